@@ -1,0 +1,109 @@
+# Two commands matter: `make run` shows what Holdfast does, `make test` proves it. Each sets itself up.
+#
+# Needed: GNU make and Python 3.11 or newer with its venv module. Everything else is installed into .venv from the pinned
+# files in requirements/, and again when one of them or pyproject.toml changes. Nothing outside this folder is touched.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/stamps
+PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+
+# The newest interpreter that really runs (a name on the PATH may be a shim without a version behind it), looked for once
+# and only when it is needed.
+ifndef PYTHON
+PYTHON = $(eval PYTHON := $(shell for each in python3.13 python3.12 python3.11 python3 python; do \
+	if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$each; break; fi; done))$(PYTHON)
+endif
+
+# What the caller's shell says about other environments does not reach ours.
+unexport PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
+
+WORKERS ?= auto
+SEEDS ?= 1000
+FIRST ?= 0
+ARGS ?=
+
+.PHONY: help run test test-fast lint format types bench drill simulate docs ledger lock install clean
+
+help: ## Show this list
+	@echo "Holdfast: distributed leases that survive incidents."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "PYTHON=... picks the interpreter, WORKERS=... the test processes, ARGS=... is passed on."
+
+run: $(STAMPS)/run ## Live demonstration on a SQLite file: pause, stale write, kill, takeover, verdict
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: $(STAMPS)/dev ## Everything: style, strict types, all tests on real servers
+	@$(MAKE) --no-print-directory lint types
+	@echo "== tests (random order, in parallel)"
+	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 $(ARGS)
+
+test-fast: $(STAMPS)/dev ## The tests that need no server: seconds
+	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server" $(ARGS)
+
+lint: $(STAMPS)/dev ## Style, without changing anything
+	@echo "== style"
+	@$(BIN)/ruff check --quiet --output-format concise .
+	@$(BIN)/ruff format --check --quiet . || { echo "run \`make format\`" >&2; exit 1; }
+
+format: $(STAMPS)/dev ## Put the style right
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+types: $(STAMPS)/dev ## Strict types
+	@echo "== types"
+	@$(BIN)/mypy --no-error-summary
+
+bench: $(STAMPS)/bench ## Holdfast beside its peers, in one run
+	@$(PY) -m benchmarks $(ARGS)
+
+drill: run ## Failure drills; until there are more, this is the demonstration
+
+simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0
+	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+docs: $(STAMPS)/dev ## Write the generated pages anew
+	@$(PY) tools/states.py --write
+	@$(PY) tools/reference.py --write
+	@$(PY) tools/states.py --write
+	@$(PY) tools/ledger.py --write
+
+ledger: $(STAMPS)/dev ## One line for each requirement: what proves it
+	@$(PY) tools/ledger.py $(ARGS)
+
+lock: $(STAMPS)/dev ## Choose the pinned versions anew, for all supported Pythons
+	@$(PIP) install uv
+	@$(PY) tools/lock.py $(ARGS)
+
+install: $(STAMPS)/dev ## Only set up the environment
+	@echo "ready: $(VENV)"
+
+clean: ## Remove the environment and everything that is made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was made from. The versions come from the lock alone: --no-deps keeps pip from choosing,
+# and the package itself is built with the pinned hatchling, not with one that is fetched for the occasion.
+
+$(STAMPS)/run $(STAMPS)/dev $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt pyproject.toml $(STAMPS)/venv
+	@echo "== setting up $(VENV) ($*)"
+	@$(PIP) install --no-deps -r requirements/$*.txt
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/dev
+
+$(STAMPS)/venv:
+	@test -n "$(PYTHON)" || { echo "Holdfast needs Python 3.11 or newer on the PATH; or say: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module; install it (on Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
+	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@

@@ -1,0 +1,35 @@
+"""What a reader of results needs to know about where they come from."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import os
+import platform
+import sqlite3
+import sys
+from typing import Any
+
+_PACKAGES = ("redis", "hiredis", "python-redis-lock", "pottery", "coredis", "filelock", "diskcache")
+
+
+def machine(redis_version: str | None) -> dict[str, Any]:
+    """Machine, interpreter and versions. No host name: results are meant to be shown."""
+    return {
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": sys.version.split()[0],
+        "load_before": round(os.getloadavg()[0], 2),
+        "redis_server": redis_version,
+        "sqlite": sqlite3.sqlite_version,
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,71 @@
+"""Holdfast: distributed leases that survive incidents.
+
+    with holdfast.connect("sqlite:///leases.db") as locks:
+        with locks.lock("invoice:42", ttl=30) as lease:
+            table.write(row, fence=lease.fence)
+
+`holdfast.aio` has the same names for asyncio, `holdfast.backoff` the shapes of retry delays, `holdfast.errors` the tree
+of errors, `holdfast.testing` what you need to test your own code and your own stores.
+"""
+
+from holdfast import aio
+from holdfast.blocking.leader import Leader
+from holdfast.blocking.lease import DegradedLease, Lease, Lost
+from holdfast.blocking.lock import Lock
+from holdfast.blocking.locks import Locks, connect
+from holdfast.core import backoff
+from holdfast.core.retry import RetryDelays
+from holdfast.description import LockSettings
+from holdfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    BadInput,
+    FencedOut,
+    HoldfastError,
+    LeaseLost,
+    LockBusy,
+    Misconfigured,
+    NotOwner,
+    PolicyDenied,
+    RetryLater,
+    Timeout,
+    Unavailable,
+)
+from holdfast.inspection import ForcedRelease, Inspection
+from holdfast.runtime.household import Health, Statistics
+from holdfast.types import Guarantee, LossReason
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "BackendError",
+    "BadInput",
+    "DegradedLease",
+    "FencedOut",
+    "ForcedRelease",
+    "Guarantee",
+    "Health",
+    "HoldfastError",
+    "Inspection",
+    "Leader",
+    "Lease",
+    "LeaseLost",
+    "Lock",
+    "LockBusy",
+    "LockSettings",
+    "Locks",
+    "LossReason",
+    "Lost",
+    "Misconfigured",
+    "NotOwner",
+    "PolicyDenied",
+    "RetryDelays",
+    "RetryLater",
+    "Statistics",
+    "Timeout",
+    "Unavailable",
+    "aio",
+    "backoff",
+    "connect",
+]

@@ -1,0 +1,13 @@
+"""Leases for asyncio: the same names as in `holdfast`, awaited.
+
+async with holdfast.aio.connect("redis://localhost") as locks:
+async with locks.lock("run:42", ttl=20) as lease:
+...
+"""
+
+from holdfast.aio.leader import Leader
+from holdfast.aio.lease import DegradedLease, Lease, Lost
+from holdfast.aio.lock import Lock
+from holdfast.aio.locks import Locks, connect
+
+__all__ = ["DegradedLease", "Leader", "Lease", "Lock", "Locks", "Lost", "connect"]

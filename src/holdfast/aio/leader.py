@@ -1,0 +1,68 @@
+"""Leader election on asyncio: one of many is the leader, keeps being it, and knows when it no longer is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeVar
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
+from holdfast.errors import LeaseLost
+from holdfast.inspection import Inspection
+from holdfast.types import Duration
+
+T = TypeVar("T")
+
+
+class Leader:
+    """A candidate for one leadership. Leading is holding a lease: it has a fence, is renewed, and can be lost."""
+
+    def __init__(self, lock: Lock[Lease]) -> None:
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        """What is led."""
+        return self._lock.name
+
+    async def campaign(self, timeout: Duration | None = None) -> Lease:
+        """Wait to become the leader. `AcquireTimeout` when the time is over and somebody else still is."""
+        return await self._lock.acquire(timeout)
+
+    async def current(self) -> Inspection:
+        """Who leads now, as the store sees it."""
+        return await self._lock.inspect()
+
+    async def run(
+        self,
+        main: Callable[[Lease], Awaitable[T]],
+        *,
+        on_started: Callable[[Lease], object] | None = None,
+        on_stopped: Callable[[Lease], object] | None = None,
+    ) -> T:
+        """Lead whenever elected: call `main` with the lease, and campaign again when leadership is lost.
+
+        Returns what `main` returns when it ends while still leading. `main` must stop when the lease is lost.
+        """
+        while True:  # ends when main returns as leader, or raises
+            try:
+                async with self._lock as lease:
+                    try:
+                        if on_started is not None:
+                            on_started(lease)
+                        return await main(lease)
+                    finally:
+                        if on_stopped is not None:
+                            on_stopped(lease)
+            except LeaseLost as lost:
+                if lost.key != self.name:
+                    raise
+
+    async def __aenter__(self) -> Lease:
+        return await self._lock.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lock.__aexit__(kind, error, trace)

@@ -1,0 +1,194 @@
+"""A lease on asyncio: what `acquire` returns. It holds the token, and can be spent once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal, TypeVar
+from weakref import ref
+
+from holdfast.core.lease import Event, State
+from holdfast.description import timeout_ns
+from holdfast.errors import LeaseLost, NotOwner
+from holdfast.flows import keeping, releasing
+from holdfast.flows.releasing import Released
+from holdfast.ports import Place, Ports
+from holdfast.possession import HeldLease
+from holdfast.runtime.household import Household
+from holdfast.runtime.loops import LoopRuntime
+from holdfast.runtime.signals import LoopLost
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import Duration
+
+L = TypeVar("L", bound="AnyLease")
+
+
+class Lost:
+    """The loss of a lease, as an event: `is_set()`, `wait()`, and `reason` once it is set."""
+
+    __slots__ = ("_signal",)
+
+    def __init__(self, tenure: Tenure) -> None:
+        self._signal = LoopLost(tenure)
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost, now. A lease that was released is not lost."""
+        return self._signal.is_set()
+
+    async def wait(self, timeout: Duration | None = None) -> bool:
+        """Wait until the lease is lost. False when the time is over or the lease was released first."""
+        return await self._signal.wait(timeout_ns(timeout))
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was lost: expired, stolen, unconfirmed, max_hold, stalled, revoked or forked."""
+        return self._signal.reason
+
+    def __bool__(self) -> bool:
+        return self._signal.is_set()
+
+
+class AnyLease(HeldLease):
+    """Possession of a lock, full or degraded."""
+
+    __slots__ = ("__weakref__", "_place", "_ports")
+
+    def __init__(self, house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> None:
+        super().__init__(house, tenure)
+        self._ports = ports
+        self._place = place
+
+    @property
+    def lost(self) -> Lost:
+        """The loss of this lease, to ask or to wait for."""
+        return Lost(self._tenure)
+
+    async def renew(self) -> None:
+        """Renew now, not when the keeper would. `LeaseLost` if it is not ours any more; `BackendError` if unknown."""
+        self.ensure_held()
+        if self._tenure.degraded:
+            return
+        timeout = min(self._house.request_timeout_ns, self._tenure.renew_timeout_ns(self._house.clock.now()))
+        if not await keeping.renew_one(self._ports, self._house.health, self._tenure, timeout):
+            raise self._lost_error(self._tenure.standing()) from NotOwner(key=self.key)
+
+    async def release(self) -> bool:
+        """Give the lock back. True when the store confirmed it.
+
+        Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
+        now), and a store that does not answer is a warning, not an exception.
+        """
+        return await self._release() is Released.YES
+
+    async def _release(self) -> Released:
+        standing = self._tenure.standing()
+        if standing.state is State.LOST:
+            return Released.NOT_OWNED
+        if not standing.live:
+            return Released.UNKNOWN
+        self._tenure.end(Event.RELEASED)
+        try:
+            if self._tenure.grant is None:
+                return Released.YES
+            return await releasing.release(self._ports, self._tenure.wish, self._tenure.grant, standing.granted)
+        finally:
+            if self._place is not None:
+                self._place.leave()
+
+    async def _leave_block(self, error: BaseException | None) -> None:
+        """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
+        before = self._tenure.standing()
+        outcome = await self._release() if before.live else Released.UNKNOWN
+        if before.state is not State.LOST and outcome is not Released.NOT_OWNED:
+            return
+        lost = self._refused() if before.live else self._lost_error(before)
+        if error is None:
+            raise lost
+        if not (isinstance(error, LeaseLost) and error.key == self.key):  # it says so itself
+            error.add_note(f"besides: {lost}")
+
+    def _refused(self) -> LeaseLost:
+        return LeaseLost(
+            f"lock lost: {self.key} was not ours any more when it was released",
+            key=self.key,
+            reason="stolen",
+            fence=self._fence(),
+        )
+
+
+class Lease(AnyLease):
+    """Possession of a lock that the store knows about: it has a fence, and the store keeps others out."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int:
+        """A number that rises with every grant of this lock. Give it to whatever you write to."""
+        fence = self._fence()
+        if fence is None:  # cannot be: a full lease is only ever made from a grant
+            raise RuntimeError("a lease without a grant")
+        return fence
+
+    @property
+    def guaranteed(self) -> Literal[True]:
+        """True: the store granted it."""
+        return True
+
+
+class DegradedLease(AnyLease):
+    """Possession that only this process knows about, because the store failed and the policy said to go on.
+
+    It excludes other tasks of this process and nobody else, and it has no fence, until the store is back and grants
+    it after all (`guaranteed` turns true and `fence` appears), or turns out to have granted the key to somebody else
+    (the lease is lost, `stolen`).
+    """
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int | None:
+        """None, until the lease has been promoted."""
+        return self._fence()
+
+    @property
+    def guaranteed(self) -> bool:
+        """False, until the lease has been promoted."""
+        return not self._tenure.degraded
+
+
+def lease_of(house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> Lease | DegradedLease:
+    """The lease for a tenure: degraded when the store knows nothing of it."""
+    kind = DegradedLease if tenure.degraded else Lease
+    return kind(house, ports, tenure, place)
+
+
+@asynccontextmanager
+async def block(lease: L) -> AsyncIterator[L]:
+    """An `async with` block that may be left by another task than the one that entered it, as generators are.
+
+    Nobody is cancelled when the lease is lost: whoever reads a generator may be anywhere by then.
+    """
+    error: BaseException | None = None
+    try:
+        yield lease
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        await lease._leave_block(error)  # noqa: SLF001 - the end of the block is the lease's own business
+
+
+def call_on_loss(runtime: LoopRuntime, lease: AnyLease, tenure: Tenure, on_lost: object) -> None:
+    """Have the user's function called with the lease when it is lost, on the event loop."""
+    if not callable(on_lost):
+        return
+
+    # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
+    weak = ref(lease)
+
+    def told(ended: Tenure) -> None:
+        known = weak()
+        if known is not None and ended.recorded.state is State.LOST:
+            runtime.call(on_lost, known)
+
+    tenure.tell(told)

@@ -1,0 +1,325 @@
+"""Where locks come from on asyncio: one `Locks` per store and event loop, shared by all its tasks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+from holdfast.aio.leader import Leader
+from holdfast.aio.lease import DegradedLease, Lease, block
+from holdfast.aio.lock import Lock
+from holdfast.core import backoff
+from holdfast.core.history import Kind, Record
+from holdfast.description import LockSettings, describe
+from holdfast.errors import BadInput
+from holdfast.flows import acquiring, primitive
+from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
+from holdfast.ports import Capabilities, Observer, Ports
+from holdfast.runtime.driving import run_now
+from holdfast.runtime.household import Health, Household, Statistics
+from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
+from holdfast.runtime.making import make_household
+from holdfast.runtime.policies import PolicySwitch
+from holdfast.stores.registry import Engine, open_engine
+from holdfast.template import NameTemplate
+from holdfast.types import Busy, Duration, check_key, duration_ns
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Reconnection(NamedTuple):
+    """What another process needs to reach the same locks."""
+
+    url: str | None
+    options: tuple[tuple[str, Any], ...]
+
+
+class Locks:
+    """The locks of one store. Make it with `connect`; use it from all tasks of one loop; close it at the end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        house: Household,
+        reconnection: Reconnection | None = None,
+        runtime: LoopRuntime | None = None,
+    ) -> None:
+        self.engine = engine
+        self.house = house
+        self._reconnection = reconnection
+        self._closed = False
+        self._bound: tuple[LoopRuntime, Ports] | None = None
+        if runtime is not None:
+            self._bound = runtime, house.ports(engine.asynchronous(), runtime)
+
+    @property
+    def runtime(self) -> LoopRuntime:
+        """What binds this `Locks` to its event loop: the one that is running when it is first used."""
+        return self._bind()[0]
+
+    @property
+    def ports(self) -> Ports:
+        """What flows need, on that loop."""
+        return self._bind()[1]
+
+    def _bind(self) -> tuple[LoopRuntime, Ports]:
+        if self._bound is None:
+            runtime = LoopRuntime(running_loop())
+            self._bound = runtime, self.house.ports(self.engine.asynchronous(), runtime)
+        return self._bound
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do, and what it promises."""
+        return self.engine.capabilities
+
+    @property
+    def policy(self) -> PolicySwitch:
+        """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
+        return self.house.policy
+
+    @overload
+    def lock(self, name: str, *, risk: None = None, **settings: Unpack[LockSettings]) -> Lock[Lease]: ...
+    @overload
+    def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
+    def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
+        """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
+        return Lock(self, describe(name, risk, settings, self.open_house().owner, self.capabilities))
+
+    async def hold(self, name: str, *, ttl: Duration, family: str = "default") -> Lease | None:
+        """Take a lock for its whole TTL, once per window: it is neither renewed nor released, and expiry rotates it.
+
+        None while somebody (perhaps we ourselves) has it. Made for periodic loops with many replicas.
+        """
+        settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
+        wish = replace(describe(name, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        place = self.runtime.gate.place(wish.key)
+        try:
+            answer = await acquiring.attempt(self.ports, self.house.health, wish, self.policy.on_error, place)
+        finally:
+            place.leave()
+        if isinstance(answer, Busy):
+            return None
+        lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
+        lease.let_run_out()
+        return lease
+
+    def leader(
+        self,
+        name: str,
+        *,
+        lease: Duration = 15.0,
+        renew_deadline: Duration = 10.0,
+        retry: Duration = 2.0,
+        family: str = "leader",
+        on_lost: Callable[[Any], object] | None = None,
+        on_warning: Callable[[Any], object] | None = None,
+    ) -> Leader:
+        """A candidate for leadership. Refused unless lease > renew_deadline > 1.2 x retry."""
+        every = duration_ns("retry", retry, low_ns=1)
+        return Leader(
+            self.lock(
+                name,
+                ttl=lease,
+                renew_deadline=renew_deadline,
+                renew_every=retry,
+                retry=backoff.Jittered(every * 11 // 10, every // 10),
+                family=family,
+                on_lost=on_lost,
+                on_warning=on_warning,
+            )
+        )
+
+    def exclusive(
+        self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]
+    ) -> Callable[[Callable[P, R]], Callable[..., R]]:
+        """Decorate a function so that it runs under a lock named after its arguments, e.g. `"tenant:{tenant_id}"`.
+
+        The function gets the lease if it has a parameter called `lease`. Works for coroutine functions and
+        asynchronous generators (which are not cancelled when the lease is lost, but end in `LeaseLost`).
+        """
+        model = describe("name", risk, settings, self.open_house().owner, self.capabilities)
+
+        def decorate(function: Callable[P, R]) -> Callable[..., R]:
+            template = NameTemplate(name, function)
+
+            def lock_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Lock[Any]:
+                key = check_key("name", template.fill(args, kwargs))
+                return Lock(self, replace(model, wish=replace(model.wish, key=key)))
+
+            def extra(lease: Any) -> dict[str, Any]:
+                return {"lease": lease} if template.wants_lease else {}
+
+            if inspect.isasyncgenfunction(function):
+
+                @functools.wraps(function)
+                async def generate(*args: Any, **kwargs: Any) -> Any:
+                    async with (
+                        block(await lock_for(args, kwargs).acquire()) as lease,
+                        aclosing(function(*args, **kwargs, **extra(lease))) as items,
+                    ):
+                        async for item in items:
+                            yield item
+
+                return cast("Callable[..., R]", generate)
+            if not inspect.iscoroutinefunction(function):
+                raise BadInput(
+                    "exclusive",
+                    f"{function.__qualname__} is not a coroutine function",
+                    "use the blocking holdfast.connect() for ordinary functions",
+                )
+
+            @functools.wraps(function)
+            async def run(*args: Any, **kwargs: Any) -> Any:
+                async with lock_for(args, kwargs) as lease:
+                    return await function(*args, **kwargs, **extra(lease))
+
+            return cast("Callable[..., R]", run)
+
+        return decorate
+
+    async def inspect(self, name: str) -> Inspection:
+        """Who holds the lock of that name, since when, for how long, under which fence, and how many wait."""
+        check_key("name", name)
+        return inspection(name, await self.ports.store.inspect(name, self.ports.request_timeout_ns))
+
+    async def list(self, prefix: str = "", limit: int = 1000) -> list[Inspection]:
+        """The locks that are held now, sorted by name."""
+        if prefix != "":
+            check_key("prefix", prefix)
+        check_limit(limit)
+        found = await self.ports.store.holdings(prefix, limit, self.ports.request_timeout_ns)
+        return [inspection(holding.key, holding) for holding in found]
+
+    async def force_release(self, name: str, *, reason: str, actor: str | None = None) -> ForcedRelease | None:
+        """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
+        check_key("name", name)
+        check_reason(reason)
+        timeout = self.ports.request_timeout_ns
+        record = await self.ports.store.force_release(name, actor or self.house.owner, reason, timeout)
+        if record is None:
+            return None
+        if self.house.witness.tally(Kind.FORCED, "default"):
+            self.house.witness.note(
+                Record(Kind.FORCED, record.wall_ns, name, owner=record.actor, fence=record.fence, detail=reason)
+            )
+        return forced(record)
+
+    async def audit(self, limit: int = 100) -> Sequence[ForcedRelease]:
+        """The forced releases that the store remembers, newest first."""
+        return [
+            forced(record) for record in await self.ports.store.audit(check_limit(limit), self.ports.request_timeout_ns)
+        ]
+
+    async def acquire_token(self, key: str, ttl: Duration) -> str:
+        """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
+        settings: LockSettings = {"ttl": ttl, "auto_renew": False}
+        wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        return await primitive.acquire(self.ports, self.house.health, wish)
+
+    async def release_token(self, key: str, token: str) -> None:
+        """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
+        await primitive.release(self.ports, key, token)
+
+    async def renew_token(self, key: str, token: str, ttl: Duration) -> None:
+        """The bare primitive: set the expiry anew if the key has this token, else `NotOwner`."""
+        await primitive.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000))
+
+    async def ping(self) -> None:
+        """Return if the store answers; raise what any other call would."""
+        await self.ports.store.ping(self.ports.request_timeout_ns)
+
+    def statistics(self) -> Statistics:
+        """Counts and gauges, for metrics and for people."""
+        return self.house.statistics(self.runtime.gate.waiting())
+
+    def health(self) -> Health:
+        """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
+        return self.house.health_report()
+
+    async def close(self) -> None:
+        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
+        if not self._closed:
+            self._closed = True
+            if self._bound is not None:
+                await self._bound[0].drain(self.house.request_timeout_ns)
+                await self._bound[1].store.close()
+            await self._close_house()
+
+    async def _close_house(self) -> None:
+        """The keeper's threads are ended off the loop, because joining them may take a moment."""
+        await off_loop(self.house.close)
+        run_now(self.engine.blocking.close())
+
+    def open_house(self) -> Household:
+        """The household, if this `Locks` is open; an error that says so otherwise."""
+        if self._closed:
+            raise RuntimeError("this Locks is closed; connect again")
+        return self.house
+
+    def reconnection(self) -> Reconnection:
+        """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
+        if self._reconnection is None or not (self.capabilities.shared or self._reconnection.url):
+            raise TypeError("locks of a private store cannot be pickled; connect by URL")
+        return self._reconnection
+
+    async def __aenter__(self) -> Self:
+        self._bind()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Locks {self.capabilities.engine} owner={self.house.owner}{' closed' if self._closed else ''}>"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    service: str | None = None,
+    instance: str | None = None,
+    policy: Mapping[str, str] | None = None,
+    policy_file: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    request_timeout: Duration = 2.0,
+) -> Locks:
+    """Open the locks of a store. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory.
+
+    `service` and `instance` say who we are, for people who look at locks. `policy` and `policy_file` say what each
+    risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
+    request to the store. Engines connect when they are first used.
+    """
+    engine = open_engine(url)
+    house = make_household(
+        engine.blocking,
+        service=service,
+        instance=instance,
+        policy=policy,
+        policy_file=policy_file,
+        observers=observers,
+        request_timeout=request_timeout,
+    )
+    options = {"service": service, "policy": dict(policy or {}), "policy_file": policy_file}
+    return Locks(engine, house, Reconnection(url, tuple(options.items())))
+
+
+_RECONNECTED: dict[str, Locks] = {}
+
+
+def reconnect(reconnection: Reconnection) -> Locks:
+    """The `Locks` of this process for a lock that came from another one; one for each URL and set of options."""
+    known = repr(reconnection)
+    locks = _RECONNECTED.get(known)
+    if locks is None:
+        locks = _RECONNECTED[known] = connect(reconnection.url, **dict(reconnection.options))
+    return locks

@@ -1,0 +1,141 @@
+"""A lock in blocking code: the description of what can be held. It holds nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from weakref import ref
+
+from holdfast.blocking.lease import AnyLease, DegradedLease, Lease, call_on_loss, lease_of
+from holdfast.description import Description, timeout_ns
+from holdfast.flows import acquiring
+from holdfast.flows.acquiring import Possession, Wish
+from holdfast.inspection import Inspection
+from holdfast.runtime.driving import run_now
+from holdfast.runtime.threads import caller_id
+from holdfast.types import Busy, Duration
+
+if TYPE_CHECKING:
+    from holdfast.blocking.locks import Locks
+
+L = TypeVar("L", bound=Lease | DegradedLease)
+
+
+class Lock(Generic[L]):
+    """A named lock: immutable, cheap, and safe to share between threads and to pickle.
+
+    A lock without a risk class always fails closed, so its leases are `Lease`; one with a risk class may give out a
+    `DegradedLease` when the store is down and the policy says so.
+    """
+
+    __slots__ = ("_description", "_entered", "_locks")
+
+    def __init__(self, locks: Locks, description: Description) -> None:
+        self._locks = locks
+        self._description = description
+        self._entered: dict[int, list[L]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._description.wish.key
+
+    @property
+    def ttl(self) -> float:
+        """How long the store keeps the key without a renewal, in seconds."""
+        return self._description.wish.timing.ttl_ns / 1e9
+
+    @property
+    def family(self) -> str:
+        """What kind of lock it is."""
+        return self._description.wish.family
+
+    @property
+    def risk(self) -> str | None:
+        """The risk class that decides what a store error means; None always fails closed."""
+        return self._description.wish.risk
+
+    def acquire(self, timeout: Duration | None = None) -> L:
+        """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own)."""
+        limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
+        locks, wish = self._locks, self._wish()
+        place = locks.ports.runtime.gate.place(wish.key)
+        try:
+            possession = run_now(
+                acquiring.acquire(locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place)
+            )
+            return self._hand_out(wish, possession)
+        except BaseException:
+            place.leave()
+            raise
+
+    def try_acquire(self) -> L | None:
+        """Take the lock if it is free; None if it is busy. Never waits for a holder."""
+        locks, wish = self._locks, self._wish()
+        place = locks.ports.runtime.gate.place(wish.key)
+        try:
+            answer = run_now(
+                acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
+            )
+            if isinstance(answer, Busy):
+                place.leave()
+                return None
+            return self._hand_out(wish, answer)
+        except BaseException:
+            place.leave()
+            raise
+
+    def locked(self) -> bool:
+        """Whether anyone holds it, as the store sees it now."""
+        return self.inspect().held
+
+    def inspect(self) -> Inspection:
+        """Who holds it, since when, for how long, under which fence, and how many wait."""
+        return self._locks.inspect(self.name)
+
+    def _wish(self) -> Wish:
+        wish = self._description.wish
+        owner = self._locks.open_house().owner
+        return wish if wish.owner is owner else replace(wish, owner=owner)
+
+    def _hand_out(self, wish: Wish, possession: Possession) -> L:
+        locks, description = self._locks, self._description
+        weak: ref[AnyLease] | None = None
+
+        def warn() -> None:
+            known = None if weak is None else weak()
+            if known is not None and description.on_warning is not None:
+                description.on_warning(known)
+
+        tenure = locks.house.take(wish, possession, warn if description.on_warning else None)
+        lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+        weak = ref(lease)
+        call_on_loss(locks.house, lease, tenure, description.on_lost)
+        return cast("L", lease)
+
+    def __enter__(self) -> L:
+        lease = self.acquire()
+        self._entered.setdefault(caller_id(), []).append(lease)
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        mine = self._entered[caller_id()]
+        lease = mine.pop()
+        if not mine:
+            del self._entered[caller_id()]
+        lease._leave_block(error)  # noqa: SLF001 - lock and lease are one implementation in two files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self._locks.reconnection(), self._description)
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name!r} ttl={self.ttl:g} family={self.family} risk={self.risk}>"
+
+
+def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:
+    from holdfast.blocking.locks import reconnect
+
+    return Lock(reconnect(reconnection), description)

@@ -1,0 +1,117 @@
+"""The commands and how they fail: usage errors and Holdfast's own errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from holdfast import __version__
+from holdfast.cli import breaking, demo, looking, running, watching
+from holdfast.cli.exits import Exit, exit_for
+from holdfast.cli.options import Url
+from holdfast.cli.screen import put_json, say
+from holdfast.errors import HoldfastError
+
+# Typer carries Click inside since 0.2x and imported it before; the base class of its own errors is the same in both.
+_UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="holdfast",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="See it work: [bold]holdfast demo[/bold]\n\n"
+    "Exit codes: 75 the lock is busy, 76 the lease was lost, 69 the store is unavailable, 64 bad usage; "
+    "the others are in docs/shell.md.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context, url: Url = None) -> None:
+    """Distributed leases that survive incidents: run things once, see who holds what, break what is stuck."""
+    context.obj = url
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version."""
+    if json:
+        put_json({"holdfast": __version__, "python": sys.version.split()[0]})
+    else:
+        print(f"holdfast {__version__}")
+
+
+running.add_to(app)
+looking.add_to(app)
+watching.add_to(app)
+breaking.add_to(app)
+demo.add_to(app)
+app.command()(version)
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Parse, call, and turn every error into one line and an exit code."""
+    _quieten()
+    try:
+        result = get_command(app)(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+        sys.stdout.flush()
+    except _UsageProblem as error:
+        return _usage(error, arguments)
+    except typer.Abort:
+        say("not done")
+        return Exit.NO
+    except HoldfastError as error:
+        _debug()
+        say(str(error))
+        return exit_for(error)
+    except KeyboardInterrupt:
+        return Exit.SIGNALLED + 2
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `holdfast locks | head -1`. There is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
+        _debug()
+        say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
+        return Exit.BUG
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _usage(error: Exception, arguments: Sequence[str]) -> int:
+    text: str = getattr(error, "format_message", error.__str__)().rstrip(".")
+    if "run" in arguments and "--" not in arguments and type(error).__name__ == "NoSuchOption":
+        text += "; options of the command itself go behind --: holdfast run NAME -- CMD …"
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "holdfast"
+    say(f"{text}; see `{where} --help`")
+    return Exit.USAGE
+
+
+def _debug() -> None:
+    if os.environ.get("HOLDFAST_DEBUG"):
+        raise  # noqa: PLE0704 - called only while an error is being handled; it is to go on its way
+
+
+def _quieten() -> None:
+    """Log lines are for services. What a person at a shell should know is said by the commands themselves."""
+    log = logging.getLogger("holdfast")
+    log.addHandler(_Lines())
+    log.propagate = False
+    warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")
+
+
+class _Lines(logging.Handler):
+    """Shows what the library logs and no command would say. Witnessed events are said by the commands."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not hasattr(record, "holdfast") and record.levelno >= logging.WARNING:
+            say(record.getMessage())

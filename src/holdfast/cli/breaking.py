@@ -1,0 +1,123 @@
+"""`holdfast release` and `holdfast audit`: breaking a lock by hand, and the record that it leaves."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import Json, Name, Url, connect
+from holdfast.cli.screen import cell, out, plain_table, printable, put_json, say, seconds, since
+from holdfast.errors import BadInput
+from holdfast.inspection import ForcedRelease, Inspection
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("release")(release)
+    app.command("audit")(audit)
+
+
+def release(
+    context: typer.Context,
+    name: Name,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept in the audit record.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> int:
+    """Break a lock by force.
+
+    Its holder is fenced out: it learns that the lease is lost, and guarded writes refuse it. Asks before it does so,
+    unless --yes is given. The store keeps an audit record. Exits 1 when nobody held it.
+    """
+    if not reason.strip():
+        raise BadInput("reason", "is empty", "say why the lock is being broken; it is kept in the audit record")
+    with connect(context, url) as store:
+        look = store.inspect(name)
+        if look.held and not yes:
+            _ask(look)
+        record = store.force_release(name, reason=reason, actor=_actor()) if look.held else None
+    if record is None:
+        if json:
+            put_json({"key": name, "released": False})
+        else:
+            say(f"nobody holds {name}; nothing was done")
+        return Exit.NO
+    if json:
+        put_json({"released": True, **record.as_dict()})
+    else:
+        _print(record)
+    return Exit.OK
+
+
+def _ask(look: Inspection) -> None:
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", "is missing, and there is no terminal to ask on", "add --yes if you are sure")
+    say(
+        f"{look.key} is held by {look.owner} since {since(look)}, "
+        f"{seconds(look.remaining)} left, {look.waiters} waiting"
+    )
+    typer.confirm("Fence its holder out?", abort=True, err=True)
+
+
+def _actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        user = "somebody"
+    return printable(f"{user}@{socket.gethostname()}")[:120]
+
+
+def _print(record: ForcedRelease) -> None:
+    console = out()
+    console.print(cell(f"released {record.key}", "bold green"))
+    before = "no fence (another library)" if record.previous_fence is None else f"fence {record.previous_fence}"
+    rows = {
+        "fenced out": f"{record.previous_owner}, {before}",
+        "fence now": str(record.fence),
+        "by": record.actor,
+        "at": record.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        "reason": record.reason,
+    }
+    for heading, value in rows.items():
+        console.print(cell(f"  {heading:<11}"), cell(value))
+
+
+def audit(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 100,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """List the locks that were broken by force, newest first: by whom, why, and who was fenced out."""
+    with connect(context, url) as store:
+        records = store.audit(limit)
+    if json:
+        put_json(record.as_dict() for record in records)
+        return
+    if not records:
+        out().print("no lock was ever released by force")
+        return
+    table = plain_table(
+        ("AT", "right"),
+        ("KEY", "left"),
+        ("BY", "left"),
+        ("FENCED OUT", "left"),
+        ("FENCES", "right"),
+        ("REASON", "left"),
+    )
+    for record in records:
+        table.add_row(
+            record.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            cell(record.key, "bold"),
+            cell(record.actor),
+            cell(record.previous_owner),
+            f"{'none' if record.previous_fence is None else record.previous_fence} → {record.fence}",
+            cell(record.reason),
+        )
+    out().print(table)

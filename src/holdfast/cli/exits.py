@@ -1,0 +1,77 @@
+"""What the exit code of `holdfast` says. The table in docs/shell.md is drawn from here.
+
+The codes are those of sysexits.h where one fits, because they keep clear of what programs commonly return themselves:
+a script can tell "the lock was busy" from "my command failed with 1".
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from types import MappingProxyType
+
+from holdfast.errors import (
+    BackendError,
+    BadInput,
+    HoldfastError,
+    LeaseLost,
+    LockBusy,
+    Misconfigured,
+    PolicyDenied,
+)
+
+
+class Exit(IntEnum):
+    """The exit codes that `holdfast` itself uses; everything else is the code of the command that it ran."""
+
+    OK = 0
+    NO = 1
+    NO_EXTRA = 2
+    USAGE = 64
+    UNAVAILABLE = 69
+    BUG = 70
+    BUSY = 75
+    LOST = 76
+    DENIED = 77
+    CONFIG = 78
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    SIGNALLED = 128
+
+
+MEANING: MappingProxyType[Exit, str] = MappingProxyType(
+    {
+        Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
+        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `demo` saw a promise broken",
+        Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
+        Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
+        Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
+        Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` shows where",
+        Exit.BUSY: "somebody else holds the lock; the command was not run",
+        Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
+        Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",
+        Exit.CONFIG: "the store was reached and can never work like this: password, rights, schema, missing driver",
+        Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",
+        Exit.NOT_FOUND: "the command was not found; the lock was not taken",
+        Exit.SIGNALLED: "128 + n: the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
+    }
+)
+
+_ERRORS: tuple[tuple[type[HoldfastError], Exit], ...] = (
+    (BadInput, Exit.USAGE),
+    (LockBusy, Exit.BUSY),
+    (LeaseLost, Exit.LOST),
+    (PolicyDenied, Exit.DENIED),
+    (Misconfigured, Exit.CONFIG),
+    (BackendError, Exit.UNAVAILABLE),
+)
+
+
+def exit_for(error: HoldfastError) -> Exit:
+    """The exit code that says what this error says."""
+    return next((code for kind, code in _ERRORS if isinstance(error, kind)), Exit.BUG)
+
+
+def table() -> str:
+    """The exit codes as a table for the documentation."""
+    rows = [f"| {'128 + n' if code is Exit.SIGNALLED else int(code)} | {text} |" for code, text in MEANING.items()]
+    return "\n".join(["| code | what it says |", "|---|---|", *rows]) + "\n"

@@ -1,0 +1,56 @@
+"""What `holdfast run` says about itself, on stderr: lines for people, or JSON lines for programs.
+
+Standard output belongs to the command. A run in which nothing is remarkable says nothing, so that it can stand in a
+crontab; with `--json` every step is said.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from holdfast.cli.screen import say
+from holdfast.core.history import Kind, Record
+
+_NOTED = {
+    Kind.UNCONFIRMED: "a renewal was not confirmed; trying again",
+    Kind.WARNED: "the lease is close to being lost",
+    Kind.RELEASE_FAILED: "the lock could not be given back; it will expire by itself",
+    Kind.PROMOTED: "the store is back, and the lease is a full one now",
+}
+
+
+class Reporter:
+    """Says things, and observes the lease."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json = as_json
+        self._waiting = False
+        self.refused = False  # the store said at the release that the lock was not ours any more
+
+    def __call__(self, event: str, text: str, *, quiet: bool = False, **fields: Any) -> None:
+        """Something happened; `quiet` things are for programs only."""
+        if self._json:
+            line = json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False)
+            print(line, file=sys.stderr, flush=True)
+        elif not quiet:
+            say(text)
+
+    def note(self, record: Record) -> None:
+        """What the library observed."""
+        if record.kind is Kind.BUSY and not self._waiting:
+            self._waiting = True
+            # A crontab should not mail this; a person at a terminal wonders why nothing happens.
+            self(
+                "busy",
+                f"{record.key} is held by {record.detail or 'somebody'}",
+                quiet=not sys.stderr.isatty(),
+                key=record.key,
+                holder=record.detail or None,
+            )
+        elif record.kind is Kind.RELEASE_REFUSED:
+            self.refused = True
+        elif record.kind in _NOTED:
+            why = f" ({record.detail})" if record.detail else ""
+            self(str(record.kind), _NOTED[record.kind] + why, key=record.key, fence=record.fence)

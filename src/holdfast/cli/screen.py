@@ -1,0 +1,94 @@
+"""Where the command line prints: tables and JSON on stdout, what it has to say on stderr.
+
+Colours only on a terminal, and none when `NO_COLOR` is set. Names and owners come from others, so they are shown as
+they are and never read as markup, and control characters in them are made visible before they reach a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.inspection import Inspection
+
+PLAIN_WIDTH = 160  # for pipes and files, where nobody can say how wide the reader is
+
+
+def out() -> Console:
+    """Standard output."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=_width())
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) > 0 else PLAIN_WIDTH
+
+
+def say(text: str) -> None:
+    """One line on stderr, with our name in front."""
+    print(f"holdfast: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def put_json(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
+    """One JSON value on one line of stdout, at once."""
+    print(json.dumps(value if isinstance(value, dict) else list(value), ensure_ascii=False), flush=True)
+
+
+def printable(text: str) -> str:
+    """The text on one line, without anything that a terminal would obey."""
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return " " if character == "\n" else character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def seconds(value: float | None) -> str:
+    """A length of time as people say it."""
+    if value is None:
+        return "?"
+    if value < 0:
+        return "0 s"
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24:02d} h"
+
+
+def since(look: Inspection) -> str:
+    """When the lock was taken, in the local time of whoever reads this."""
+    return "?" if look.since is None else look.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def fence(look: Inspection) -> str:
+    """The fence, or who keeps none."""
+    return "none: another library" if look.fence is None else str(look.fence)
+
+
+def plain_table(*columns: tuple[str, str]) -> Table:
+    """A table with thin lines; columns are pairs of heading and justification. Long names fold, numbers never do."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, justify in columns:
+        right = justify == "right"
+        table.add_column(
+            heading, justify="right" if right else "left", no_wrap=right, overflow="fold", min_width=len(heading)
+        )
+    return table
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Text for a table, exactly as it is."""
+    return Text(printable(text), style=style)

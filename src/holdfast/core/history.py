@@ -1,0 +1,61 @@
+"""One vocabulary for everything that happens to leases: events of production, simulation, drills and the audit log.
+
+A record says what a process observed, on its own clock, and never contains a token. Checkers (`core.invariants`) read
+sequences of records wherever they come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a record is about."""
+
+    GRANTED = "granted"  # the store confirmed a grant: fence, began_ns = before the request was sent, until_ns
+    BUSY = "busy"  # an attempt met another holder
+    TIMED_OUT = "timed_out"  # the wait was over and the lock still busy
+    FAILED = "failed"  # an attempt met a store error
+    UNCONFIRMED = "unconfirmed"  # one renewal brought no answer
+    RENEWED = "renewed"  # one renewal was confirmed
+    WARNED = "warned"  # the early warning before a loss
+    LOST = "lost"  # the holder was told that the lease is gone; reason
+    RELEASED = "released"  # the store confirmed the release
+    RELEASE_REFUSED = "release_refused"  # the store said: not yours
+    RELEASE_FAILED = "release_failed"  # the store did not answer; the key will expire
+    COMPENSATED = "compensated"  # an acquire of unknown outcome was undone
+    FELL_BACK = "fell_back"  # a degraded lease was given out because the store failed
+    PROMOTED = "promoted"  # a degraded lease became a full one
+    DENIED = "denied"  # the error policy refused to run without the store
+    POLICY = "policy"  # the policy of a risk class was switched
+    FORCED = "forced"  # an operator broke the lease
+    READ = "read"  # a guarded resource was read under a fence (simulation and drills)
+    WRITE = "write"  # a guarded resource was written under a fence; ok says whether it was accepted
+    STEP = "step"  # a protected body did something while it believed to hold the lease; until_ns is its local deadline
+    BELIEVED = "believed"  # a holder that was asked at this moment would have said that it holds the lease
+    HANDED = "handed"  # seen at the store: it gave the key to a new token
+    EXTENDED = "extended"  # seen at the store: it renewed a key for the token that was granted under this fence
+    ENDED = "ended"  # seen at the store: it deleted a key for the token that was granted under this fence
+    FORGOT = "forgot"  # seen at the store: it lost leases (a restart without persistence, a lagging replica)
+    HEALED = "healed"  # all faults are over; every key must be acquirable by until_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that happened, as one process saw it."""
+
+    kind: Kind
+    at_ns: int  # wall clock of the observer; virtual time in the simulator
+    key: str
+    family: str = "default"
+    owner: str = ""
+    fence: int | None = None
+    risk: str | None = None
+    reason: str | None = None
+    began_ns: int | None = None  # wall clock when the operation began
+    until_ns: int | None = None  # wall clock until which the holder may trust the lease
+    ok: bool = True
+    detail: str = ""
+    value: int | None = None  # READ and WRITE: the version that was read or written
+    based_on: int | None = None  # WRITE: the version that had been read before

@@ -1,0 +1,230 @@
+"""What must hold of every history of leases, wherever it comes from: the simulator, a drill, or an audit log.
+
+    C1   fences of one key are unique and above zero
+    C2   a grant that was confirmed before another was asked for has the lower fence; the store hands them out rising
+    C3   the same across restarts that forget
+    C4   nobody acts on a lease, or believes to hold it, when the store has given the key to another
+    C5   the fences of the writes that a resource accepted never go down
+    C6   no accepted write is based on anything but the accepted write before it: nothing acknowledged is lost
+    C7   every refused write had a fence below one that the resource had seen
+    C8   only the live owner's renewal and release are granted, once; a lost lease is not released
+    C10  no protected step starts after the local deadline
+    C11  after the last fault every key can be had again in time
+
+A fence is a total order, so no search is needed: each rule is one sweep, O(n log n) for all. C4 leaves out what no
+store can promise: leases that the store forgot, or that an operator broke, in between. Times must come from one clock
+(virtual time in the simulator; in production they are as good as the clocks of the fleet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from holdfast.core.history import Kind, Record
+from holdfast.types import NS
+
+_GRANTS = (Kind.GRANTED, Kind.PROMOTED)
+_RELEASES = (Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that was broken, in one sentence, and the one or two records that show it."""
+
+    rule: str
+    key: str
+    text: str
+    first: Record | None = None
+    second: Record | None = None
+
+    def __str__(self) -> str:
+        shown = [f"{self.rule} {self.key}: {self.text}"]
+        shown += [f"    {described(record)}" for record in (self.first, self.second) if record is not None]
+        return "\n".join(shown)
+
+
+def described(record: Record) -> str:
+    """One record on one line, for people."""
+    fields = {
+        "fence": record.fence,
+        "began": _seconds(record.began_ns),
+        "until": _seconds(record.until_ns),
+        "value": record.value,
+        "based_on": record.based_on,
+        "reason": record.reason,
+        "ok": None if record.ok else "no",
+        "detail": record.detail or None,
+    }
+    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    return f"{_seconds(record.at_ns)} {record.kind} {record.key} by {record.owner or 'the store'} {shown}".rstrip()
+
+
+def check(history: Iterable[Record]) -> list[Violation]:
+    """Every rule that the history breaks, in the order of the rules."""
+    records = sorted(history, key=lambda record: record.at_ns)  # stable: one instant keeps the order of observation
+    found = [
+        violation
+        for rule in (_unique, _rising_at_the_store, _rising_in_real_time, _exclusive, _guarded, _owned, _in_time, _live)
+        for violation in rule(records)
+    ]
+    return sorted(found, key=lambda violation: int(violation.rule.removeprefix("C")))
+
+
+def _unique(records: list[Record]) -> Iterator[Violation]:
+    """C1. What the store handed out and what holders were granted are two views, each without repetition."""
+    seen: dict[tuple[bool, str, int], Record] = {}
+    for record in records:
+        if record.kind is not Kind.HANDED and record.kind not in _GRANTS:
+            continue
+        if record.fence is None or record.fence <= 0:
+            yield Violation("C1", record.key, f"a grant has the fence {record.fence}", record)
+            continue
+        place = (record.kind is Kind.HANDED, record.key, record.fence)
+        if place in seen:
+            yield Violation("C1", record.key, f"fence {record.fence} was given out twice", seen[place], record)
+        seen[place] = record
+
+
+def _rising_at_the_store(records: list[Record]) -> Iterator[Violation]:
+    """C2 and C3 as the store itself sees them: each fence above all before it."""
+    top: dict[str, Record] = {}
+    forgot_ns = -1
+    for record in records:
+        if record.kind is Kind.FORGOT:
+            forgot_ns = record.at_ns
+        elif record.kind is Kind.HANDED and record.fence is not None:
+            before = top.get(record.key)
+            if before is None or _fence(before) < record.fence:
+                top[record.key] = record
+            elif _fence(before) > record.fence:
+                rule, why = ("C3", " across a restart") if forgot_ns >= before.at_ns else ("C2", "")
+                yield Violation(rule, record.key, f"the store handed out a lower fence later{why}", before, record)
+
+
+def _rising_in_real_time(records: list[Record]) -> Iterator[Violation]:
+    """C2 as holders see it: a grant confirmed before another was even asked for has the lower fence."""
+    grants = [record for record in records if record.kind in _GRANTS and record.began_ns is not None]
+    moments = sorted(
+        [(record.at_ns, 1, record) for record in grants] + [(record.began_ns or 0, 0, record) for record in grants],
+        key=lambda moment: moment[:2],  # asked at the instant of a confirmation counts as concurrent
+    )
+    top: dict[str, Record] = {}
+    for _, confirmed, record in moments:
+        before = top.get(record.key)
+        if confirmed:
+            if before is None or _fence(before) < _fence(record):
+                top[record.key] = record
+        elif before is not None and _fence(before) > _fence(record):
+            yield Violation("C2", record.key, "a grant asked for later has the lower fence", before, record)
+
+
+@dataclass(slots=True)
+class _Key:
+    """What the sweep of C4 and C8 knows about one key."""
+
+    top: Record | None = None  # the grant with the highest fence
+    given_ns: dict[int, int] = field(default_factory=dict)  # fence -> when it was given
+    broken_ns: int = -1  # when exclusion was last broken by force
+    live: int | None = None  # the fence that the store must consider the owner's; 0: nobody's; None: not known
+
+
+def _exclusive(records: list[Record]) -> Iterator[Violation]:
+    """C4. Uses what was seen at the store where there is such a thing, else what holders saw."""
+    source = (Kind.HANDED,) if any(record.kind is Kind.HANDED for record in records) else _GRANTS
+    keys: dict[str, _Key] = {}
+    forgot_ns = -1
+    for record in records:
+        if record.kind is Kind.FORGOT:
+            forgot_ns = record.at_ns
+            continue
+        key = keys.setdefault(record.key, _Key())
+        if record.kind is Kind.FORCED:
+            key.broken_ns = record.at_ns
+        elif record.kind in source and record.fence is not None:
+            key.given_ns[record.fence] = record.at_ns
+            if key.top is None or _fence(key.top) < record.fence:
+                key.top = record
+        elif record.kind in (Kind.STEP, Kind.BELIEVED) and record.fence is not None and key.top is not None:
+            since = key.given_ns.get(record.fence, -1)
+            if _fence(key.top) > record.fence and max(forgot_ns, key.broken_ns) < since:
+                what = "acted on" if record.kind is Kind.STEP else "believed in"
+                text = f"a holder {what} fence {record.fence} when the store had given the key to another"
+                yield Violation("C4", record.key, text, key.top, record)
+
+
+def _guarded(records: list[Record]) -> Iterator[Violation]:
+    """C5, C6 and C7: the resource behind the fence. One resource for each key."""
+    seen: dict[str, Record] = {}  # the highest fence that the resource has registered
+    applied: dict[str, Record] = {}  # the last accepted write
+    for record in records:
+        if record.kind not in (Kind.READ, Kind.WRITE) or record.fence is None:
+            continue
+        highest, last = seen.get(record.key), applied.get(record.key)
+        if not record.ok:
+            if highest is None or _fence(highest) <= record.fence:
+                yield Violation("C7", record.key, "refused though no newer fence had been seen", highest, record)
+            continue
+        if highest is None or _fence(highest) < record.fence:
+            seen[record.key] = record
+        if record.kind is Kind.WRITE:
+            if last is not None and _fence(last) > record.fence:
+                yield Violation("C5", record.key, "a write with a lower fence was accepted later", last, record)
+            if record.based_on != (last.value if last is not None else 0):
+                yield Violation("C6", record.key, "an acknowledged update was overwritten unread", last, record)
+            applied[record.key] = record
+
+
+def _owned(records: list[Record]) -> Iterator[Violation]:
+    """C8, seen at the store (who is the owner) and by holders (a lost lease is left alone)."""
+    live: dict[str, Record | None] = {}  # the last grant; None: nobody's. A key that is absent is not known
+    lost: dict[tuple[str, int], Record] = {}
+    for record in records:
+        if record.kind is Kind.FORGOT:
+            live.clear()
+        elif record.kind is Kind.FORCED:
+            live.pop(record.key, None)
+        elif record.kind is Kind.HANDED:
+            live[record.key] = record
+        elif record.kind in (Kind.EXTENDED, Kind.ENDED) and record.key in live:
+            owner = live[record.key]
+            if owner is None or owner.fence != record.fence:
+                verb = "released" if record.kind is Kind.ENDED else "renewed"
+                yield Violation("C8", record.key, f"the key was {verb} by someone who did not own it", owner, record)
+            if record.kind is Kind.ENDED:
+                live[record.key] = None
+        elif record.kind is Kind.LOST and record.fence is not None:
+            lost[record.key, record.fence] = record
+        elif record.kind in _RELEASES and record.fence is not None and (record.key, record.fence) in lost:
+            yield Violation("C8", record.key, "a lost lease was released", lost[record.key, record.fence], record)
+
+
+def _in_time(records: list[Record]) -> Iterator[Violation]:
+    """C10."""
+    for record in records:
+        if record.kind is Kind.STEP and record.until_ns is not None and record.at_ns >= record.until_ns:
+            late = (record.at_ns - record.until_ns) / NS
+            yield Violation(
+                "C10", record.key, f"a protected step started {late:.6f} s after the local deadline", record
+            )
+
+
+def _live(records: list[Record]) -> Iterator[Violation]:
+    """C11. Only histories that say when the last fault was over can be asked."""
+    healed = next((record for record in reversed(records) if record.kind is Kind.HEALED), None)
+    if healed is None or healed.until_ns is None:
+        return
+    keys = {record.key for record in records if record.kind is Kind.HANDED or record.kind in _GRANTS}
+    had = {
+        record.key for record in records if record.kind in _GRANTS and healed.at_ns <= record.at_ns <= healed.until_ns
+    }
+    for key in sorted(keys - had):
+        yield Violation("C11", key, "could not be had again in time after the last fault", healed)
+
+
+def _fence(record: Record) -> int:
+    return record.fence or 0
+
+
+def _seconds(ns: int | None) -> str | None:
+    return None if ns is None else f"{ns / NS:.6f}s"

@@ -1,0 +1,166 @@
+"""The description of a lock: everything that is known before anybody holds it. Shared by both colours.
+
+Made once, checked once, immutable, and cheap to pass around. Settings that cannot be safe are refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from holdfast.core import backoff, timing
+from holdfast.core.backoff import Backoff
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.flows.acquiring import Wish
+from holdfast.ports import Capabilities
+from holdfast.types import Duration, Guarantee, check_key, check_label, duration_ns
+
+OnLoss: TypeAlias = Literal["cancel", "flag"]
+
+
+class LockSettings(TypedDict, total=False):
+    """What `lock()` and `exclusive()` take besides a name and a risk class. Durations are seconds or `timedelta`.
+
+    ttl: how long the store keeps the key without a renewal (30 s).
+    timeout: how long `with` waits (None: for ever).
+    family: what kind of lock it is; the unit of defaults, metrics and tuning ("default").
+    retry: the back-off between attempts (full jitter, capped at a second and at ttl / 3).
+    fair: first come, first served among processes, by leased tickets (False).
+    auto_renew: whether the keeper renews the lease while it is held (True).
+    renew_every: how often (ttl / 3).
+    renew_deadline: age of the last confirmation at which the lease is abandoned (ttl - drift - guard).
+    failures: how many failed renewal periods in a row abandon it (3).
+    max_hold: the longest it may be held in all, renewed or not (no limit).
+    stall_after: how long the work may go without `progress()` before the lease is given up (no limit).
+    at_least: how long the key stays taken, even if it is released sooner (0).
+    early_warning: how long before the deadline `on_warning` is called (half-way between missed renewal and loss).
+    on_lost: called with the lease when it is lost, on a thread of its own (async: on the event loop).
+    on_warning: called with the lease at the early warning, likewise.
+    on_loss: what a loss does to an `async with` body: "cancel" it, or only "flag" it ("cancel").
+    takeover_slo: how soon after a crash another must be able to take over; refused if the ttl cannot meet it.
+    median_hold: how long the lock is usually held; refused if the retry delay is shorter.
+    guarantee: the least that the store must promise ("efficiency_only").
+    """
+
+    ttl: Duration
+    timeout: Duration | None
+    family: str
+    retry: Backoff | None
+    fair: bool
+    auto_renew: bool
+    renew_every: Duration | None
+    renew_deadline: Duration | None
+    failures: int
+    max_hold: Duration | None
+    stall_after: Duration | None
+    at_least: Duration
+    early_warning: Duration | None
+    on_lost: Callable[[Any], object] | None
+    on_warning: Callable[[Any], object] | None
+    on_loss: OnLoss
+    takeover_slo: Duration | None
+    median_hold: Duration | None
+    guarantee: str
+
+
+_TIMING = (
+    "ttl",
+    "auto_renew",
+    "renew_every",
+    "renew_deadline",
+    "failures",
+    "max_hold",
+    "stall_after",
+    "at_least",
+    "early_warning",
+    "takeover_slo",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A checked description."""
+
+    wish: Wish
+    timeout_ns: int | None
+    on_lost: Callable[[Any], object] | None
+    on_warning: Callable[[Any], object] | None
+    on_loss: OnLoss
+
+
+def describe(
+    name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
+) -> Description:
+    """Check a name and its settings; refuse what is wrong or cannot be safe."""
+    unknown = settings.keys() - LockSettings.__annotations__.keys()
+    if unknown:
+        known = ", ".join(sorted(LockSettings.__annotations__))
+        raise BadInput(", ".join(sorted(unknown)), "is not a setting of a lock", f"there are: {known}")
+    chosen: dict[str, Any] = {field: settings[field] for field in _TIMING if field in settings}  # type: ignore[literal-required]
+    if not capabilities.renewal:
+        chosen["auto_renew"] = False
+    _flag("auto_renew", settings.get("auto_renew", True))
+    times = timing.settle(**chosen)
+    retry = settings.get("retry")
+    if retry is None:
+        retry = backoff.for_ttl(times.ttl_ns)
+    if not isinstance(retry, Backoff):
+        raise BadInput(
+            "retry", f"{retry!r} is not a back-off", "use holdfast.backoff.fixed(), jittered(), exponential(), …"
+        )
+    median = settings.get("median_hold")
+    backoff.check_against(retry, times.ttl_ns, None if median is None else duration_ns("median_hold", median))
+    fair = _flag("fair", settings.get("fair", False))
+    if fair and not capabilities.fair:
+        raise Misconfigured(f"fair: {capabilities.engine} keeps no queue; use fair=False or another store")
+    _check_guarantee(settings.get("guarantee", Guarantee.EFFICIENCY_ONLY), capabilities)
+    on_loss = settings.get("on_loss", "cancel")
+    if on_loss not in ("cancel", "flag"):
+        raise BadInput("on_loss", f"{on_loss!r} is not a reaction", 'use "cancel" or "flag"')
+    timeout = settings.get("timeout")
+    return Description(
+        wish=Wish(
+            key=check_key("name", name),
+            family=check_label("family", settings.get("family", "default")),
+            owner=owner,
+            risk=None if risk is None else check_label("risk", risk),
+            timing=times,
+            retry=retry,
+            fair=fair,
+        ),
+        timeout_ns=timeout_ns(timeout),
+        on_lost=_callable("on_lost", settings.get("on_lost")),
+        on_warning=_callable("on_warning", settings.get("on_warning")),
+        on_loss=on_loss,
+    )
+
+
+def timeout_ns(timeout: Duration | None) -> int | None:
+    """How long to wait, in nanoseconds. None is for ever; -1 too, as in `threading.Lock.acquire`."""
+    if timeout is None or timeout == -1:
+        return None
+    return duration_ns("timeout", timeout)
+
+
+def _check_guarantee(wanted: str, capabilities: Capabilities) -> None:
+    try:
+        demanded = Guarantee(wanted)
+    except ValueError:
+        raise BadInput("guarantee", f"{wanted!r} is unknown", f"use one of {', '.join(Guarantee)}") from None
+    if not capabilities.guarantee.covers(demanded):
+        raise Misconfigured(
+            f"guarantee: {capabilities.engine} promises {capabilities.guarantee}, and this lock demands {demanded}"
+        )
+
+
+def _flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(field, f"{value!r} is neither True nor False", "give one of them")
+    return value
+
+
+def _callable(field: str, value: object) -> Callable[[Any], object] | None:
+    if value is not None and not callable(value):
+        raise BadInput(field, f"{value!r} cannot be called", "give a function that takes the lease")
+    return value

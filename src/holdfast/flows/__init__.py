@@ -1,0 +1,1 @@
+"""What Holdfast does, written once. Flows are `async def` and await ports and nothing else, so they have no colour."""

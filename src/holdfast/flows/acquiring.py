@@ -1,0 +1,285 @@
+"""Getting a lease: try, wait, and undo what may have happened when nobody knows whether it did.
+
+Order of things: the local mutex first, then the store. Three ways out that never mix: *granted*; *busy* (contention, a
+value for `try_once`, `AcquireTimeout` when the wait is over); a store error, which the error policy of the risk class
+turns into a raise, a degraded possession, or more waiting. Any end without a definite answer (a timeout, a
+cancellation, Ctrl-C) is followed by a compare-and-delete that the caller's own end cannot cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from holdfast.core.backoff import Backoff
+from holdfast.core.history import Kind, Record
+from holdfast.core.policy import OnError
+from holdfast.core.timing import Timing
+from holdfast.core.waiting import Waiter, pause
+from holdfast.errors import AcquireTimeout, BackendError, Misconfigured, PolicyDenied, Timeout, Unavailable
+from holdfast.flows.health import StoreHealth
+from holdfast.ports import Place, Ports, Watch
+from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns
+
+# The policy is asked when the store fails, not before: it may have been switched while the caller waited.
+OnErrorOf: TypeAlias = Callable[[str | None], OnError]
+
+CLEANUP_NS = 2 * NS
+LEAST_REQUEST_NS = 250 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is wanted: the description of a lock, as far as flows need it."""
+
+    key: str
+    family: str
+    owner: str
+    risk: str | None
+    timing: Timing
+    retry: Backoff
+    fair: bool
+    detached: bool = False  # the grant is meant to outlive this process; a store must not reclaim it when that dies
+
+
+class Possession(NamedTuple):
+    """What was got. Without a grant it is degraded: only the local mutex stands behind it."""
+
+    token: str
+    grant: Grant | None
+    sent: Instant
+    place: Place | None
+    error: BackendError | None = None
+
+
+def noun(family: str) -> str:
+    """What people call a lock of this family: `workflow.run` is a run lock, the default family just a lock."""
+    return "lock" if family == "default" else f"{family.rsplit('.', 1)[-1]} lock"
+
+
+def note(ports: Ports, wish: Wish, kind: Kind, *, fence: int | None = None, detail: str = "", ok: bool = True) -> None:
+    """Report that something happened to this lock."""
+    if not ports.observer.tally(kind, wish.family):
+        return
+    ports.observer.note(
+        Record(
+            kind,
+            ports.clock.now().wall,
+            wish.key,
+            wish.family,
+            wish.owner,
+            fence=fence,
+            risk=wish.risk,
+            ok=ok,
+            detail=detail,
+        )
+    )
+
+
+async def try_once(
+    ports: Ports, health: StoreHealth, wish: Wish, token: str, ticket: str | None = None, limit_ns: int | None = None
+) -> tuple[Grant | Busy, Instant]:
+    """One attempt at the store. The instant returned was read before the request was sent."""
+    limit = ports.request_timeout_ns if limit_ns is None else min(ports.request_timeout_ns, limit_ns)
+    health.admit(limit)
+    ticket_ttl = 0 if ticket is None else ticket_lease_ns(wish)
+    ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns, ticket, ticket_ttl, wish.detached)
+    sent = ports.clock.now()
+    try:
+        answer = await ports.store.acquire(ask, limit)
+    except (Unavailable, Misconfigured) as error:
+        if isinstance(error, Unavailable):
+            health.failed()
+        note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
+        raise
+    except Timeout as error:
+        health.failed()
+        note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
+        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
+        raise
+    except BaseException:
+        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
+        raise
+    health.answered()
+    if isinstance(answer, Grant) and elapsed_ns(sent, ports.clock.now()) >= wish.timing.loss_age_ns():
+        # The answer was so slow that the lease is already too old to be used. It is given back, not handed out.
+        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
+        raise Timeout(f"acquire lock: the store's answer for {wish.key} took longer than the lease may be trusted")
+    return answer, sent
+
+
+async def undo(ports: Ports, wish: Wish, token: str) -> None:
+    """Give back a grant that may or may not exist. What cannot be confirmed is left to the reaper."""
+    try:
+        await ports.store.release(wish.key, token, None, 0, ports.request_timeout_ns)
+    except BackendError:
+        ports.reaper.reap(wish.key, token, wish.timing.ttl_ns)
+        return
+    note(ports, wish, Kind.COMPENSATED)
+
+
+def ticket_lease_ns(wish: Wish) -> int:
+    """How long a place in a fair queue outlives its waiter: three polls."""
+    return 3 * wish.retry.longest_ns() + NS
+
+
+class Patience(NamedTuple):
+    """How long a caller waits, counted from when it came."""
+
+    came: Instant
+    timeout_ns: int | None
+
+    def left_ns(self, now: Instant) -> int | None:
+        """What is left of it; None: for ever."""
+        return None if self.timeout_ns is None else self.timeout_ns - elapsed_ns(self.came, now)
+
+
+async def attempt(
+    ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, place: Place
+) -> Possession | Busy:
+    """Ask once and wait only for the answer. The caller owns `place` and leaves it unless it possesses."""
+    if not await place.enter(0):
+        return Busy(wish.key, "another holder in this process", None)
+    token = ports.entropy.token()
+    try:
+        answer, sent = await try_once(ports, health, wish, token)
+    except BackendError as error:
+        return _without_store(ports, wish, on_error(wish.risk), token, place, error)
+    if isinstance(answer, Grant):
+        return Possession(token, answer, sent, place)
+    note(ports, wish, Kind.BUSY, detail=answer.owner or "")
+    return answer
+
+
+def _without_store(
+    ports: Ports, wish: Wish, mode: OnError, token: str, place: Place, error: BackendError
+) -> Possession:
+    """The store failed and nobody is waiting: run without it if the policy says so, else raise."""
+    if mode is OnError.FAIL_OPEN and not isinstance(error, Misconfigured):
+        note(ports, wish, Kind.FELL_BACK, detail=str(error), ok=False)
+        return Possession(token, None, ports.clock.now(), place, error)
+    if wish.risk is None or isinstance(error, Misconfigured):
+        raise error
+    note(ports, wish, Kind.DENIED, detail=str(error), ok=False)
+    raise PolicyDenied(
+        f"risk class {wish.risk} fails closed: {wish.key} is not run without the store ({error})",
+        key=wish.key,
+        risk=wish.risk,
+    ) from error
+
+
+async def acquire(
+    ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, timeout_ns: int | None, place: Place
+) -> Possession:
+    """Wait for the lock for as long as the caller wants to. The caller owns `place` and leaves it if this raises."""
+    patience = Patience(ports.clock.now(), timeout_ns)
+    if not await place.enter(timeout_ns):
+        raise _timed_out(ports, wish, patience, None)
+    contest = _Contest(ports.entropy.token(), ports.entropy.token() if wish.fair else None)
+    try:
+        possession = await _contend(ports, health, wish, on_error, patience, place, contest)
+        if contest.watch is not None:
+            await contest.watch.close()
+    except BaseException:
+        if contest.watch is not None or contest.ticket is not None:
+            await ports.runtime.finish(_withdraw(ports, wish, contest), CLEANUP_NS)
+        raise
+    return possession
+
+
+class _Contest:
+    """What one waiter has left at the store, and must not leave behind."""
+
+    __slots__ = ("granted", "ticket", "token", "watch")
+
+    def __init__(self, token: str, ticket: str | None) -> None:
+        self.token = token
+        self.ticket = ticket
+        self.watch: Watch | None = None
+        self.granted = False
+
+
+async def _contend(
+    ports: Ports,
+    health: StoreHealth,
+    wish: Wish,
+    on_error: OnErrorOf,
+    patience: Patience,
+    place: Place,
+    contest: _Contest,
+) -> Possession:
+    """Ask, sleep, ask again: bounded by the caller's patience."""
+    waiter = Waiter()
+    left = patience.timeout_ns
+    while True:  # ends with a grant, an error, or the caller's patience
+        limit = None if left is None else max(left, LEAST_REQUEST_NS)
+        answer: Grant | Busy | BackendError
+        try:
+            answer, sent = await try_once(ports, health, wish, contest.token, contest.ticket, limit)
+        except BackendError as error:
+            mode = on_error(wish.risk)
+            if mode is not OnError.WAIT or isinstance(error, Misconfigured):
+                return _without_store(ports, wish, mode, contest.token, place, error)
+            answer = error
+        else:
+            if isinstance(answer, Grant):
+                contest.granted = True
+                return Possession(contest.token, answer, sent, place)
+            note(ports, wish, Kind.BUSY, detail=answer.owner or "")
+        left = None if left is None else patience.left_ns(ports.clock.now())
+        if left is not None and left <= 0:
+            raise _timed_out(ports, wish, patience, answer)
+        if contest.watch is None and isinstance(answer, Busy) and ports.store.capabilities.wakeups:
+            contest.watch = await _listen(ports, wish)
+            if contest.watch is not None:
+                continue  # the lock may have been released before we listened: ask once more before sleeping
+        holder = answer.remaining_ns if isinstance(answer, Busy) else None
+        waiter, asleep = pause(waiter, wish.retry, holder, left, contest.watch is not None, ports.entropy.below)
+        if contest.watch is None:
+            await ports.runtime.sleep(asleep)
+        else:
+            await contest.watch.wait(asleep)
+
+
+async def _withdraw(ports: Ports, wish: Wish, contest: _Contest) -> None:
+    """A waiter gives up, whatever it had got to: an ear, a place in the queue, or even the grant itself."""
+    if contest.watch is not None:
+        await contest.watch.close()
+    if contest.granted:
+        await undo(ports, wish, contest.token)
+    elif contest.ticket is not None:
+        await _leave(ports, wish, contest.ticket)
+
+
+async def _listen(ports: Ports, wish: Wish) -> Watch | None:
+    """An ear at the key. Hints are an accelerator: without them the waiter polls, and says nothing about it."""
+    try:
+        return await ports.store.watch(wish.key)
+    except BackendError:
+        return None
+
+
+async def _leave(ports: Ports, wish: Wish, ticket: str) -> None:
+    try:
+        await ports.store.leave(wish.key, ticket, ports.request_timeout_ns)
+    except BackendError as error:
+        note(ports, wish, Kind.FAILED, detail=f"ticket not given back, it will expire: {error}", ok=False)
+
+
+def _timed_out(
+    ports: Ports, wish: Wish, patience: Patience, answer: Busy | BackendError | None
+) -> AcquireTimeout | BackendError | PolicyDenied:
+    """The wait is over: busy, or, under the `wait` policy, the store never came back."""
+    waited = elapsed_ns(patience.came, ports.clock.now()) / NS
+    note(ports, wish, Kind.TIMED_OUT, detail=f"waited {waited:.3f} s", ok=False)
+    if isinstance(answer, BackendError):
+        return answer
+    holder = answer.owner if answer is not None else "another holder in this process"
+    left = answer.remaining_ns if answer is not None else None
+    return AcquireTimeout(
+        f"{noun(wish.family)} busy: {wish.key} is held by {holder or 'somebody'}; waited {waited:.3g} s",
+        key=wish.key,
+        holder=holder,
+        retry_after=(wish.retry.longest_ns() if left is None else left) / NS,
+    )

@@ -1,0 +1,44 @@
+"""Whether the store is worth asking. Wraps the pure breaker with the clock and the chance it needs."""
+
+from __future__ import annotations
+
+from holdfast.core import breaker
+from holdfast.core.breaker import Breaker
+from holdfast.errors import Unavailable
+from holdfast.ports import Clock, Entropy
+
+
+class StoreHealth:
+    """The breaker of one store, shared by everything in this process that acquires from it.
+
+    Plain assignments, no mutex: two callers that race here can at worst let one probe too many through.
+    """
+
+    __slots__ = ("_breaker", "_clock", "_entropy")
+
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+        self._breaker = Breaker()
+        self._clock = clock
+        self._entropy = entropy
+
+    @property
+    def open(self) -> bool:
+        """Whether callers are being refused."""
+        return self._breaker.open
+
+    def admit(self, patience_ns: int) -> None:
+        """Return when a caller may ask the store; raise `Unavailable` at once when it should not bother."""
+        if self._breaker.failures == 0:
+            return
+        self._breaker, admitted = breaker.admit(self._breaker, self._clock.now().mono, patience_ns)
+        if not admitted:
+            raise Unavailable("the store has been failing; not asking again before it has had time to recover")
+
+    def answered(self) -> None:
+        """The store answered."""
+        if self._breaker.failures:
+            self._breaker = breaker.succeeded(self._breaker)
+
+    def failed(self) -> None:
+        """The store did not answer."""
+        self._breaker = breaker.failed(self._breaker, self._clock.now().mono, self._entropy.below)

@@ -1,0 +1,72 @@
+"""Keeping leases alive: one batched renewal, promotion of degraded leases, and giving back what may be left over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.history import Kind
+from holdfast.errors import BackendError, Timeout, Unavailable
+from holdfast.flows.acquiring import Wish, note
+from holdfast.flows.health import StoreHealth
+from holdfast.ports import Kept, Ports
+from holdfast.types import Ask, Grant, Instant
+
+
+async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeout_ns: int) -> int:
+    """Renew many leases with one request; each is told what became of it. Returns how long the request took."""
+    sent = ports.clock.now()
+    try:
+        answers = await ports.store.renew_many([kept.renewal for kept in batch], timeout_ns)
+    except BackendError:
+        health.failed()
+        answers = [None] * len(batch)
+    else:
+        health.answered()
+    now = ports.clock.now()
+    for kept, answer in zip(batch, answers, strict=True):
+        kept.answered(answer, sent, now)
+    return now.mono - sent.mono
+
+
+async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool:
+    """Try to turn a degraded lease into a full one. False: somebody else has the key. True: still no answer."""
+    ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns)
+    try:
+        health.admit(ports.request_timeout_ns)
+    except Unavailable:
+        return True
+    sent = ports.clock.now()
+    try:
+        answer = await ports.store.acquire(ask, ports.request_timeout_ns)
+    except BackendError:
+        health.failed()
+        return True
+    health.answered()
+    if not isinstance(answer, Grant):
+        return False
+    note(ports, wish, Kind.PROMOTED, fence=answer.fence)
+    return answer, sent
+
+
+async def reap(ports: Ports, key: str, token: str) -> bool:
+    """Try once to give back a grant that may exist. True when that is settled."""
+    try:
+        await ports.store.release(key, token, None, 0, ports.request_timeout_ns)
+    except BackendError:
+        return False
+    return True
+
+
+async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: int) -> bool:
+    """Renew one lease because its holder asked. False: refused. A store error is raised, and counts like any other."""
+    sent = ports.clock.now()
+    try:
+        answer = (await ports.store.renew_many([kept.renewal], timeout_ns))[0]
+    except BackendError:
+        health.failed()
+        kept.answered(None, sent, ports.clock.now())
+        raise
+    kept.answered(answer, sent, ports.clock.now())
+    if answer is None:
+        raise Timeout(f"renew lock {kept.renewal.key}: the store did not answer")
+    return answer

@@ -1,0 +1,67 @@
+"""The lock primitive with the token in the caller's own hands, for those who hand a lock from process to process.
+
+Nothing is renewed, watched or remembered here. Contention is an empty token; a token that is not the stored one is
+`NotOwner` ("lock not owned", the same for an absent key and for another's token); a store error keeps its class and
+its cause and says which operation it was. A token here is opaque text: the secret and what the store needs to find it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+from holdfast.errors import LOCK_KEY_AND_TOKEN_REQUIRED, LOCK_TOKEN_REQUIRED, BackendError, NotOwner, Timeout
+from holdfast.flows.acquiring import Wish, try_once
+from holdfast.flows.health import StoreHealth
+from holdfast.ports import Ports
+from holdfast.types import Grant, Renewal
+
+_log = logging.getLogger("holdfast")
+
+E = TypeVar("E", bound=BackendError)
+
+
+async def acquire(ports: Ports, health: StoreHealth, wish: Wish) -> str:
+    """Set the key if it is absent, with expiry. A new token, or the empty string while anyone holds the key."""
+    token = ports.entropy.token()
+    try:
+        answer, _ = await try_once(ports, health, wish, token)
+    except BackendError as error:
+        raise _naming(error, f"job store try acquire lock {wish.key}") from error
+    return f"{token}.{answer.claim}" if isinstance(answer, Grant) else ""
+
+
+async def release(ports: Ports, key: str, token: str) -> None:
+    """Delete the key if it has this token; change nothing otherwise. An empty key is a silent success."""
+    if not key:
+        return
+    if not token:
+        _log.warning("lock release skipped: missing token: key=%s", key)
+        raise NotOwner(LOCK_TOKEN_REQUIRED, key=key)
+    try:
+        secret, _, claim = token.partition(".")
+        ours = await ports.store.release(key, secret, claim or None, 0, ports.request_timeout_ns)
+    except BackendError as error:
+        raise _naming(error, f"job store release lock {key}") from error
+    if not ours:
+        _log.warning("lock release skipped: token mismatch: key=%s", key)
+        raise NotOwner(key=key)
+
+
+async def renew(ports: Ports, key: str, token: str, ttl_ns: int) -> None:
+    """Set the expiry to the TTL if the key has this token; change nothing otherwise."""
+    if not key or not token:
+        raise NotOwner(LOCK_KEY_AND_TOKEN_REQUIRED, key=key)
+    secret, _, claim = token.partition(".")
+    try:
+        answer = (await ports.store.renew_many([Renewal(key, secret, claim, ttl_ns)], ports.request_timeout_ns))[0]
+    except BackendError as error:
+        raise _naming(error, f"job store renew lock {key}") from error
+    if answer is None:
+        raise Timeout(f"job store renew lock {key}: the store did not answer")
+    if not answer:
+        raise NotOwner(key=key)
+
+
+def _naming(error: E, what: str) -> E:
+    return type(error)(f"{what}: {error}")

@@ -1,0 +1,215 @@
+"""The seam between decisions and the world: everything a flow may await or ask for, and nothing else.
+
+Each method that is `async def` here is awaited by flows. Blocking implementations never suspend, so that a flow driven
+by `runtime.driving.run_now` runs to its end at once; asyncio implementations suspend as usual. Flows cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.core.history import Kind, Record
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Renewal
+
+
+class Clock(Protocol):
+    """The clocks of this host."""
+
+    def now(self) -> Instant:
+        """Read all three."""
+        ...
+
+
+class Entropy(Protocol):
+    """Chance, and secrets."""
+
+    def token(self) -> str:
+        """A new secret of at least 128 bits, as lower-case hexadecimal text."""
+        ...
+
+    def below(self, n: int) -> int:
+        """A uniform integer in [0, n)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do. Each claim is proven by the conformance kit; a store that claims less runs fewer checks."""
+
+    engine: str  # "sqlite", "redis", "memory"
+    guarantee: Guarantee
+    wakeups: bool  # `watch` tells waiters about releases; without it they poll
+    fair: bool  # tickets
+    durable: bool  # survives a restart of the engine
+    shared: bool  # other processes see the same leases
+    renewal: bool = True  # a store that cannot renew is not asked to; its leases run for their TTL
+
+
+class Watch(Protocol):
+    """A waiter's ear at one key. A hint and never the truth: wake-ups may be lost, late or spurious."""
+
+    async def wait(self, timeout_ns: int) -> bool:
+        """Wait for a hint that the key may be free. Hints since `watch()` or the last `wait` count. False: none."""
+        ...
+
+    async def close(self) -> None:
+        """Stop listening. Never raises."""
+        ...
+
+
+class Store(Protocol):
+    """The engine that keeps leases.
+
+    Errors: `Unavailable` when the request certainly had no effect, `Timeout` when it may have had one, `Misconfigured`
+    when it can never work. Anything that ends a call early without a definite answer (also cancellation) leaves the
+    outcome unknown, and must leave the connection in a state in which the next reply cannot be mistaken for this one.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        ...
+
+    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        """Grant the key to the token if it is free, with a fence above every earlier one, in one atomic step.
+
+        Idempotent: an ask whose token already holds the key gets the same grant again, and its expiry set anew.
+        With a ticket, the key is granted only at the head of the queue; the ticket is made, or its lease extended.
+        """
+        ...
+
+    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """Set the expiry anew for each key that still has its token. True renewed, False not ours, None no answer."""
+        ...
+
+    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
+        """Compare and delete. False: not ours, nothing changed. `claim` is None when the grant's answer was never seen.
+
+        `keep_ns` > 0: do not delete, but let the key expire after that time (`at_least`).
+        """
+        ...
+
+    async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """Who holds the key, or None."""
+        ...
+
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """The leases whose key begins with `prefix`, sorted by key, at most `limit`."""
+        ...
+
+    async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
+        """Take the key from its holder, raise the fence, leave an audit record, atomically. None: nobody held it."""
+        ...
+
+    async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """The newest audit records, newest first."""
+        ...
+
+    async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
+        """Give up a place in the queue of a fair lock."""
+        ...
+
+    async def watch(self, key: str) -> Watch:
+        """Listen for releases of a key (only with the `wakeups` capability)."""
+        ...
+
+    async def ping(self, timeout_ns: int) -> None:
+        """Return when the store answers; raise as any other call."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and threads. Idempotent; the store can be used again after it (it reconnects)."""
+        ...
+
+
+class Place(Protocol):
+    """One caller's place in line at the local mutex of one key."""
+
+    async def enter(self, timeout_ns: int | None) -> bool:
+        """Wait for this caller's turn. False: the time is over. Zero does not wait. First come, first served."""
+        ...
+
+    def leave(self) -> None:
+        """Let the next one in, or step out of the line. Idempotent, and may be called from any thread."""
+        ...
+
+
+class Gate(Protocol):
+    """The local mutexes of one `Locks`: of all waiters for a key, only the one inside talks to the store."""
+
+    def place(self, key: str) -> Place:
+        """A place for one caller; it is not in line until it enters."""
+        ...
+
+
+class Runtime(Protocol):
+    """Waiting and finishing, in one colour."""
+
+    @property
+    def gate(self) -> Gate:
+        """The local mutexes."""
+        ...
+
+    async def sleep(self, ns: int) -> None:
+        """Do nothing for a while."""
+        ...
+
+    async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
+        """Run `work` to its end even if the caller is cancelled, twice, or interrupted. Never raises `work`'s error.
+
+        A caller that is cancelled meanwhile goes on waiting until the work is done or `limit_ns` is over, and only
+        then sees its cancellation; past the limit the work goes on in the background.
+        """
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happened. Must be quick and must not raise."""
+
+    def note(self, record: Record) -> None:
+        """One thing happened."""
+        ...
+
+
+class Journal(Observer, Protocol):
+    """What flows report to. Most of what happens is only counted, and costs no record."""
+
+    def tally(self, kind: Kind, family: str) -> bool:
+        """Count it. True when somebody wants the whole record as well: then make it and `note` it."""
+        ...
+
+
+class Reaper(Protocol):
+    """Takes over what could not be cleaned up in time."""
+
+    def reap(self, key: str, token: str, ttl_ns: int) -> None:
+        """Keep trying to give back a grant that may exist, until it must have expired by itself."""
+        ...
+
+
+class Kept(Protocol):
+    """A lease as the keeper sees it."""
+
+    @property
+    def renewal(self) -> Renewal:
+        """What to send."""
+        ...
+
+    def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
+        """What came back: renewed, refused, or nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything a flow needs, made once by the facade and passed in."""
+
+    store: Store
+    clock: Clock
+    entropy: Entropy
+    runtime: Runtime
+    observer: Journal
+    reaper: Reaper
+    request_timeout_ns: int

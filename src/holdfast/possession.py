@@ -1,0 +1,128 @@
+"""What both colours of a lease have in common: looking at it. Nothing here waits or talks to a store."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from typing import NoReturn
+
+from holdfast.core.lease import Standing, State
+from holdfast.errors import LeaseLost
+from holdfast.flows.acquiring import noun
+from holdfast.runtime.household import Household
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import NS, Duration, LossReason, duration_ns
+
+
+class HeldLease:
+    """Possession of a lock. Everything here is local, judged at the moment of asking, and errs towards "lost"."""
+
+    __slots__ = ("_abandonable", "_house", "_tenure")
+
+    def __init__(self, house: Household, tenure: Tenure) -> None:
+        self._house = house
+        self._tenure = tenure
+        self._abandonable = True
+
+    @property
+    def key(self) -> str:
+        """The name of the lock."""
+        return self._tenure.key
+
+    @property
+    def owner(self) -> str:
+        """Who holds it: service, host, process, instance. For people."""
+        return self._tenure.wish.owner
+
+    @property
+    def family(self) -> str:
+        """What kind of lock it is."""
+        return self._tenure.wish.family
+
+    @property
+    def ttl(self) -> float:
+        """How long the store keeps the key without a renewal, in seconds."""
+        return self._tenure.timing.ttl_ns / NS
+
+    @property
+    def held(self) -> bool:
+        """Whether it may still be relied on, now."""
+        return self._tenure.standing().live
+
+    @property
+    def state(self) -> str:
+        """Where it is in its life: `held`, `doubtful`, `lost` or `released`."""
+        return str(self._tenure.standing().state)
+
+    @property
+    def fingerprint(self) -> str:
+        """Six characters that tell two grants apart in logs without giving the token away."""
+        return hashlib.sha256(self._tenure.token.encode()).hexdigest()[:6]
+
+    def remaining(self) -> float:
+        """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""
+        return self._tenure.remaining_ns() / NS
+
+    def ensure_held(self, min_remaining: Duration = 0) -> None:
+        """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
+        least = duration_ns("min_remaining", min_remaining)
+        standing = self._tenure.standing()
+        if not standing.live:
+            self._raise_lost(standing)
+        if least and (left := self._tenure.remaining_ns()) < least:
+            raise LeaseLost(
+                f"{noun(self.family)} about to be lost: {self.key} has {left / NS:.3f} s left of the "
+                f"{least / NS:g} s that were asked for",
+                key=self.key,
+                reason=str(LossReason.EXPIRED),
+                fence=self._fence(),
+            )
+
+    def progress(self) -> None:
+        """Report that the work is getting somewhere. With `stall_after` set, renewal stops when these reports do."""
+        self._tenure.progress()
+
+    def let_run_out(self) -> None:
+        """Do not mind if this lease is dropped: it is meant to be held until it expires."""
+        self._abandonable = False
+
+    def _fence(self) -> int | None:
+        grant = self._tenure.grant
+        return None if grant is None else grant.fence
+
+    def _raise_lost(self, standing: Standing) -> NoReturn:
+        raise self._lost_error(standing)
+
+    def _lost_error(self, standing: Standing) -> LeaseLost:
+        what, reason = noun(self.family), standing.reason
+        if standing.state is State.RELEASED:
+            text, shown = f"{what} not held: {self.key} was released", "released"
+        elif reason is LossReason.UNCONFIRMED:
+            text, shown = f"{what} abandoned: renewal failed for {self.key}", str(reason)
+        else:
+            text, shown = f"{what} lost: {self.key} ({reason})", str(reason)
+        return LeaseLost(text, key=self.key, reason=shown, fence=self._fence())
+
+    def __del__(self) -> None:
+        """A lease that is dropped without being released is left to expire, and says so. It is never released here.
+
+        Garbage is collected at any moment, in any thread, so nothing is locked and nothing is sent: the keeper finds
+        the mark and stops renewing. A dropped lease must not live for ever.
+        """
+        tenure = getattr(self, "_tenure", None)
+        if tenure is not None and self._abandonable and tenure.recorded.live and not tenure.forsaken:
+            tenure.forsaken = True
+            warnings.warn(
+                f"the lease of {tenure.key} was dropped without release(); it is no longer renewed and will expire",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def __repr__(self) -> str:
+        standing = self._tenure.standing()
+        reason = f" ({standing.reason})" if standing.reason else ""
+        return (
+            f"<{type(self).__name__} {self.key!r} {standing.state}{reason} fence={self._fence()} "
+            f"owner={self.owner} remaining={self.remaining():.3f} fingerprint={self.fingerprint}>"
+        )

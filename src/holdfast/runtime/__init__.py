@@ -1,0 +1,1 @@
+"""The only home of threads, asyncio, real clocks and real chance."""

@@ -1,0 +1,203 @@
+"""The keeper renews leases; the alarm says when they are lost. Two jobs, so that neither can hold up the other.
+
+Both read the same tenures. The keeper talks to the store over blocking ports of its own, in batches, also on behalf of
+asyncio programs: an event loop that is blocked must not cost the lease. The alarm never talks to anything: a renewal
+that hangs cannot delay the news of a loss. A young tenure is known to the alarm alone; only when it nears its first
+renewal is it entered with the keeper, because most leases are given back long before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from holdfast.core.latency import Tail
+from holdfast.core.lease import Event, State
+from holdfast.flows import keeping
+from holdfast.flows.health import StoreHealth
+from holdfast.ports import Ports
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import MS, NS, Instant
+
+REAP_EVERY_NS = 500 * MS
+
+
+class Orphan(NamedTuple):
+    """A grant that may exist though nobody holds it."""
+
+    key: str
+    token: str
+    until_ns: int
+
+
+Due: TypeAlias = Tenure | Orphan
+
+
+class Ticks(Protocol):
+    """What keeper and alarm need of a ticker; the simulator brings its own, on virtual time."""
+
+    def put(self, item: Any, due_ns: int) -> None:
+        """Enter an item, or move it."""
+
+    def drop(self, item: Any) -> None:
+        """Withdraw an item."""
+
+    def items(self) -> list[Any]:
+        """Everything that is entered."""
+        ...
+
+    def lag_ns(self) -> int:
+        """How far behind it is."""
+        ...
+
+    def abandon(self) -> list[Any]:
+        """In a child process: start anew, and return what was entered."""
+        ...
+
+    def stop(self, timeout_ns: int) -> None:
+        """End it."""
+
+
+MakeTicks: TypeAlias = Callable[[str, Callable[[list[Any]], Coroutine[Any, Any, None]]], Ticks]
+
+
+class Keeper:
+    """Renews what it is given, promotes what is degraded, gives back what may be left over, and announces losses."""
+
+    def __init__(
+        self, ports: Ports, health: StoreHealth, tail: Tail, make_ticks: MakeTicks, on_warning: Callable[[Tenure], None]
+    ) -> None:
+        self._ports = ports
+        self._health = health
+        self._tail = tail
+        self._on_warning = on_warning
+        self._renewals = make_ticks("holdfast-keeper", self._renew_due)
+        self._alarms = make_ticks("holdfast-alarm", self._ring_due)
+        self.renewed = 0
+        self.requests = 0
+
+    def keep(self, tenure: Tenure) -> None:
+        """Look after a tenure until it ends or is dropped."""
+        if tenure.degraded:
+            self._enter(tenure, self._ports.clock.now())
+        elif tenure.timing.auto_renew:
+            self._alarms.put(tenure, tenure.recorded.granted.mono + tenure.timing.first_look_ns)
+        else:
+            self._set_alarm(tenure, self._ports.clock.now())
+
+    def drop(self, tenure: Tenure) -> None:
+        """No longer look after it."""
+        self._alarms.drop(tenure)
+        if tenure.entered:
+            self._renewals.drop(tenure)
+
+    def reap(self, key: str, token: str, ttl_ns: int) -> None:
+        """Keep trying to give back a grant that may exist, until it must have expired by itself."""
+        now = self._ports.clock.now().mono
+        orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns)
+        self._renewals.put(orphan, now + REAP_EVERY_NS // 4)
+
+    def tenures(self) -> list[Tenure]:
+        """Everything that is looked after."""
+        known = dict.fromkeys(self._alarms.items())
+        known.update(dict.fromkeys(item for item in self._renewals.items() if isinstance(item, Tenure)))
+        return list(known)
+
+    def lag_ns(self) -> int:
+        """How far the slower of the two is behind; a health probe compares this with the shortest TTL it serves."""
+        return max(self._renewals.lag_ns(), self._alarms.lag_ns())
+
+    def abandon(self) -> list[Tenure]:
+        """In a child process: forget the threads that do not exist here, and say what the parent was looking after."""
+        left = [*self._alarms.abandon(), *self._renewals.abandon()]
+        return list(dict.fromkeys(item for item in left if isinstance(item, Tenure)))
+
+    def stop(self) -> None:
+        """End both threads."""
+        self._renewals.stop(2 * NS)
+        self._alarms.stop(2 * NS)
+
+    def _enter(self, tenure: Tenure, now: Instant) -> None:
+        tenure.entered = True
+        draw = self._ports.entropy.below(65536)
+        self._renewals.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
+        self._set_alarm(tenure, now)
+
+    def _set_alarm(self, tenure: Tenure, now: Instant) -> None:
+        loss = tenure.loss_in_ns(now)
+        warn = tenure.warn_in_ns(now)
+        if loss is not None:
+            self._alarms.put(tenure, now.mono + (loss if warn is None else max(0, min(loss, warn))))
+
+    async def _ring_due(self, due: list[Tenure]) -> None:
+        for tenure in due:
+            standing = tenure.standing()  # judging it is what declares the loss
+            if not standing.live:
+                self._renewals.drop(tenure)
+                continue
+            now = self._ports.clock.now()
+            if tenure.timing.auto_renew and not tenure.entered and not tenure.forsaken:
+                self._enter(tenure, now)
+                continue
+            warn = tenure.warn_in_ns(now)
+            if warn is not None and warn <= 0:
+                tenure.warned = True
+                self._on_warning(tenure)
+            self._set_alarm(tenure, now)
+
+    async def _renew_due(self, due: list[Due]) -> None:
+        batch: list[Tenure] = []
+        for item in due:
+            if isinstance(item, Orphan):
+                await self._reap(item)
+            elif item.forsaken:
+                continue
+            elif item.degraded:
+                await self._promote(item)
+            elif item.standing().live:
+                batch.append(item)
+        if batch:
+            await self._renew(batch)
+
+    async def _renew(self, batch: list[Tenure]) -> None:
+        now = self._ports.clock.now()
+        # Leases of one description that are due together have nearly the same time left, so one of them speaks for all;
+        # doubtful ones are each on a schedule of their own.
+        speakers = {
+            id(tenure.timing) if tenure.recorded.state is State.HELD else id(tenure): tenure for tenure in batch
+        }
+        timeout = min(tenure.renew_timeout_ns(now) for tenure in speakers.values())
+        latency = await keeping.renew(self._ports, self._health, batch, timeout)
+        self._tail.observe(latency)
+        self.requests += 1
+        now = self._ports.clock.now()
+        for tenure in batch:
+            standing = tenure.recorded
+            if standing.live:
+                self.renewed += standing.state is State.HELD
+                draw = 0 if standing.state is State.HELD else self._ports.entropy.below(65536)
+                self._renewals.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
+
+    async def _promote(self, tenure: Tenure) -> None:
+        if not tenure.standing().live:
+            return
+        outcome = await keeping.promote(self._ports, self._health, tenure.wish, tenure.token)
+        if isinstance(outcome, tuple):
+            grant, sent = outcome
+            if not tenure.promote(grant, sent):
+                self.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
+                return
+        elif not outcome:
+            tenure.end(Event.REFUSED)
+            return
+        now = self._ports.clock.now()
+        if tenure.degraded or tenure.timing.auto_renew:
+            self._enter(tenure, now)
+        else:
+            self._set_alarm(tenure, now)
+
+    async def _reap(self, orphan: Orphan) -> None:
+        settled = await keeping.reap(self._ports, orphan.key, orphan.token)
+        now = self._ports.clock.now().mono
+        if not settled and now < orphan.until_ns:
+            self._renewals.put(orphan, now + REAP_EVERY_NS)

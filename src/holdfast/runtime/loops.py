@@ -1,0 +1,219 @@
+"""Waiting and finishing on asyncio: the other half of the runtime.
+
+Every object here belongs to one event loop. What other threads may call (`leave`, from the alarm) hops onto that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from holdfast.core.lease import State
+from holdfast.runtime.callbacks import guarded
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import NS
+
+_log = logging.getLogger("holdfast")
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, thread_id: int, act: Callable[[], None]) -> None:
+    """Do something on the loop's thread: now if this is it, soon otherwise, never if the loop is closed."""
+    if threading.get_ident() == thread_id:
+        act()
+        return
+    try:
+        loop.call_soon_threadsafe(act)
+    except RuntimeError:
+        _log.debug("the event loop is closed; nothing is left to tell it")
+
+
+class LoopPlace:
+    """One task's place in line at one key."""
+
+    __slots__ = ("_gate", "_key", "_turn", "inside")
+
+    def __init__(self, gate: LoopGate, key: str) -> None:
+        self._gate = gate
+        self._key = key
+        self._turn: asyncio.Future[None] | None = None
+        self.inside = False
+
+    async def enter(self, timeout_ns: int | None) -> bool:
+        """Wait for the turn."""
+        line = self._gate.lines.get(self._key)
+        if line is None:
+            self._gate.lines[self._key] = deque()
+            self.inside = True
+            return True
+        if timeout_ns is not None and timeout_ns <= 0:
+            return False
+        turn = self._turn = self._gate.loop.create_future()
+        line.append(self)
+        timer = None if timeout_ns is None else self._gate.loop.call_later(timeout_ns / NS, _resolve, turn)
+        try:
+            await turn
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if not self.inside:
+                line.remove(self)
+        return self.inside
+
+    def called(self) -> None:
+        """It is this place's turn."""
+        self.inside = True
+        if self._turn is not None:
+            _resolve(self._turn)
+
+    def leave(self) -> None:
+        """Let the next one in. The finally clause of `enter` steps out of the line, so nothing else is needed here."""
+        on_loop(self._gate.loop, self._gate.thread_id, self._leave)
+
+    def _leave(self) -> None:
+        line = self._gate.lines.get(self._key)
+        if line is None or not self.inside:
+            return
+        self.inside = False
+        if line:
+            line.popleft().called()
+        else:
+            del self._gate.lines[self._key]
+
+
+def _resolve(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+class LoopGate:
+    """The local mutexes of one asynchronous `Locks`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.thread_id = threading.get_ident()
+        self.lines: dict[str, deque[LoopPlace]] = {}
+
+    def place(self, key: str) -> LoopPlace:
+        """A place for one caller."""
+        return LoopPlace(self, key)
+
+    def waiting(self) -> int:
+        """How many callers stand in line."""
+        return sum(map(len, self.lines.values()))
+
+
+class LoopRuntime:
+    """Waits of asyncio for the same flows."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._gate = LoopGate(loop)
+        self._loop = loop
+        self._unfinished: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def gate(self) -> LoopGate:
+        """The local mutexes."""
+        return self._gate
+
+    async def sleep(self, ns: int) -> None:
+        """Let others run for a while."""
+        await asyncio.sleep(ns / NS)
+
+    async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
+        """Run the work in a task of its own; cancellations of the caller wait until it is done or the limit is over."""
+        task = self._loop.create_task(_finish(work))
+        self._unfinished[task] = None
+        task.add_done_callback(self._unfinished.pop)
+        until = self._loop.time() + limit_ns / NS
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done() and (left := until - self._loop.time()) > 0:
+            try:
+                await asyncio.wait([task], timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def call(self, function: Callable[[Any], object], argument: object) -> None:
+        """Call a user's function on the loop, from any thread. What it raises is logged; a coroutine becomes a task."""
+
+        def act() -> None:
+            result = guarded(partial(function, argument))
+            if asyncio.iscoroutine(result):
+                task = self._loop.create_task(_finish(result))
+                self._unfinished[task] = None
+                task.add_done_callback(self._unfinished.pop)
+
+        on_loop(self._loop, self._gate.thread_id, act)
+
+    async def drain(self, limit_ns: int) -> None:
+        """Wait for what is still being finished in the background."""
+        if self._unfinished:
+            await asyncio.wait(list(self._unfinished), timeout=limit_ns / NS)
+
+
+class Body:
+    """The body of one `async with`: cancelled when its lease is lost, so that the loss stops the work.
+
+    The cancellation is ours, so it is taken back at the end of the block and becomes `LeaseLost` there. A cancellation
+    that came from outside as well stays one.
+    """
+
+    __slots__ = ("_cancelled", "_inside", "_loop", "_outer", "_task", "lease")
+
+    def __init__(self, lease: Any) -> None:
+        self.lease = lease
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("an async lock can only be entered inside a task")
+        self._task = task
+        self._outer = task.cancelling()
+        self._inside = True
+        self._cancelled = False
+
+    def told(self, ended: Tenure) -> None:
+        """The lease has ended; called from whichever thread noticed, which may be the body's own.
+
+        The cancellation always comes from the loop, never from the body itself: a task that cancels itself while it
+        runs and ends the block before its next await could not take that back on Python 3.11 and 3.12.
+        """
+        if ended.recorded.state is State.LOST:
+            try:
+                self._loop.call_soon_threadsafe(self._cancel)
+            except RuntimeError:
+                _log.debug("the event loop is closed; no body is left to cancel")
+
+    def _cancel(self) -> None:
+        if self._inside and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel("the lease was lost")
+
+    def left(self, error: BaseException | None) -> bool:
+        """The body is over. True when what propagates is our own cancellation, and nothing else."""
+        self._inside = False
+        if not self._cancelled:
+            return False
+        others = self._task.uncancel()
+        return others <= self._outer and isinstance(error, asyncio.CancelledError)
+
+
+caller_task = asyncio.current_task
+running_loop = asyncio.get_running_loop
+
+
+async def off_loop(work: Callable[[], None]) -> None:
+    """Do something that may block for a moment without blocking the loop."""
+    await asyncio.to_thread(work)
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
+        _log.warning("clean-up failed; the key will expire by itself", exc_info=True)

@@ -1,0 +1,149 @@
+"""The error policy while it runs: by code, by call, and by a file that is looked at whenever it matters.
+
+The policy matters only when the store fails, so the file is checked then (one `stat`), and a switch takes effect
+without a restart. The last word wins, whether it came by call or by file. A file that turns unreadable or wrong
+changes nothing: the policy in force stays in force, and the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.core.history import Kind, Record
+from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
+from holdfast.errors import BadInput
+from holdfast.ports import Clock, Journal
+from holdfast.types import check_label
+
+_log = logging.getLogger("holdfast")
+
+HISTORY_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One change of the policy of one risk class."""
+
+    wall_ns: int
+    risk: str
+    before: OnError
+    after: OnError
+    actor: str
+    reason: str
+
+
+def read_policy_file(path: Path) -> Policy:
+    """A policy from a TOML file with a `[risk]` table; `BadInput` that names the file and the line otherwise."""
+    where = f"policy file {path.name}"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(where, f"cannot be read ({error.strerror})", "check the path and the rights") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(where, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
+    if "risk" not in table:
+        raise BadInput(where, "has no [risk] table", 'write e.g. [risk] low = "fail_open"')
+    return parse_policy(table["risk"], where)
+
+
+class PolicySwitch:
+    """The policy in force, and the ways to change it."""
+
+    def __init__(self, policy: Policy, file: Path | None, clock: Clock, journal: Journal, actor: str) -> None:
+        self._policy = policy
+        self._file = file
+        self._clock = clock
+        self._journal = journal
+        self._actor = actor
+        self._mutex = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._history: list[Switch] = []
+        self._filed: set[str] = set()  # the classes that the file named when it was last read
+        self.problem: str | None = None
+        if file is not None:
+            self._seen = _stamp(file)
+            self._apply(read_policy_file(file), "file", str(file.name))
+
+    def on_error(self, risk: str | None) -> OnError:
+        """What a lock of this class does now, if the store fails."""
+        if risk is None:
+            return OnError.FAIL_CLOSED
+        self.refresh()
+        return self._policy.on_error(risk)
+
+    def current(self) -> dict[str, str]:
+        """The classes and their behaviour, as they are now."""
+        self.refresh()
+        return {risk: str(mode) for risk, mode in sorted(self._policy.classes.items())}
+
+    def set(self, risk: str, mode: str, *, reason: str = "", actor: str | None = None) -> Switch:
+        """Switch one risk class, now. Returns the change, which is also logged, counted and kept in `history`."""
+        check_label("risk", risk)
+        wanted = parse_mode("mode", mode)
+        with self._mutex:
+            return self._switch(risk, wanted, actor or self._actor, reason)
+
+    def history(self) -> list[Switch]:
+        """The changes since this process started, oldest first."""
+        with self._mutex:
+            return list(self._history)
+
+    def refresh(self) -> None:
+        """Look at the file again, if there is one and it has changed."""
+        if self._file is None:
+            return
+        stamp = _stamp(self._file)
+        if stamp == self._seen:
+            return
+        with self._mutex:
+            if stamp == self._seen:
+                return
+            self._seen = stamp
+            try:
+                policy = read_policy_file(self._file)
+            except BadInput as error:
+                self.problem = str(error)
+                _log.error("the policy file was not taken over; the policy in force stays: %s", error)
+                return
+            self.problem = None
+            self._apply(policy, "file", self._file.name)
+
+    def _apply(self, policy: Policy, actor: str, reason: str) -> None:
+        for risk, mode in policy.classes.items():
+            if self._policy.on_error(risk) is not mode or risk not in self._policy.classes:
+                self._switch(risk, mode, actor, reason)
+        for risk in sorted(self._filed - policy.classes.keys()):  # taken out of the file: nobody vouches for it now
+            if self._policy.on_error(risk) is not OnError.FAIL_CLOSED:
+                self._switch(risk, OnError.FAIL_CLOSED, actor, reason)
+        self._filed = set(policy.classes)
+
+    def _switch(self, risk: str, mode: OnError, actor: str, reason: str) -> Switch:
+        now = self._clock.now().wall
+        change = Switch(now, risk, self._policy.on_error(risk), mode, actor, reason)
+        self._policy = self._policy.with_class(risk, mode)
+        self._history = [*self._history[-HISTORY_MAX + 1 :], change]
+        detail = f"{change.before} to {mode} by {actor}" + (f": {reason}" if reason else "")
+        if not self._journal.tally(Kind.POLICY, "default"):
+            return change
+        self._journal.note(Record(Kind.POLICY, now, "", owner=actor, risk=risk, reason=str(mode), detail=detail))
+        return change
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def policy_switch(policy: object, file: str | Path | None, clock: Clock, journal: Journal, actor: str) -> PolicySwitch:
+    """What `connect` makes of its `policy` and `policy_file` arguments."""
+    if file is not None and not isinstance(file, str | Path):
+        raise BadInput("policy_file", f"{type(file).__name__} is not a path", "give the path of a TOML file")
+    path = None if file is None else Path(file)
+    return PolicySwitch(parse_policy({} if policy is None else policy), path, clock, journal, actor)

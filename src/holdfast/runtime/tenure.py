@@ -1,0 +1,190 @@
+"""One possession: the living record of a lease, shared by its holder, the keeper and the alarm.
+
+The decisions are `core.lease`; this is the one place where their results are stored. Whoever asks gets the standing
+*judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
+question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
+outside the mutex, by whichever thread noticed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from holdfast.core import lease as table
+from holdfast.core.latency import Tail
+from holdfast.core.lease import Event, Standing, State
+from holdfast.flows.acquiring import Wish
+from holdfast.ports import Clock
+from holdfast.types import Grant, Instant, Renewal
+
+Told: TypeAlias = Callable[["Tenure"], None]
+
+
+class Tenure:
+    """A lease in somebody's hands. `grant` is None while it is degraded: held locally, unknown to the store."""
+
+    __slots__ = (
+        "__weakref__",
+        "_clock",
+        "_mutex",
+        "_renewal",
+        "_standing",
+        "_tail",
+        "_told",
+        "entered",
+        "forsaken",
+        "grant",
+        "key",
+        "on_unconfirmed",
+        "on_warning",
+        "timing",
+        "token",
+        "warned",
+        "wish",
+    )
+
+    def __init__(self, wish: Wish, token: str, grant: Grant | None, sent: Instant, clock: Clock, tail: Tail) -> None:
+        timing = wish.timing
+        self.wish = wish
+        self.key = wish.key
+        self.token = token
+        self.timing = timing
+        self.warned = False
+        self.entered = False  # known to the keeper, and not to the alarm alone
+        self.forsaken = False  # nobody has it in hand any more, so it is left to run out
+        self.on_unconfirmed: Told | None = None
+        self.on_warning: Callable[[], None] | None = None
+        self._clock = clock
+        self._tail = tail
+        self._mutex = threading.Lock()
+        self._told: list[Told] = []
+        self._standing = table.granted(sent)
+        self.grant = grant
+        self._renewal: Renewal | None = None
+
+    @property
+    def renewal(self) -> Renewal:
+        """What to send to renew it."""
+        if self._renewal is None:
+            claim = "" if self.grant is None else self.grant.claim
+            self._renewal = Renewal(self.key, self.token, claim, self.timing.ttl_ns)
+        return self._renewal
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the store knows nothing of this lease."""
+        return self.grant is None
+
+    @property
+    def recorded(self) -> Standing:
+        """The standing as it was last written down, without judging the time."""
+        return self._standing
+
+    def standing(self) -> Standing:
+        """The standing as it is at this moment."""
+        standing = self._standing
+        if not standing.live:
+            return standing
+        judged = self._judge(standing, self._clock.now())
+        return standing if judged is standing else self._change(lambda now: self._judge(now, self._clock.now()))
+
+    def remaining_ns(self) -> int:
+        """What is left, conservatively. A degraded lease has no expiry in any store; it shows its whole TTL."""
+        standing = self.standing()
+        if self.grant is None:
+            return self.timing.ttl_ns if standing.live else 0
+        return table.remaining_ns(standing, self.timing, self._clock.now())
+
+    def loss_in_ns(self, now: Instant) -> int | None:
+        """How long until time alone ends it, or None when time alone never does."""
+        if self.grant is None and self.timing.max_hold_ns is None and self.timing.stall_after_ns is None:
+            return None
+        return table.loss_in_ns(self._aged(self._standing, now), self.timing, now, self._tail.value_ns)
+
+    def warn_in_ns(self, now: Instant) -> int | None:
+        """How long until its holder should be warned, or None when there is nothing (more) to warn of."""
+        if self.warned or self.grant is None:
+            return None
+        return table.warn_in_ns(self._standing, self.timing, now, self._tail.value_ns)
+
+    def renew_timeout_ns(self, now: Instant) -> int:
+        """How long the next renewal may take."""
+        return table.renew_timeout_ns(self._standing, self.timing, now, self._tail.value_ns)
+
+    def renewal_in_ns(self, now: Instant, draw: int) -> int:
+        """How long until the next renewal (or, while degraded, the next attempt at promotion)."""
+        if self.grant is None:
+            return self.timing.renew_every_ns // 4 + self.timing.renew_every_ns // 4 * draw // 65536
+        return table.renewal_in_ns(self._standing, self.timing, now, draw)
+
+    def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
+        """A renewal came back: renewed, refused, or nothing."""
+        if answer:
+            self.warned = False
+            self._change(lambda standing: table.renewed(self._judge(standing, now), sent))
+        elif answer is False:
+            self.end(Event.REFUSED)
+        else:
+            standing = self._change(lambda standing: table.unknown(self._judge(standing, now), self.timing, now))
+            if standing.live and self.on_unconfirmed is not None:
+                self.on_unconfirmed(self)
+
+    def promote(self, grant: Grant, sent: Instant) -> bool:
+        """The store granted what so far was held only here. False when it had ended meanwhile."""
+        with self._mutex:
+            if not self._standing.live:
+                return False
+            self.grant = grant
+            self._renewal = None
+            self._standing = self._standing._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0)
+            return True
+
+    def progress(self) -> None:
+        """The work reports that it is getting somewhere."""
+        now = self._clock.now()
+        self._change(lambda standing: table.progressed(self._judge(standing, now), now))
+
+    def end(self, event: Event) -> Standing:
+        """It is over, for a reason that is not time."""
+        return self._change(lambda standing: table.ended(standing, event))
+
+    def tell(self, told: Told) -> None:
+        """Be told when it ends; at once when it already has."""
+        with self._mutex:
+            if self._standing.live:
+                self._told.append(told)
+                return
+        told(self)
+
+    def untell(self, told: Told) -> None:
+        """No longer be told."""
+        with self._mutex:
+            if told in self._told:
+                self._told.remove(told)
+
+    def forked(self) -> None:
+        """This is a child process: the lease is the parent's. The old mutex may have been held at the fork by a thread
+        that does not exist here, so it is replaced and nobody is told; questions are answered from the standing."""  # noqa: D205, D209
+        self._mutex = threading.Lock()
+        self._told = []
+        self._standing = table.ended(self._standing, Event.FORKED)
+
+    def _judge(self, standing: Standing, now: Instant) -> Standing:
+        return table.judge(self._aged(standing, now), self.timing, now, self._tail.value_ns)
+
+    def _aged(self, standing: Standing, now: Instant) -> Standing:
+        """While degraded there is no expiry in any store, so the age since the last confirmation means nothing."""
+        return standing if self.grant is not None else standing._replace(confirmed=now)
+
+    def _change(self, decide: Callable[[Standing], Standing]) -> Standing:
+        with self._mutex:
+            before = self._standing
+            after = self._standing = decide(before)
+            if after.live or not before.live:
+                return after
+            told, self._told = self._told, []
+        for tell in told:
+            tell(self)
+        return after

@@ -1,0 +1,136 @@
+"""Waiting and finishing in synchronous code: the blocking half of the runtime.
+
+Nothing here suspends: each `async def` blocks its own thread and returns. An interrupt (Ctrl-C, or an exception that a
+signal handler raises) can arrive between any two steps; places and clean-up are built so that it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast.runtime.driving import run_now
+from holdfast.types import NS
+
+_log = logging.getLogger("holdfast")
+
+
+caller_id = threading.get_ident
+
+
+class ThreadPlace:
+    """One thread's place in line at one key. Whoever stands first is inside."""
+
+    __slots__ = ("_gate", "_key", "_turn")
+
+    def __init__(self, gate: ThreadGate, key: str) -> None:
+        self._gate = gate
+        self._key = key
+        self._turn: threading.Lock | None = None
+
+    async def enter(self, timeout_ns: int | None) -> bool:
+        """Wait for the turn."""
+        with self._gate.mutex:
+            line = self._gate.lines.get(self._key)
+            if line is None:
+                self._gate.lines[self._key] = deque((self,))
+                return True
+            if timeout_ns is not None and timeout_ns <= 0:
+                return False
+            turn = self._turn = threading.Lock()
+            turn.acquire()
+            line.append(self)
+        turn.acquire(timeout=-1 if timeout_ns is None else min(timeout_ns / NS, threading.TIMEOUT_MAX))
+        with self._gate.mutex:
+            if line[0] is self:
+                return True
+            line.remove(self)
+            return False
+
+    def called(self) -> None:
+        """It is this place's turn. Called by the one who leaves, under the gate's mutex; once more does no harm."""
+        if self._turn is not None and self._turn.locked():
+            self._turn.release()
+
+    def leave(self) -> None:
+        """Step out of the line, and let in whoever is first now."""
+        try:
+            self._leave()
+        except BaseException:
+            self._leave()  # an interrupt struck in the middle; each step can be done again
+            raise
+
+    def _leave(self) -> None:
+        with self._gate.mutex:
+            line = self._gate.lines.get(self._key)
+            if line is None:
+                return
+            if self in line:
+                line.remove(self)
+            if line:
+                line[0].called()
+            else:
+                del self._gate.lines[self._key]
+
+
+class ThreadGate:
+    """The local mutexes of one synchronous `Locks`. A key that nobody wants takes no memory."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.lines: dict[str, deque[ThreadPlace]] = {}
+
+    def place(self, key: str) -> ThreadPlace:
+        """A place for one caller."""
+        return ThreadPlace(self, key)
+
+    def waiting(self) -> int:
+        """How many callers stand in line."""
+        with self.mutex:
+            return sum(len(line) - 1 for line in self.lines.values())
+
+
+class ThreadRuntime:
+    """Blocking waits for flows that are driven by `run_now`."""
+
+    def __init__(self) -> None:
+        self._gate = ThreadGate()
+
+    @property
+    def gate(self) -> ThreadGate:
+        """The local mutexes."""
+        return self._gate
+
+    def forked(self) -> None:
+        """In a child process nobody is in line, and the mutex may have been held by a thread that is not here."""
+        self._gate.mutex = threading.Lock()
+        self._gate.lines.clear()
+
+    async def sleep(self, ns: int) -> None:
+        """Block this thread for a while."""
+        time.sleep(ns / NS)  # noqa: ASYNC251 - this is the blocking colour
+
+    async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
+        """Run the work in a thread of its own, so that an interrupt of this one cannot cut it short."""
+        worker = threading.Thread(target=_finish, args=(work,), name="holdfast-finish", daemon=True)
+        worker.start()
+        until = time.monotonic() + limit_ns / NS
+        interrupted: BaseException | None = None
+        while worker.is_alive() and (left := until - time.monotonic()) > 0:
+            try:
+                worker.join(left)
+            except BaseException as error:  # noqa: BLE001 - any interrupt is kept and raised when the work is done
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
+
+def _finish(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        run_now(work)
+    except Exception:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
+        _log.warning("clean-up failed; the key will expire by itself", exc_info=True)

@@ -1,0 +1,140 @@
+"""A supervised thread that hands over what is due, when it is due, and sleeps in between.
+
+Made for leases that mostly end long before anything is due: entering and withdrawing cost a dictionary operation, and
+the thread is only woken when something is due earlier than it meant to wake up. An idle thread ends; the next entry
+starts a new one. If handling raises, the thread survives and the same items come due again shortly.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from holdfast.core.schedule import Calendar
+from holdfast.ports import Clock
+from holdfast.runtime.driving import run_now
+from holdfast.types import MS, NS
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+Act: TypeAlias = Callable[[list[T]], Coroutine[Any, Any, None]]
+
+BATCH_MAX = 5_000
+IDLE_NS = 5 * NS
+AGAIN_NS = 100 * MS
+
+
+class Ticker(Generic[T]):
+    """Items by due time on the monotonic clock, and the thread that acts on them."""
+
+    def __init__(self, name: str, clock: Clock, act: Act[T]) -> None:
+        self._name = name
+        self._clock = clock
+        self._act = act
+        self._calendar: Calendar[T] = Calendar()
+        self._wake = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._asleep_until_ns = 0
+        self._idle_since_ns: int | None = None
+        # How far ahead of their due time items are entered, at the least. A thread with nothing to do naps this long:
+        # whatever is entered meanwhile cannot come due sooner, so nobody needs to wake it for each short lease.
+        self._lead_ns = IDLE_NS
+        self._stopping = False
+        self.crashes = 0
+        self.beats = 0
+        self.beat_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._calendar)
+
+    def put(self, item: T, due_ns: int) -> None:
+        """Enter an item, or move it."""
+        with self._wake:
+            if self._stopping:
+                return
+            self._calendar.put(item, due_ns)
+            if self._thread is None:
+                self._start()
+            elif due_ns < self._asleep_until_ns:
+                self._lead_ns = min(self._lead_ns, max(MS, due_ns - self._clock.now().mono))
+                self._wake.notify()
+
+    def drop(self, item: T) -> None:
+        """Withdraw an item."""
+        with self._wake:
+            self._calendar.drop(item)
+
+    def items(self) -> list[T]:
+        """Everything that is entered."""
+        with self._wake:
+            return list(self._calendar)
+
+    def lag_ns(self) -> int:
+        """How far the thread is behind: zero when it keeps up. The health of the keeper is this number."""
+        with self._wake:
+            due = self._calendar.next_due_ns()
+        return 0 if due is None else max(0, self._clock.now().mono - due)
+
+    def abandon(self) -> list[T]:
+        """In a child process: the thread does not exist, the mutex may be stuck. Start anew; return the rest."""
+        left = list(self._calendar)
+        self._calendar = Calendar()
+        self._wake = threading.Condition(threading.Lock())
+        self._thread = None
+        self._asleep_until_ns = 0
+        return left
+
+    def stop(self, timeout_ns: int) -> None:
+        """End the thread; what is entered is forgotten."""
+        with self._wake:
+            self._stopping = True
+            thread = self._thread
+            self._wake.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_ns / NS)
+
+    def _start(self) -> None:
+        self._idle_since_ns, self._lead_ns, self._asleep_until_ns = None, IDLE_NS, 0
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (items := self._next()) is not None:
+            if not items:
+                continue
+            try:
+                run_now(self._act(items))
+            except Exception:  # noqa: BLE001 - the thread is supervised: it survives whatever happens in it
+                self.crashes += 1
+                _log.exception("%s failed; trying the same again", self._name)
+                again = self._clock.now().mono + AGAIN_NS
+                for item in items:
+                    self.put(item, again)
+
+    def _next(self) -> list[T] | None:
+        """Sleep until something is due and take it out. None: stopping, or idle for long."""
+        with self._wake:
+            now = self._clock.now().mono
+            self.beats += 1
+            self.beat_ns = now
+            due = self._calendar.next_due_ns()
+            if self._stopping or (due is None and self._idle_for_long(now)):
+                self._thread = None
+                return None
+            if due is None:
+                due = now + self._lead_ns
+            else:
+                self._idle_since_ns = None
+            if due > now:
+                self._asleep_until_ns = due
+                self._wake.wait((due - now) / NS)
+                self._asleep_until_ns = 0
+            return self._calendar.pop_due(self._clock.now().mono, BATCH_MAX)
+
+    def _idle_for_long(self, now: int) -> bool:
+        if self._idle_since_ns is None:
+            self._idle_since_ns = now
+        return now - self._idle_since_ns >= IDLE_NS

@@ -1,0 +1,40 @@
+-- force_release: an operator takes a key from whoever holds it, and it is written down in the same step.
+--
+-- KEYS  1 the lock   2 the fence counter   3 the audit stream
+-- ARGV  1 key as people know it   2 actor   3 reason   4 channel for hints   5 most records to keep
+-- Reply false when nobody held it, else the record as names and values in turn
+--       an error "HFTYPE <type>" (never deletes what is not a string), "HFFENCE …"
+--
+-- Promises: the fence written down is above every earlier one, so a guard that learns it shuts the old holder out. The
+-- record is kept (about the newest ARGV[5] of them). The token is not in it.
+-- Needs: GET SET DEL TYPE TIME XADD PUBLISH.
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then
+  return redis.error_reply('HFTYPE ' .. redis.call('TYPE', KEYS[1]).ok)
+end
+if not held then
+  return false
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local fence = now
+local last = redis.call('GET', KEYS[2])
+if last then
+  last = tonumber(last)
+  if not last or last < 0 or last >= 9007199254740991 then
+    return redis.error_reply('HFFENCE not a usable number')
+  end
+  if last >= now then
+    fence = last + 1
+  end
+end
+local now_text, fence_text = string.format('%.0f', now), string.format('%.0f', fence)
+local owner, previous = string.match(held, '^(%S+) hf1 %S+ %d+ (%d+) %S+$')
+owner, previous = owner or '', previous or ''
+redis.call('SET', KEYS[2], fence_text)
+local record = {'us', now_text, 'action', 'force_release', 'key', ARGV[1], 'actor', ARGV[2], 'reason', ARGV[3],
+  'owner', owner, 'previous', previous, 'fence', fence_text}
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*', unpack(record))
+redis.call('DEL', KEYS[1])
+redis.pcall('PUBLISH', ARGV[4], '')
+return record

@@ -1,0 +1,19 @@
+-- renew: set the expiry anew of each key that still holds exactly the value it was granted with.
+--
+-- KEYS  the locks, at most 250 a call: the server serves nobody else meanwhile
+-- ARGV  first the expected values, one for each key, then the times to live in ms, one for each key
+-- Reply a string with one character for each key: '1' renewed, '0' not ours (absent, or any other value)
+--
+-- Promises: nothing but the expiry of our own keys is ever changed; a key of another type is not ours.
+-- Needs: GET PEXPIRE.
+local n = #KEYS
+local answers = {}
+for i = 1, n do
+  if redis.pcall('GET', KEYS[i]) == ARGV[i] then
+    redis.call('PEXPIRE', KEYS[i], ARGV[n + i])
+    answers[i] = '1'
+  else
+    answers[i] = '0'
+  end
+end
+return table.concat(answers)

@@ -1,0 +1,290 @@
+"""The table behind the memory store: every lease of one engine, and every step on it, under one mutex.
+
+Promises: each public method is one atomic step, from any thread; listeners are called outside the mutex. Nothing is
+kept that has expired for long. In a forked child a table is empty, for its leases are the parent's.
+
+Clock: expiry is judged on the `boot` reading of the table's own clock, which counts suspend; holders judge by
+`elapsed_ns`, which is never less, so a holder lets go before the table does. Fences and the times shown to operators
+use its `wall` reading. The clock is passed in, so that the simulator runs this very table in virtual time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from holdfast.ports import Clock
+from holdfast.runtime.system import SystemClock
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
+
+AUDIT_MAX = 1000  # the oldest records make room: a process that lives for months must not grow by them
+_SWEEP_MIN = 256  # below so many keys it does not matter that expired ones lie around
+
+Listener = Callable[[], None]
+
+# Every table of this process, for the fork hook below.
+_tables: weakref.WeakSet[MemoryTable] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One granted key."""
+
+    token: str
+    owner: str
+    family: str
+    fence: int
+    granted_wall_ns: int
+    expires_ns: int  # on the boot clock
+    kept: bool = False  # released, and kept for a while: it answers to nobody's token any more
+
+    def owned_by(self, token: str) -> bool:
+        """Whether this is the lease that the token was granted."""
+        return self.token == token and not self.kept
+
+
+@dataclass(slots=True)
+class _State:
+    """Everything a table knows. Entries are immutable, so a copy of the containers is a copy of all."""
+
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    queues: dict[str, dict[str, int]] = field(default_factory=dict)  # key -> ticket -> expiry, in order of arrival
+    fence: int = 0
+    audit: deque[AuditRecord] = field(default_factory=lambda: deque(maxlen=AUDIT_MAX))
+
+    def copy(self) -> _State:
+        queues = {key: dict(queue) for key, queue in self.queues.items()}
+        return _State(dict(self.entries), queues, self.fence, self.audit.copy())
+
+
+class Snapshot:
+    """What a table held at one moment. Opaque: made by `MemoryTable.snapshot`, taken back by `restore`."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: _State) -> None:
+        self._state = state
+
+
+class MemoryTable:
+    """The state behind any number of memory stores, of both colours, on any thread. Every method is one atomic step."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._mutex = threading.Lock()
+        self._state = _State()
+        self._listeners: dict[str, dict[Listener, None]] = {}
+        self._sweep_at = _SWEEP_MIN
+        _tables.add(self)
+
+    # What a store asks.
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        """Grant, grant again, or say who is in the way."""
+        with self._mutex:
+            now = self._clock.now()
+            entry = self._live(ask.key, now)
+            if entry is not None and entry.owned_by(ask.token):
+                self._state.entries[ask.key] = replace(entry, expires_ns=now.boot + ask.ttl_ns)
+                return Grant(ask.key, ask.token, entry.fence, "")
+            ahead = 0 if ask.ticket is None else self._line_up(ask.key, ask.ticket, ask.ticket_ttl_ns, now)
+            if entry is not None:
+                return Busy(ask.key, entry.owner, entry.expires_ns - now.boot, ahead)
+            if ahead:
+                return Busy(ask.key, None, None, ahead)
+            if ask.ticket is not None:
+                self._step_out(ask.key, ask.ticket)
+            fence = self._next_fence(now)
+            self._sweep(now)
+            self._state.entries[ask.key] = _Entry(
+                ask.token, ask.owner, ask.family, fence, now.wall, now.boot + ask.ttl_ns
+            )
+            return Grant(ask.key, ask.token, fence, "")
+
+    def renew(self, renewals: Iterable[Renewal]) -> list[bool | None]:
+        """Set the expiry of each key that still has its token."""
+        with self._mutex:
+            now = self._clock.now()
+            return [self._renew(renewal, now) for renewal in renewals]
+
+    def release(self, key: str, token: str, keep_ns: int) -> bool:
+        """Compare and delete, or compare and keep for a while as nobody's."""
+        with self._mutex:
+            now = self._clock.now()
+            entry = self._live(key, now)
+            if entry is None or not entry.owned_by(token):
+                return False
+            if keep_ns > 0:
+                # A late renewal or a repeated release of the same token must not touch the time the key is kept.
+                self._state.entries[key] = replace(entry, kept=True, expires_ns=now.boot + keep_ns)
+                return True
+            del self._state.entries[key]
+            listeners = self._ears(key)
+        _tell(listeners)
+        return True
+
+    def inspect(self, key: str) -> Holding | None:
+        """Tell what is known about one key."""
+        with self._mutex:
+            now = self._clock.now()
+            entry = self._live(key, now)
+            return None if entry is None else self._holding(key, entry, now)
+
+    def holdings(self, prefix: str, limit: int) -> list[Holding]:
+        """Tell what is known about every key that begins with `prefix`."""
+        with self._mutex:
+            now = self._clock.now()
+            found = sorted(
+                (key, entry)
+                for key, entry in self._state.entries.items()
+                if key.startswith(prefix) and entry.expires_ns > now.boot
+            )
+            return [self._holding(key, entry, now) for key, entry in found[: max(0, limit)]]
+
+    def force_release(self, key: str, actor: str, reason: str) -> AuditRecord | None:
+        """Take the key from its holder, raise the fence, write it down."""
+        with self._mutex:
+            now = self._clock.now()
+            entry = self._live(key, now)
+            if entry is None:
+                return None
+            del self._state.entries[key]
+            fence = self._next_fence(now)
+            record = AuditRecord(now.wall, "force_release", key, actor, reason, entry.owner, entry.fence, fence)
+            self._state.audit.append(record)
+            listeners = self._ears(key)
+        _tell(listeners)
+        return record
+
+    def audit(self, limit: int) -> list[AuditRecord]:
+        """Return the newest records, newest first."""
+        with self._mutex:
+            return list(reversed(self._state.audit))[: max(0, limit)]
+
+    def leave(self, key: str, ticket: str) -> None:
+        """Give up a place. Those behind it are told when the key is free, for one of them may have it now."""
+        with self._mutex:
+            known = self._step_out(key, ticket)
+            free = self._live(key, self._clock.now()) is None
+            listeners = self._ears(key) if known and free else []
+        _tell(listeners)
+
+    def listen(self, key: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` whenever `key` may have become free, outside the mutex. Returns the way out."""
+        with self._mutex:
+            self._listeners.setdefault(key, {})[listener] = None
+
+        def unlisten() -> None:
+            with self._mutex:
+                ears = self._listeners.get(key, {})
+                ears.pop(listener, None)
+                if not ears:
+                    self._listeners.pop(key, None)
+
+        return unlisten
+
+    # What a simulated world does to it.
+
+    def forget(self) -> None:
+        """Lose everything, as a server without persistence does at a restart. The wall clock keeps fences rising."""
+        with self._mutex:
+            self._state = _State()
+            self._sweep_at = _SWEEP_MIN
+
+    def snapshot(self) -> Snapshot:
+        """Everything the table knows now, for `restore`: a backup, or a replica that lags behind."""
+        with self._mutex:
+            return Snapshot(self._state.copy())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot, as a failover to a lagging replica does. The wall clock keeps the fences rising."""
+        with self._mutex:
+            self._state = snapshot._state.copy()  # noqa: SLF001 - the two belong together
+
+    # All below is called with the mutex held.
+
+    def _live(self, key: str, now: Instant) -> _Entry | None:
+        entry = self._state.entries.get(key)
+        return entry if entry is not None and entry.expires_ns > now.boot else None
+
+    def _next_fence(self, now: Instant) -> int:
+        """Rise above every earlier fence. Wall time in µs is the floor: a table that forgot does not go back."""
+        self._state.fence = max(self._state.fence + 1, now.wall // 1000)
+        return self._state.fence
+
+    def _renew(self, renewal: Renewal, now: Instant) -> bool:
+        entry = self._live(renewal.key, now)
+        if entry is None or not entry.owned_by(renewal.token):
+            return False
+        self._state.entries[renewal.key] = replace(entry, expires_ns=now.boot + renewal.ttl_ns)
+        return True
+
+    def _line_up(self, key: str, ticket: str, ttl_ns: int, now: Instant) -> int:
+        """Make or extend a place in the queue, and count the living before it. The dead lose their place here."""
+        queue = self._state.queues.setdefault(key, {})
+        for name in [name for name, expires_ns in queue.items() if expires_ns <= now.boot]:
+            del queue[name]
+        queue[ticket] = (
+            now.boot + ttl_ns
+        )  # a known ticket keeps its place: a dictionary keeps the first insertion's order
+        return list(queue).index(ticket)
+
+    def _step_out(self, key: str, ticket: str) -> bool:
+        queue = self._state.queues.get(key, {})
+        if queue.pop(ticket, None) is None:
+            return False
+        if not queue:
+            del self._state.queues[key]
+        return True
+
+    def _holding(self, key: str, entry: _Entry, now: Instant) -> Holding:
+        tickets = sum(expires_ns > now.boot for expires_ns in self._state.queues.get(key, {}).values())
+        return Holding(
+            key=key,
+            owner=entry.owner,
+            fence=entry.fence,
+            family=entry.family,
+            granted_wall_ns=entry.granted_wall_ns,
+            remaining_ns=entry.expires_ns - now.boot,
+            fingerprint=hashlib.sha256(entry.token.encode()).hexdigest()[:8],
+            waiters=max(tickets, len(self._listeners.get(key, {}))),  # a fair waiter has a ticket and listens too
+        )
+
+    def _ears(self, key: str) -> list[Listener]:
+        return list(self._listeners.get(key, {}))
+
+    def _sweep(self, now: Instant) -> None:
+        """Drop what has expired, each time the table has doubled: constant cost per grant, and nothing leaks."""
+        if len(self._state.entries) + len(self._state.queues) < self._sweep_at:
+            return
+        state = self._state
+        state.entries = {key: entry for key, entry in state.entries.items() if entry.expires_ns > now.boot}
+        state.queues = {
+            key: queue for key, queue in state.queues.items() if any(until > now.boot for until in queue.values())
+        }
+        self._sweep_at = max(_SWEEP_MIN, 2 * (len(state.entries) + len(state.queues)))
+
+    def _after_fork(self) -> None:
+        """In a child: another thread of the parent may have held the mutex, and the leases are the parent's."""
+        self._mutex = threading.Lock()
+        self._state = _State(fence=self._state.fence)
+        self._listeners = {}
+
+
+def _tell(listeners: list[Listener]) -> None:
+    for listener in listeners:
+        listener()
+
+
+def _after_fork() -> None:
+    for table in list(_tables):
+        table._after_fork()  # noqa: SLF001 - the hook of this module's own class
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

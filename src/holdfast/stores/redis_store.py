@@ -1,0 +1,352 @@
+"""`ports.Store` on one Redis or Valkey server: what is asked and what the answers mean. See `redis` for the promises.
+
+Written once for both colours: it awaits a driver, and nothing in it knows whether that blocks or suspends. No answer is
+believed before it has been checked: what cannot be read is an unknown outcome, never a grant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from holdfast.errors import BackendError, BadInput, Misconfigured
+from holdfast.ports import Capabilities, Watch
+from holdfast.stores.redis_asking import Asker, Driver
+from holdfast.stores.redis_url import RedisAddress
+from holdfast.stores.redis_values import (
+    FOREIGN_OWNER,
+    MARK,
+    VALUE_MAX,
+    audit_record,
+    glob_escaped,
+    holding,
+    milliseconds,
+    remaining_ns,
+    text_or_none,
+)
+from holdfast.stores.redis_wire import (
+    Reply,
+    ReplyError,
+    Script,
+    Severed,
+    Word,
+    forbids_scripts,
+    garbled,
+    is_noscript,
+    pack,
+    refusal,
+    unknown_command,
+)
+from holdfast.types import MS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
+
+CAPABILITIES: Final = Capabilities(
+    engine="redis", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=True
+)
+
+AUDIT_MAX = 10_000
+KEYS_A_CALL = 250  # the server serves nobody else while a script runs: about 0.3 ms for so many keys
+_SCAN_COUNT = 1000
+
+_ACQUIRE, _ACQUIRE_FAIR = Script("acquire"), Script("acquire_fair")
+_RENEW, _RELEASE, _LEAVE = Script("renew"), Script("release"), Script("leave")
+_INSPECT, _FORCE = Script("inspect"), Script("force_release")
+_ALL_RENEWED = b"1" * KEYS_A_CALL
+
+
+class Ears(Protocol):
+    """One colour of listening."""
+
+    async def open(self, channel: str) -> Watch:
+        """Listen to a channel; returns when the server has confirmed it."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is not in use."""
+        ...
+
+
+class RedisStore:
+    """`ports.Store` on one server, in the colour of its driver."""
+
+    def __init__(self, address: RedisAddress, driver: Driver, ears: Ears) -> None:
+        self._address = address
+        self._driver = driver
+        self._asker = Asker(driver)
+        self._ears = ears
+        self._prefix = address.prefix
+        self._fence_key = f"{address.namespace}:fence"
+        self._audit_key = f"{address.namespace}:audit"
+        self._reserved = (self._fence_key, self._audit_key)
+        self._channels = f"{address.namespace}:free:"
+        self._queues = f"{address.namespace}:queue:"
+        self._tickets = f"{address.namespace}:tickets:"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return CAPABILITIES
+
+    def __repr__(self) -> str:
+        return f"<RedisStore at {self._address}>"
+
+    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
+        deadline = self._driver.deadline(timeout_ns)
+        lock = self._lock(ask.key)
+        head = f"{ask.owner} {MARK} {ask.family}"
+        if head.count(" ") != 2 or not ask.token.isalnum():
+            raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
+        words: tuple[Word, ...] = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
+        if ask.ticket is None:
+            reply = await self._asker.run(_ACQUIRE, 2, words, deadline)
+        else:
+            place = (ask.ticket, milliseconds(ask.ticket_ttl_ns), self._channels + lock)
+            words = (*words[:2], *self._queue(lock), *words[2:], *place)
+            reply = await self._asker.run(_ACQUIRE_FAIR, 4, words, deadline)
+        if type(reply) is bytes:
+            return self._granted(ask, head, reply)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, lock)
+        return self._busy(ask, reply)
+
+    def _granted(self, ask: Ask, head: str, value: bytes) -> Grant:
+        """Read a grant. Everything that is known about it beforehand must be in it, or it is none."""
+        try:
+            claim = value.decode()
+            start, granted, fence, token = claim.rsplit(" ", 3)
+            if start == head and token == ask.token and granted.isdecimal() and fence.isdecimal():
+                return Grant(ask.key, token, int(fence), claim)
+        except ValueError:
+            pass
+        raise garbled(self._address, "an acquire")
+
+    def _busy(self, ask: Ask, reply: Reply) -> Busy:
+        match reply:
+            case [bytes(owner), int(left_ms)]:
+                return Busy(ask.key, owner.decode(errors="replace") or FOREIGN_OWNER, remaining_ns(left_ms))
+            case [None, int(left_ms), int(ahead)]:
+                return Busy(ask.key, None, remaining_ns(left_ms), ahead)
+            case [bytes(owner), int(left_ms), int(ahead)]:
+                return Busy(ask.key, owner.decode(errors="replace") or FOREIGN_OWNER, remaining_ns(left_ms), ahead)
+        raise garbled(self._address, "an acquire")
+
+    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """See `ports.Store.renew_many`. Raises when the server answered nothing at all."""
+        deadline = self._driver.deadline(timeout_ns)
+        chunks = [renewals[at : at + KEYS_A_CALL] for at in range(0, len(renewals), KEYS_A_CALL)]
+        if not chunks:
+            return []
+        calls = [self._renewal_words(chunk) for chunk in chunks]
+        packed = b"".join([_RENEW.by_hash(len(chunk), call) for chunk, call in zip(chunks, calls, strict=True)])
+        replies = await self._asker.call_all(packed, len(chunks), deadline)
+        answers: list[bool | None] = []
+        trouble: BackendError | None = None
+        for chunk, call, reply in zip(chunks, calls, replies, strict=False):
+            try:
+                answers += await self._renewed(chunk, call, reply, deadline)
+            except BackendError as error:
+                trouble = error
+                answers += [None] * len(chunk)
+        if trouble is not None and not any(answer is not None for answer in answers):
+            raise trouble
+        return answers + [None] * (len(renewals) - len(answers))
+
+    def _renewal_words(self, chunk: Sequence[Renewal]) -> list[Word]:
+        prefix = self._prefix
+        words: list[Word] = [prefix + renewal[0] for renewal in chunk] if prefix else [renewal[0] for renewal in chunk]
+        # The token decides, and it ends the claim. A claim of another token is replaced by what no key can hold.
+        words += [renewal[2] if renewal[2].endswith(renewal[1]) else f" {renewal[1]}" for renewal in chunk]
+        words += [-(-renewal[3] // MS) for renewal in chunk]
+        return words
+
+    async def _renewed(
+        self, chunk: Sequence[Renewal], call: Sequence[Word], first: Reply, deadline: int
+    ) -> Sequence[bool | None]:
+        size, reply = len(chunk), first
+        if is_noscript(reply):
+            reply = await self._asker.run(_RENEW, size, call, deadline)
+        if forbids_scripts(reply):
+            return await self._renew_by_compare(size, call, reply, deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address)
+        if reply == _ALL_RENEWED[:size]:
+            return [True] * size
+        if not isinstance(reply, bytes) or len(reply) != size or reply.strip(b"01"):
+            raise garbled(self._address, "a renewal")
+        return [answer == ord("1") for answer in reply]
+
+    async def _renew_by_compare(
+        self, size: int, call: Sequence[Word], refused: ReplyError, deadline: int
+    ) -> Sequence[bool | None]:
+        """Where scripts are forbidden: SET … IFEQ (Redis 8.4, Valkey 8.1) writes the same value with a new expiry."""
+        each = zip(call[:size], call[size : 2 * size], call[2 * size :], strict=True)
+        packed = b"".join([pack(("SET", lock, value, "IFEQ", value, "PX", ms)) for lock, value, ms in each])
+        replies = await self._asker.call_all(packed, size, deadline)
+        if isinstance(replies[0], ReplyError):
+            raise refusal(refused if unknown_command(replies[0]) else replies[0], self._address)
+        meaning: dict[object, bool] = {b"OK": True, None: False}
+        answers = [None if isinstance(reply, (list, ReplyError)) else meaning.get(reply) for reply in replies]
+        return answers + [None] * (size - len(answers))
+
+    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
+        """See `ports.Store.release`.
+
+        After a broken connection it asks again, but only a yes is an answer then: a no may mean that the first request
+        did the work, or that the lease had been lost before. So after a no the outcome is still unknown.
+        """
+        deadline = self._driver.deadline(timeout_ns)
+        lock = self._lock(key)
+        expected, how = f" {token}", "end"
+        if claim is not None and claim.endswith(expected):
+            expected, how = claim, ""
+        words = (lock, expected, how, milliseconds(keep_ns) if keep_ns > 0 else 0, self._channels + lock)
+        try:
+            reply = await self._asker.run_once(_RELEASE, 1, words, deadline)
+        except Severed as severed:
+            reply = await self._asker.once_more(severed, _RELEASE, 1, words, deadline)
+            if reply != 1:
+                raise
+        if forbids_scripts(reply) and not how and keep_ns <= 0:
+            reply = await self._release_by_compare(lock, expected, reply, deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, lock)
+        if reply == 1:
+            return True
+        if reply == 0:
+            return False
+        raise garbled(self._address, "a release")
+
+    async def _release_by_compare(self, lock: str, claim: str, refused: ReplyError, deadline: int) -> Reply:
+        """Where scripts are forbidden: DELEX (Redis 8.4) or DELIFEQ (Valkey 9). Waiters find out by polling."""
+        for words in (("DELEX", lock, "IFEQ", claim), ("DELIFEQ", lock, claim)):
+            reply = await self._driver.call(pack(words), deadline)
+            if not unknown_command(reply):
+                return reply
+        return refused
+
+    async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """See `ports.Store.inspect`. Waiters: the tickets, or the connections that listen, whichever is more."""
+        deadline = self._driver.deadline(timeout_ns)
+        lock = self._lock(key)
+        reply = await self._asker.run(_INSPECT, 3, self._inspection([lock]), deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, lock)
+        match reply:
+            case [None]:
+                return None
+            case [[bytes(value), int(left_ms), int(tickets), int(listeners)]]:
+                return holding(key, value, left_ms, max(tickets, listeners))
+        raise garbled(self._address, "an inspection")
+
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """See `ports.Store.holdings`. Walks the whole key space in steps (SCAN) and shows only values of our format."""
+        deadline = self._driver.deadline(timeout_ns)
+        found: dict[str, Holding] = {}  # SCAN may name a key twice
+        pattern = glob_escaped(self._prefix + prefix) + "*"
+        cursor: Reply = b"0"
+        while True:
+            scan = pack(("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "string"))
+            reply = await self._asker.call(scan, deadline)
+            if isinstance(reply, ReplyError):
+                raise refusal(reply, self._address)
+            match reply:
+                case [bytes(cursor), list(names)]:
+                    locks = [name for name in map(text_or_none, names) if name is not None]
+                case _:
+                    raise garbled(self._address, "a scan")
+            for at in range(0, len(locks), KEYS_A_CALL):
+                found.update(await self._read(locks[at : at + KEYS_A_CALL], deadline))
+            if cursor == b"0":
+                return heapq.nsmallest(max(0, limit), found.values(), key=lambda each: each.key)
+
+    async def _read(self, locks: list[str], deadline: int) -> dict[str, Holding]:
+        reply = await self._asker.run(_INSPECT, 3 * len(locks), self._inspection(locks), deadline)
+        if isinstance(reply, ReplyError):
+            if str(reply).startswith("HFTYPE"):
+                return {}  # the only one asked for became something else since the scan
+            raise refusal(reply, self._address)
+        if not isinstance(reply, list) or len(reply) != len(locks):
+            raise garbled(self._address, "an inspection")
+        result: dict[str, Holding] = {}
+        for lock, answer in zip(locks, reply, strict=True):
+            match answer:
+                case [bytes(value), int(left_ms), int(tickets), int(listeners)]:
+                    known = holding(lock.removeprefix(self._prefix), value, left_ms, max(tickets, listeners))
+                    if known.fence is not None:
+                        result[known.key] = known
+        return result
+
+    async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
+        """See `ports.Store.force_release`. Never asked twice: the act would be written down twice, or as "nobody"."""
+        deadline = self._driver.deadline(timeout_ns)
+        lock = self._lock(key)
+        words = (lock, self._fence_key, self._audit_key, key, actor, reason, self._channels + lock, AUDIT_MAX)
+        reply = await self._asker.run_once(_FORCE, 3, words, deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, lock)
+        if reply is None:
+            return None
+        try:
+            return audit_record(reply)
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise garbled(self._address, "a forced release") from None
+
+    async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """See `ports.Store.audit`. About the newest ten thousand are kept."""
+        deadline = self._driver.deadline(timeout_ns)
+        if limit <= 0:
+            return []
+        reply = await self._asker.call(pack(("XREVRANGE", self._audit_key, "+", "-", "COUNT", limit)), deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, self._audit_key)
+        try:
+            return [audit_record(fields) for _id, fields in reply]
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise Misconfigured(
+                f"redis at {self._address}: {self._audit_key} holds records that are not ours; "
+                "url option namespace: use another one"
+            ) from None
+
+    async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
+        """See `ports.Store.leave`."""
+        deadline = self._driver.deadline(timeout_ns)
+        lock = self._lock(key)
+        words = (lock, *self._queue(lock), ticket, self._channels + lock)
+        reply = await self._asker.run(_LEAVE, 3, words, deadline)
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address, lock)
+
+    async def watch(self, key: str) -> Watch:
+        """See `ports.Store.watch`. Channels know no database numbers: a like-named lock elsewhere may wake us."""
+        return await self._ears.open(self._channels + self._lock(key))
+
+    async def ping(self, timeout_ns: int) -> None:
+        """See `ports.Store.ping`."""
+        reply = await self._asker.call(pack(("PING",)), self._driver.deadline(timeout_ns))
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address)
+        if reply != b"PONG":
+            raise garbled(self._address, "a ping")
+
+    async def close(self) -> None:
+        """See `ports.Store.close`."""
+        await self._ears.close()
+        await self._driver.close()
+
+    def _lock(self, key: str) -> str:
+        lock = self._prefix + key
+        if lock in self._reserved:
+            raise BadInput("name", f"{key!r} is where this store keeps its own records", "use another name")
+        return lock
+
+    def _queue(self, lock: str) -> tuple[str, str]:
+        return f"{self._queues}{{{lock}}}", f"{self._tickets}{{{lock}}}"
+
+    def _inspection(self, locks: list[str]) -> list[Word]:
+        words: list[Word] = []
+        for lock in locks:
+            words += (lock, *self._queue(lock))
+        words.append(VALUE_MAX)
+        words += [self._channels + lock for lock in locks]
+        return words

@@ -1,0 +1,148 @@
+"""Which engine a URL means. Imports an engine only when it is asked for, so that optional drivers stay optional.
+
+Promises: a URL is understood or refused before anything is sent; what is refused says what would be accepted; no
+password appears in any text made here. Does not promise that the engine can be reached: engines connect when used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol, cast
+from urllib.parse import quote
+
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.ports import Capabilities, Store
+
+URL_VARIABLE = "HOLDFAST_URL"
+DEFAULT_FILE = "leases.db"
+
+
+class Engine(Protocol):
+    """One opened engine: its stores in both colours over the same leases."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its stores can do."""
+        ...
+
+    @property
+    def blocking(self) -> Store:
+        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        ...
+
+    def asynchronous(self) -> Store:
+        """Make a store for the running event loop. It is used, and closed, on that loop only."""
+        ...
+
+
+class _Built(NamedTuple):
+    module: str
+    extra: str | None = None  # what `pip install "holdfast[…]"` needs to bring
+    drivers: tuple[str, ...] = ()  # the modules that the extra brings
+
+
+_SQLITE = _Built("holdfast.stores.sqlite")
+_REDIS = _Built("holdfast.stores.redis", "redis", ("redis", "hiredis"))
+
+BUILT: Mapping[str, _Built] = {
+    "memory": _Built("holdfast.stores.memory"),
+    "sqlite": _SQLITE,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "unix": _REDIS,
+    "redis+unix": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+}
+PLANNED = ("redis+sentinel", "redis+cluster", "redlock", "postgresql", "etcd", "nats")
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_SECRET_PARAMETER = re.compile(r"([?&;][^=&;#]*(?:pass|pwd|secret|token|auth|key)[^=&;#]*=)[^&;#]*", re.IGNORECASE)
+_MASK = "***"
+
+
+def open_engine(url: str | None = None) -> Engine:
+    """Open the engine that a URL names. No URL: `$HOLDFAST_URL`, else a SQLite file in the user's state directory."""
+    field = "url"
+    if url is None:
+        field, url = _default_url()
+    if not isinstance(url, str):
+        raise BadInput(field, f"{type(url).__name__} is not a URL", "give text such as sqlite:///leases.db")
+    scheme = _scheme_of(field, url)
+    built = BUILT.get(scheme)
+    if built is None:
+        raise _refusal(field, scheme)
+    try:
+        module = importlib.import_module(built.module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in built.drivers:
+            raise
+        raise Misconfigured(
+            f'{scheme}:// needs a driver that is not installed ({error.name}): pip install "holdfast[{built.extra}]"'
+        ) from error
+    return cast("Engine", module.open_engine(url))
+
+
+def redacted(url: str) -> str:
+    """Hide the passwords of a URL that is to be shown. Where it is ambiguous, too much is hidden, never too little."""
+    shown = _SECRET_PARAMETER.sub(rf"\1{_MASK}", url)
+    scheme, slashes, rest = shown.partition("://") if "://" in shown else ("", "", shown)
+    # A password may hold an unescaped '/', '?' or '@', so everything up to the last '@' counts as the user's part.
+    userinfo, at, place = rest.rpartition("@")
+    if not at or rest.startswith("/"):
+        return shown
+    user, colon, _password = userinfo.partition(":")
+    return f"{scheme}{slashes}{user}{colon}{_MASK if colon else ''}@{place}"
+
+
+def state_directory() -> Path:
+    """Say where the default file lives: `$XDG_STATE_HOME/holdfast`, else `~/.local/state/holdfast`. Makes nothing."""
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if base.is_absolute():  # the XDG rules say that a relative path is to be ignored
+        return base / "holdfast"
+    try:
+        return Path.home() / ".local" / "state" / "holdfast"
+    except RuntimeError as error:
+        raise Misconfigured(
+            f"no place for the default store: the user has no home directory; set {URL_VARIABLE} or XDG_STATE_HOME"
+        ) from error
+
+
+def _default_url() -> tuple[str, str]:
+    """Find the URL to use when none was given, and the name of where it came from."""
+    from_environment = os.environ.get(URL_VARIABLE, "")
+    if from_environment:
+        return f"${URL_VARIABLE}", from_environment
+    directory = state_directory()
+    try:
+        # Only this user: the file names what a team locks and when, and who may write it may take any lock.
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Misconfigured(
+            f"the default store cannot be made: {directory}: {error.strerror or error}; "
+            f"set {URL_VARIABLE}, or XDG_STATE_HOME to a directory that can be written"
+        ) from error
+    return "url", f"sqlite:///{quote(str(directory / DEFAULT_FILE))}"
+
+
+def _scheme_of(field: str, url: str) -> str:
+    match = _SCHEME.match(url)
+    if match is None:
+        raise BadInput(
+            field, f"{redacted(url)!r} has no scheme", "a file is sqlite:///leases.db, a server redis://host:6379/0"
+        )
+    return match[1].lower()
+
+
+def _refusal(field: str, scheme: str) -> BadInput:
+    there_is = ", ".join(f"{name}://" for name in BUILT)
+    if scheme in PLANNED:
+        return BadInput(field, f"{scheme}:// is planned but not built yet", f"use one of {there_is}")
+    near = difflib.get_close_matches(scheme, [*BUILT, *PLANNED], n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}://? There is {there_is}" if near else f"use one of {there_is}"
+    return BadInput(field, f"{scheme}:// is not a store", hint)

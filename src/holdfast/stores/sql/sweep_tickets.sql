@@ -1,0 +1,3 @@
+-- Contract: removes places in queues whose lease ran out, judged as in `sweep_leases.sql`.
+DELETE FROM holdfast_ticket
+WHERE CASE WHEN clock = :clock THEN expires_ns <= :now_ns ELSE expires_wall_ns <= :wall_ns END

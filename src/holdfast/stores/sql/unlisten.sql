@@ -1,0 +1,2 @@
+-- Contract: forgets one waiter.
+DELETE FROM holdfast_listener WHERE key = :key AND address = :address

@@ -1,0 +1,301 @@
+"""The leases in the SQLite file: each method is one step of `ports.Store`, in one transaction, in plain blocking code.
+
+Promises: exclusion and fences as the port says, between all threads and processes on one machine that open the same
+file. A step that raises `Unavailable` or `Misconfigured` has changed nothing.
+
+Clock: the boot-time clock of this machine; `sqlite_judge` says what that means for rows of other boots and machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from holdfast.errors import BackendError
+from holdfast.ports import Clock
+from holdfast.stores.sqlite_file import SqliteFile
+from holdfast.stores.sqlite_judge import Judge, at
+from holdfast.stores.sqlite_listeners import Listeners, addresses_of
+from holdfast.stores.sqlite_schema import sql
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
+
+_ACQUIRE: Final = sql("acquire")
+_HOLDER: Final = sql("holder")
+_DROP: Final = sql("drop")
+_RELEASE: Final = sql("release")
+_KEEP: Final = sql("keep")
+_RENEW: Final = sql("renew")
+_RAISE_FENCE: Final = sql("raise_fence")
+_RECORD: Final = sql("record")
+_AUDIT: Final = sql("audit")
+_HOLDINGS: Final = sql("holdings")
+_QUEUE_UP: Final = sql("queue_up")
+_QUEUE: Final = sql("queue")
+_QUEUE_OUT: Final = sql("queue_out")
+_UNLISTEN: Final = sql("unlisten")
+_LISTENERS: Final = sql("listeners")
+_SWEEPS: Final = (sql("sweep_leases"), sql("sweep_tickets"), sql("sweep_listeners"))
+
+_SWEEP_EVERY: Final = 1024  # grants; more when more leases are alive, so that the cost of sweeping stays constant
+_LAST: Final = "\U0010ffff"  # sorts after every character that a key may hold
+
+Parameters: TypeAlias = dict[str, Any]
+
+
+def digest(secret: str) -> str:
+    """What is kept of a token or a ticket: enough to recognise it, not enough to use it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Ledger:
+    """Every step on the file. Addresses that a step returns are those of waiters who should be told."""
+
+    def __init__(self, file: SqliteFile, clock: Clock) -> None:
+        self.file = file
+        self.judge = Judge(file, clock)
+        self.listeners = Listeners(file, self.judge)
+        self._until_sweep = 1  # the first grant sweeps, so that programs that run briefly do their share
+
+    # Leases.
+
+    def acquire(self, ask: Ask, timeout_ns: int, address: str = "") -> Grant | Busy:
+        """Grant or say who is in the way. `address` is where the asker listens; a grant ends its registration."""
+        token = digest(ask.token)
+        self._until_sweep -= 1
+        if self._until_sweep <= 0:
+            self._sweep(timeout_ns // 4)
+        if ask.ticket is None and not address:
+            return self.file.run(lambda connection: self._try(connection, ask, token), timeout_ns)
+        return self.file.run(lambda connection: self._acquire(connection, ask, token, address), timeout_ns)
+
+    def _try(self, connection: sqlite3.Connection, ask: Ask, token: str) -> Grant | Busy:
+        """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
+        now = self.judge.now()
+        parameters = self._grant_parameters(ask, token, now)
+        # The answer is read to its end, for only then is the statement committed.
+        granted = connection.execute(_ACQUIRE, parameters).fetchall()
+        if granted:
+            return Grant(ask.key, ask.token, granted[0][0], "")
+        holder = connection.execute(_HOLDER, parameters).fetchone()
+        if holder is not None and (left := self.judge.left_ns(holder[3:], now)) > 0:
+            return Busy(ask.key, holder[2], left)
+        return self._acquire(connection, ask, token, "")
+
+    def _acquire(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str) -> Grant | Busy:
+        connection.execute("BEGIN IMMEDIATE")
+        now = self.judge.now()
+        key = {"key": ask.key}
+        holder = connection.execute(_HOLDER, key).fetchone()
+        left = 0 if holder is None else self.judge.left_ns(holder[3:], now)
+        if left <= 0 or holder[0] != token:
+            ahead = 0 if ask.ticket is None else self._queue_up(connection, ask, address, now)
+            if left > 0 or ahead:
+                connection.execute("COMMIT")
+                return Busy(ask.key, holder[2], left, ahead) if left > 0 else Busy(ask.key, None, None, ahead)
+            if holder is not None:
+                connection.execute(_DROP, key)
+        ((fence,),) = connection.execute(_ACQUIRE, self._grant_parameters(ask, token, now)).fetchall()
+        if ask.ticket is not None:
+            connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": digest(ask.ticket)})
+        if address:
+            connection.execute(_UNLISTEN, {"key": ask.key, "address": address})
+        connection.execute("COMMIT")
+        return Grant(ask.key, ask.token, fence, "")
+
+    def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """Renew all of them in one transaction."""
+        if not renewals:
+            return []
+        hashed = [(renewal.key, digest(renewal.token), renewal.ttl_ns) for renewal in renewals]
+        return self.file.run(lambda connection: self._renew(connection, hashed), timeout_ns)
+
+    def _renew(self, connection: sqlite3.Connection, hashed: Sequence[tuple[str, str, int]]) -> list[bool | None]:
+        connection.execute("BEGIN IMMEDIATE")
+        now = self.judge.now()  # after the wait for the write lock: what ran out meanwhile is not renewed
+        clock, process = self.judge.host.clock, self.judge.host.process
+        batch = [
+            (at(now.boot, ttl_ns), at(now.wall, ttl_ns), clock, process, key, token, clock, now.boot, now.wall)
+            for key, token, ttl_ns in hashed
+        ]
+        renewed = connection.executemany(_RENEW, batch).rowcount
+        answers: list[bool | None]
+        if renewed == len(batch):
+            answers = [True] * renewed
+        else:
+            # Some were not ours. Renewing the others once more, in the same transaction, tells which.
+            answers = [connection.execute(_RENEW, each).rowcount == 1 for each in batch]
+        connection.execute("COMMIT")
+        return answers
+
+    def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
+        """Compare and delete, or compare and keep. Returns whether it was ours, and whom to wake."""
+        now = self.judge.now()
+        parameters = {**self._now_parameters(now), "key": key, "token": digest(token), "place": self.judge.host.place}
+        if keep_ns > 0:
+            parameters |= _expiry(now, keep_ns)
+            kept = self.file.run(lambda connection: connection.execute(_KEEP, parameters).fetchall(), timeout_ns)
+            return bool(kept), addresses_of(kept[0][0]) if kept else []
+        rows = self.file.run(lambda connection: connection.execute(_RELEASE, parameters).fetchall(), timeout_ns)
+        if not rows:
+            return False, []
+        clock, expires_ns, expires_wall_ns, addresses = rows[0]
+        ours = self.judge.left_ns((clock, "", expires_ns, expires_wall_ns), now) > 0
+        return ours, addresses_of(addresses)
+
+    def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> tuple[AuditRecord | None, list[str]]:
+        """Break a lease, raise the fence, leave a record. Returns the record, and whom to wake."""
+        return self.file.run(lambda connection: self._force_release(connection, key, actor, reason), timeout_ns)
+
+    def _force_release(
+        self, connection: sqlite3.Connection, key: str, actor: str, reason: str
+    ) -> tuple[AuditRecord | None, list[str]]:
+        connection.execute("BEGIN IMMEDIATE")
+        now = self.judge.now()
+        parameters = {**self._now_parameters(now), "key": key, "place": self.judge.host.place}
+        holder = connection.execute(_HOLDER, parameters).fetchone()
+        if holder is None or self.judge.left_ns(holder[3:], now) <= 0:
+            return None, []
+        connection.execute(_DROP, parameters)
+        ((fence,),) = connection.execute(_RAISE_FENCE, {"fence_floor": now.wall // 1000}).fetchall()
+        record = AuditRecord(now.wall, "force_release", key, actor, reason, holder[2], holder[1], fence)
+        connection.execute(
+            _RECORD,
+            {
+                "wall_ns": record.wall_ns,
+                "action": record.action,
+                "key": key,
+                "actor": actor,
+                "reason": reason,
+                "previous_owner": record.previous_owner,
+                "previous_fence": record.previous_fence,
+                "fence": fence,
+            },
+        )
+        ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
+        connection.execute("COMMIT")
+        return record, addresses_of(addresses)
+
+    # What operators ask.
+
+    def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """Tell who holds the key."""
+        found = self._holdings(key, key + "\0", 1, timeout_ns)
+        return found[0] if found else None
+
+    def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """Tell who holds the keys that begin with a prefix."""
+        return self._holdings(prefix, prefix + _LAST, limit, timeout_ns)
+
+    def _holdings(self, first: str, last: str, limit: int, timeout_ns: int) -> list[Holding]:
+        now = self.judge.now()
+        parameters = {**self._now_parameters(now), "first": first, "last": last, "limit": limit}
+        found: list[Holding] = []
+        dead: dict[str, bool] = {}  # each process is looked up once, and outside the file's mutex
+        while len(found) < limit:  # ends with the last key, for each round begins behind the one before
+            rows = self.file.run(lambda connection: connection.execute(_HOLDINGS, parameters).fetchall(), timeout_ns)
+            for key, owner, fence, family, granted, fingerprint, waiters, clock, process, *expiry in rows:
+                left = self.judge.left_ns((clock, "", *expiry), now)
+                if left > 0 and len(found) < limit:
+                    if process not in dead:
+                        dead[process] = self.judge.host.gone(process)
+                    if not dead[process]:
+                        found.append(Holding(key, owner, fence, family, granted, left, fingerprint, waiters))
+            if len(rows) < limit:
+                break
+            parameters["first"] = rows[-1][0] + "\0"
+        return found
+
+    def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """Return the newest records, newest first."""
+        parameters = {"limit": max(0, limit)}
+        rows = self.file.run(lambda connection: connection.execute(_AUDIT, parameters).fetchall(), timeout_ns)
+        return [AuditRecord(*row) for row in rows]
+
+    def ping(self, timeout_ns: int) -> None:
+        """Return when the file can be written."""
+
+        def ask(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+
+        self.file.run(ask, timeout_ns)
+
+    # Queues.
+
+    def _queue_up(self, connection: sqlite3.Connection, ask: Ask, address: str, now: Instant) -> int:
+        """Make or extend a place, drop the dead ones before it, and count the living."""
+        ticket = digest(ask.ticket or "")
+        identity = {"clock": self.judge.host.clock, "process": self.judge.host.process, "address": address}
+        place = {"key": ask.key, "ticket": ticket, **identity, **_expiry(now, ask.ticket_ttl_ns)}
+        connection.execute(_QUEUE_UP, place)
+        ahead = 0
+        for name, clock, process, *expiry in connection.execute(_QUEUE, {"key": ask.key}).fetchall():
+            if name == ticket:
+                break
+            # Whether its process lives is asked of the head only: nobody else is in the way yet, and asking costs.
+            if self.judge.left_ns((clock, "" if ahead else process, *expiry), now) > 0:
+                ahead += 1
+            else:
+                connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": name})
+        return ahead
+
+    def leave(self, key: str, ticket: str, timeout_ns: int) -> list[str]:
+        """Give up a place. Returns whom to wake: when the key is free, the next in line may have it."""
+        parameters = {
+            "key": key,
+            "ticket": digest(ticket),
+            "place": self.judge.host.place,
+            "wall_ns": self.judge.now().wall,
+        }
+
+        def step(connection: sqlite3.Connection) -> list[str]:
+            connection.execute("BEGIN IMMEDIATE")
+            left = connection.execute(_QUEUE_OUT, parameters).rowcount
+            ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
+            free = left and connection.execute(_HOLDER, parameters).fetchone() is None
+            connection.execute("COMMIT")
+            return addresses_of(addresses) if free else []
+
+        return self.file.run(step, timeout_ns)
+
+    def _now_parameters(self, now: Instant) -> Parameters:
+        return {"clock": self.judge.host.clock, "now_ns": now.boot, "wall_ns": now.wall}
+
+    def _grant_parameters(self, ask: Ask, token: str, now: Instant) -> Parameters:
+        host = self.judge.host
+        return {
+            "key": ask.key,
+            "token": token,
+            "fence_floor": now.wall // 1000,
+            "owner": ask.owner,
+            "family": ask.family,
+            "wall_ns": now.wall,
+            "now_ns": now.boot,
+            "expires_ns": at(now.boot, ask.ttl_ns),
+            "expires_wall_ns": at(now.wall, ask.ttl_ns),
+            "clock": host.clock,
+            "process": "" if ask.detached else host.process,
+        }
+
+    def _sweep(self, timeout_ns: int) -> None:
+        """Drop what ran out and was never asked for again, each time the file may have doubled."""
+        parameters = self._now_parameters(self.judge.now())
+
+        def step(connection: sqlite3.Connection) -> int:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _SWEEPS:
+                connection.execute(statement, parameters)
+            (alive,) = connection.execute("SELECT count(*) FROM holdfast_lease").fetchone()
+            connection.execute("COMMIT")
+            return int(alive)
+
+        self._until_sweep = _SWEEP_EVERY
+        with contextlib.suppress(BackendError):  # another time, then; what the grant itself meets is for the asker
+            self._until_sweep = max(_SWEEP_EVERY, self.file.run(step, timeout_ns))
+
+
+def _expiry(now: Instant, ttl_ns: int) -> Parameters:
+    return {"expires_ns": at(now.boot, ttl_ns), "expires_wall_ns": at(now.wall, ttl_ns)}

@@ -1,0 +1,151 @@
+"""The store of one SQLite file, in one colour: the steps of the ledger, and a hint to a waiter when one frees a key.
+
+Promises and clock: those of `sqlite_ledger`. The colour decides on which thread a step runs, and how one waits for a
+hint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from holdfast.errors import BackendError
+from holdfast.ports import Capabilities, Watch
+from holdfast.stores.sqlite_ledger import Ledger
+from holdfast.stores.sqlite_wakeups import SUPPORTED, Bell
+from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
+
+T = TypeVar("T")
+
+CAPABILITIES: Final = Capabilities(
+    engine="sqlite", guarantee=Guarantee.FENCED, wakeups=SUPPORTED, fair=True, durable=True, shared=True
+)
+HINT_NS: Final = 2 * NS  # what registering and unregistering a listener may take
+
+
+class Colour(Protocol):
+    """How the blocking steps of the ledger are done, and how one waits for a hint."""
+
+    def caller(self) -> Hashable:
+        """Who is calling: the thread, or the task."""
+        ...
+
+    async def run(self, work: Callable[[int], T], timeout_ns: int) -> T:
+        """Do one step, which is told what is left of its time."""
+        ...
+
+    async def watch(self, store: SqliteStore, key: str) -> Watch:
+        """Make an ear for one waiter."""
+        ...
+
+    async def close(self) -> None:
+        """Give back threads and sockets."""
+        ...
+
+
+class SqliteStore:
+    """`ports.Store` on one file, in one colour."""
+
+    def __init__(self, ledger: Ledger, bell: Bell, colour: Colour) -> None:
+        self.ledger = ledger
+        self._bell = bell
+        self._colour = colour
+        self._listening: dict[tuple[Hashable, str], str] = {}  # (caller, key) -> where that caller listens
+        self._registered: dict[str, tuple[Hashable, str]] = {}  # and back: the addresses that are in the file
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return CAPABILITIES
+
+    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
+        # A caller who listens at the key gets the grant and gives up its registration in one transaction.
+        address = self._listening.get((self._colour.caller(), ask.key), "") if self._listening else ""
+        answer = await self._colour.run(lambda left: self.ledger.acquire(ask, left, address), timeout_ns)
+        if address and isinstance(answer, Grant):
+            self.stop_listening(address)
+        return answer
+
+    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """See `ports.Store.renew_many`. All of them or, when it raises, none."""
+        return await self._colour.run(lambda left: self.ledger.renew_many(renewals, left), timeout_ns)
+
+    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
+        """See `ports.Store.release`. The claim is not needed: a table finds the lease by its key."""
+
+        def step(left: int) -> bool:
+            ours, addresses = self.ledger.release(key, token, keep_ns, left)
+            self._ring(key, addresses)
+            return ours
+
+        return await self._colour.run(step, timeout_ns)
+
+    async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """See `ports.Store.inspect`."""
+        return await self._colour.run(lambda left: self.ledger.inspect(key, left), timeout_ns)
+
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """See `ports.Store.holdings`."""
+        return await self._colour.run(lambda left: self.ledger.holdings(prefix, limit, left), timeout_ns)
+
+    async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
+        """See `ports.Store.force_release`."""
+
+        def step(left: int) -> AuditRecord | None:
+            record, addresses = self.ledger.force_release(key, actor, reason, left)
+            self._ring(key, addresses)
+            return record
+
+        return await self._colour.run(step, timeout_ns)
+
+    async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """See `ports.Store.audit`."""
+        return await self._colour.run(lambda left: self.ledger.audit(limit, left), timeout_ns)
+
+    async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
+        """See `ports.Store.leave`."""
+        await self._colour.run(lambda left: self._ring(key, self.ledger.leave(key, ticket, left)), timeout_ns)
+
+    async def watch(self, key: str) -> Watch:
+        """See `ports.Store.watch`."""
+        return await self._colour.watch(self, key)
+
+    async def ping(self, timeout_ns: int) -> None:
+        """See `ports.Store.ping`. Takes the write lock for a moment, for a file that can only be read is of no use."""
+        await self._colour.run(self.ledger.ping, timeout_ns)
+
+    async def close(self) -> None:
+        """See `ports.Store.close`."""
+        await self._colour.close()
+
+    # What watches and colours of this package need.
+
+    def stop_waiting(self, key: str, address: str, hinted: bool, timeout_ns: int) -> None:
+        """Take a waiter that leaves without a grant out of the file, and hand on the hint that it leaves unread."""
+        self.ledger.listeners.remove(key, address, timeout_ns)
+        if hinted:
+            self._ring(key, self.ledger.listeners.next(key, timeout_ns))
+
+    def start_listening(self, key: str, address: str) -> None:
+        """Remember where the caller listens."""
+        who = (self._colour.caller(), key)
+        self._registered[address] = who
+        self._listening[who] = address
+
+    def stop_listening(self, address: str) -> bool:
+        """Forget where somebody listens. False: it was forgotten before, and its registration is gone."""
+        who = self._registered.pop(address, None)
+        if who is None:
+            return False
+        if self._listening.get(who) == address:
+            self._listening.pop(who, None)
+        return True
+
+    def _ring(self, key: str, addresses: list[str]) -> None:
+        """Wake one waiter, and forget those who are dead. A hint is not worth an error."""
+        try:
+            for address in self._bell.ring(addresses) if addresses else ():
+                self.ledger.listeners.remove(key, address, HINT_NS)
+        except (BackendError, OSError):
+            return

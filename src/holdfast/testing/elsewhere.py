@@ -1,0 +1,54 @@
+"""The other process of the `shared` checks: `python -m holdfast.testing.elsewhere VERB WHERE KEY` prints JSON text.
+
+WHERE is a Holdfast URL, or `module:function` that makes a blocking store. It asks once for KEY. VERB is `try` (what was
+granted is given back) or `keep` (a detached lease, which is left behind).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import secrets
+import sys
+
+from holdfast.ports import Store
+from holdfast.runtime.driving import run_now
+from holdfast.stores.registry import open_engine
+from holdfast.types import NS, Ask, Busy
+
+OWNER = "kit@elsewhere:1/1"
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+
+
+def opened(where: str) -> Store:
+    """Make the blocking store that WHERE means."""
+    if not _FUNCTION.fullmatch(where):
+        return open_engine(where).blocking
+    module, _, function = where.partition(":")
+    store: Store = getattr(importlib.import_module(module), function)()
+    return store
+
+
+async def asked(store: Store, key: str, keep: bool) -> str:
+    """Ask once, and say what came of it."""
+    ask = Ask(key, secrets.token_hex(16), OWNER, "kit.family", 60 * NS, detached=keep)
+    answer = await store.acquire(ask, 5 * NS)
+    if isinstance(answer, Busy):
+        return f"busy {answer.owner}"
+    if not keep:
+        await store.release(key, ask.token, answer.claim, 0, 5 * NS)
+    return f"granted {answer.fence}"
+
+
+async def main(verb: str, where: str, key: str) -> str:
+    """Open, ask, close."""
+    store = opened(where)
+    try:
+        return await asked(store, key, keep=verb == "keep")
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run_now(main(*sys.argv[1:4]))))

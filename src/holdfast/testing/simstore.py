@@ -1,0 +1,265 @@
+"""The store of a simulated world: the memory store's own table, on the clock of a server, behind the network.
+
+`LeaseServer` also is the witness of the truth: it records what it hands out, extends and ends, which no client can know.
+`SimStore` is `ports.Store` as one connection of one host sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core.history import Kind, Record
+from holdfast.errors import Timeout
+from holdfast.ports import Capabilities, Watch
+from holdfast.stores.memory import CAPABILITIES
+from holdfast.stores.memory_table import MemoryTable, Snapshot
+from holdfast.testing.simclock import SimClock
+from holdfast.testing.simloop import SimLoop
+from holdfast.testing.simnetwork import Network, Server
+from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
+
+LISTEN_NS = 2 * NS
+Note = Callable[[Record], None]
+
+
+class LeaseServer(Server):
+    """The engine: a table that can restart, forget, and go back to an older state."""
+
+    def __init__(self, loop: SimLoop, clock: SimClock, note: Note) -> None:
+        super().__init__("store")
+        self.loop = loop
+        self.clock = clock
+        self.table = MemoryTable(clock)
+        self.fences: dict[tuple[str, str], int] = {}  # (key, token) -> the fence of its latest grant
+        self._note = note
+        self._backup: Snapshot | None = None
+        self._unlisten: list[Callable[[], None]] = []
+
+    def acquire(self, ask: Ask) -> Grant | Busy:
+        """One step on the table."""
+        answer = self.table.acquire(ask)
+        if isinstance(answer, Grant) and self.fences.get((ask.key, ask.token)) != answer.fence:
+            self.fences[ask.key, ask.token] = answer.fence
+            self.record(Kind.HANDED, ask.key, answer.fence, ask.owner)
+        return answer
+
+    def renew(self, renewals: Sequence[Renewal]) -> list[bool | None]:
+        """One step on the table."""
+        answers = self.table.renew(renewals)
+        for renewal, answer in zip(renewals, answers, strict=True):
+            if answer:
+                self.record(Kind.EXTENDED, renewal.key, self.fences.get((renewal.key, renewal.token)))
+        return answers
+
+    def release(self, key: str, token: str, keep_ns: int) -> bool:
+        """One step on the table."""
+        ours = self.table.release(key, token, keep_ns)
+        if ours:
+            self.record(Kind.ENDED, key, self.fences.get((key, token)))
+        return ours
+
+    def force_release(self, key: str, actor: str, reason: str) -> AuditRecord | None:
+        """One step on the table."""
+        record = self.table.force_release(key, actor, reason)
+        if record is not None:
+            self.record(Kind.FORCED, key, record.fence, actor)
+        return record
+
+    def listen(self, key: str, listener: Callable[[], None]) -> Callable[[], None]:
+        """An ear at the table, until a restart."""
+        unlisten = self.table.listen(key, listener)
+        self._unlisten.append(unlisten)
+        return unlisten
+
+    def back_up(self) -> None:
+        """Remember the present state, as a replica that lags from now on does."""
+        self._backup = self.table.snapshot()
+
+    def forget(self, *, to_backup: bool) -> None:
+        """Lose everything, or what came after the backup."""
+        if to_backup and self._backup is not None:
+            self.table.restore(self._backup)
+        else:
+            self.table.forget()
+        self.record(Kind.FORGOT, "", None)
+
+    def hang_up(self) -> None:
+        """Drop every connection: who listened hears nothing any more."""
+        for unlisten in self._unlisten:
+            unlisten()
+        self._unlisten = []
+
+    def record(self, kind: Kind, key: str, fence: int | None, owner: str = "") -> None:
+        """Write down what happened here, now."""
+        self._note(Record(kind, self.loop.now_ns, key, owner=owner, fence=fence))
+
+
+class SimStore:
+    """`ports.Store` over the simulated network. Every connection of a host (its loop's, its keeper's) has its own."""
+
+    def __init__(self, network: Network, server: LeaseServer, host: str) -> None:
+        self._network = network
+        self._server = server
+        self._host = host
+        self.sent_ns: dict[tuple[str, str], int] = {}  # (key, token) -> true time of the last confirmed request
+        self.failpoint: Callable[[str], None] = _pass
+        self.dead = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do: the same as the memory store."""
+        return CAPABILITIES
+
+    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        """See `ports.Store.acquire`."""
+        sent = self._network.loop.now_ns
+        answer: Grant | Busy = await self.call("acquire", ask.key, lambda: self._server.acquire(ask), timeout_ns)
+        if isinstance(answer, Grant):
+            self.sent_ns[ask.key, ask.token] = sent
+        return answer
+
+    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """See `ports.Store.renew_many`."""
+        sent = self._network.loop.now_ns
+        asked = list(renewals)
+        answers: list[bool | None] = await self.call(
+            "renew", asked[0].key, lambda: self._server.renew(asked), timeout_ns
+        )
+        for renewal, answer in zip(asked, answers, strict=True):
+            if answer:
+                self.sent_ns[renewal.key, renewal.token] = sent
+        return answers
+
+    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
+        """See `ports.Store.release`."""
+        answer: bool = await self.call("release", key, lambda: self._server.release(key, token, keep_ns), timeout_ns)
+        return answer
+
+    async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """See `ports.Store.inspect`."""
+        found: Holding | None = await self.call("inspect", key, lambda: self._server.table.inspect(key), timeout_ns)
+        return found
+
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """See `ports.Store.holdings`."""
+        found: list[Holding] = await self.call(
+            "holdings", prefix, lambda: self._server.table.holdings(prefix, limit), timeout_ns
+        )
+        return found
+
+    async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
+        """See `ports.Store.force_release`."""
+        record: AuditRecord | None = await self.call(
+            "force", key, lambda: self._server.force_release(key, actor, reason), timeout_ns
+        )
+        return record
+
+    async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """See `ports.Store.audit`."""
+        records: list[AuditRecord] = await self.call("audit", "", lambda: self._server.table.audit(limit), timeout_ns)
+        return records
+
+    async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
+        """See `ports.Store.leave`."""
+        await self.call("leave", key, lambda: self._server.table.leave(key, ticket), timeout_ns)
+
+    async def watch(self, key: str) -> Watch:
+        """See `ports.Store.watch`."""
+        watch = SimWatch(self._network, self._server, self._host, key)
+        await self.call("watch", key, watch.open, LISTEN_NS)
+        return watch
+
+    async def ping(self, timeout_ns: int) -> None:
+        """See `ports.Store.ping`."""
+        await self.call("ping", "", lambda: None, timeout_ns)
+
+    async def close(self) -> None:
+        """See `ports.Store.close`."""
+
+    async def call(self, verb: str, key: str, act: Callable[[], Any], timeout_ns: int) -> Any:
+        """One request and its reply, or `Timeout`."""
+        what = f"{verb} {key}"
+        if self.dead:
+            raise Timeout(f"{what}: the world is over")
+        self.failpoint(f"before {verb}")
+        answer = self._network.call(self._host, self._server, what, act)
+        timer = self._network.loop.call_after_ns(timeout_ns, _expire, answer, what)
+        try:
+            outcome = await answer
+        finally:
+            timer.cancel()
+        self.failpoint(f"after {verb}")
+        return outcome
+
+
+class SimWatch:
+    """An ear at a key, at the far end of the network: hints come late, or never."""
+
+    def __init__(self, network: Network, server: LeaseServer, host: str, key: str) -> None:
+        self._network = network
+        self._server = server
+        self._host = host
+        self._key = key
+        self._hint = asyncio.Event()
+        self._unlisten: Callable[[], None] | None = None
+        self._closed = False
+
+    def open(self) -> None:
+        """Runs at the server."""
+        if self._unlisten is None and not self._closed:
+            self._unlisten = self._server.listen(self._key, self._heard)
+
+    def _heard(self) -> None:
+        self._network.tell(self._server.name, self._host, self._hint.set)
+
+    async def wait(self, timeout_ns: int) -> bool:
+        """See `ports.Watch.wait`."""
+        if not self._hint.is_set():
+            try:
+                async with asyncio.timeout(max(0, timeout_ns) / NS):
+                    await self._hint.wait()
+            except TimeoutError:
+                return False
+        self._hint.clear()
+        return True
+
+    async def close(self) -> None:
+        """See `ports.Watch.close`. Suspends once, as a driver that tells its server does."""
+        self._closed = True
+        if self._unlisten is not None:
+            self._unlisten()
+        await asyncio.sleep(0)
+
+
+class SimEngine:
+    """`stores.registry.Engine` of one host: its connections to the simulated store."""
+
+    def __init__(self, network: Network, server: LeaseServer, host: str) -> None:
+        self._blocking = SimStore(network, server, host)
+        self._asynchronous = SimStore(network, server, host)
+        self._asynchronous.sent_ns = self._blocking.sent_ns
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its stores can do."""
+        return CAPABILITIES
+
+    @property
+    def blocking(self) -> SimStore:
+        """The keeper's connection. It suspends here, because the simulated keeper runs on the loop."""
+        return self._blocking
+
+    def asynchronous(self) -> SimStore:
+        """The connection of the host's event loop."""
+        return self._asynchronous
+
+
+def _pass(_: str) -> None:
+    """No failpoint."""
+
+
+def _expire(answer: asyncio.Future[Any], what: str) -> None:
+    if not answer.done():
+        answer.set_exception(Timeout(f"{what}: no answer"))

@@ -1,0 +1,248 @@
+"""The surroundings in which a conformance check runs: connections, time and company, in one colour.
+
+`BlockingWorld` never suspends: its checks are driven by `run_now`, its sleeps block, its company are threads.
+`AsyncioWorld` runs on an event loop: its sleeps suspend, its company are tasks. Real time by default; a fake that has
+virtual time passes its own `sleep` and `now`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from holdfast.ports import Store
+from holdfast.runtime.driving import run_now
+from holdfast.testing.checks import Unproven, Violation, expect
+from holdfast.types import MS, NS, Ask, Busy, Grant
+
+T = TypeVar("T")
+
+CALL_NS = 5 * NS  # the timeout of an ordinary call: far above what a healthy store needs
+LONG_NS = 60 * NS  # a lease that does not expire while its check runs
+POLL_NS = 5 * MS
+
+
+class World(ABC):
+    """Everything a check may use besides the store."""
+
+    def __init__(
+        self,
+        opener: Callable[[], Store],
+        *,
+        short_ttl_ns: int = 80 * MS,
+        patience_ns: int = 15 * NS,
+        grain_ns: int = NS,
+        elsewhere: str | None = None,
+        restart: Callable[[], None] | None = None,
+    ) -> None:
+        """Describe the store under test.
+
+        `opener` makes a new store over the same leases, as another process would. `short_ttl_ns` is the shortest lease
+        worth waiting for; `patience_ns` bounds each wait; `grain_ns` is how coarsely the store may round a lease
+        upwards. `elsewhere` (a Holdfast URL, or `module:function` that makes a blocking store) is how another process
+        opens the same leases; without it the `shared` claim is `Unproven`. `restart` stops and starts the engine, for
+        the `durable` claim; without it closing every connection has to do, which is right for a file.
+        """
+        self._opener = opener
+        self._opened: list[Store] = []
+        self.short_ttl_ns = short_ttl_ns
+        self.patience_ns = patience_ns
+        self.grain_ns = grain_ns
+        self.elsewhere = elsewhere
+        self._restart = restart
+        self._name = f"kit:{secrets.token_hex(6)}"
+        self._numbers = itertools.count()
+
+    async def open(self) -> Store:
+        """Open a new store over the same leases. It is closed after the check."""
+        store = self._opener()
+        self._opened.append(store)
+        return store
+
+    async def close(self) -> None:
+        """Close every store that was opened here."""
+        while self._opened:
+            await self._opened.pop().close()
+
+    async def restart(self) -> None:
+        """Stop the engine and start it again. No store is open at that moment."""
+        await self.close()
+        if self._restart is not None:
+            self._restart()
+
+    @abstractmethod
+    def drive(self, job: Coroutine[Any, Any, T]) -> T:
+        """Run a job of this colour to its end, from ordinary code."""
+
+    @abstractmethod
+    async def sleep(self, ns: int) -> None:
+        """Let time pass."""
+
+    @abstractmethod
+    def now_ns(self) -> int:
+        """Read the clock on which time passes here."""
+
+    @abstractmethod
+    async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run all at once, and return their results in order. Raises the first error."""
+
+    @abstractmethod
+    async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
+        """Begin the job and cancel it after so many turns of the loop; where nothing can be cancelled, finish it."""
+
+    def fresh_key(self, tail: str = "") -> str:
+        """Make a key that nobody else uses, which ends in `tail`."""
+        return f"{self._name}:{next(self._numbers)}{tail}"
+
+    def ask(self, key: str, ttl_ns: int = LONG_NS, ticket: str | None = None, ticket_ttl_ns: int = LONG_NS) -> Ask:
+        """Make a request of a new asker: its own token, its own owner."""
+        owner = f"kit@host-{next(self._numbers)}:{next(self._numbers)}/{secrets.token_hex(3)}"
+        lease = 0 if ticket is None else ticket_ttl_ns
+        return Ask(key, secrets.token_hex(16), owner, "kit.family", ttl_ns, ticket, lease)
+
+    async def grant(self, store: Store, ask: Ask) -> Grant:
+        """Acquire, and insist on the grant."""
+        answer = await store.acquire(ask, CALL_NS)
+        if not isinstance(answer, Grant):
+            raise Violation(f"{ask.key!r} should have been granted, but the answer was {answer!r}")
+        expect(answer.key == ask.key, f"a grant of {ask.key!r} names {answer.key!r}")
+        expect(answer.token == ask.token, f"a grant of {ask.key!r} carries a token that is not the asker's")
+        return answer
+
+    async def busy(self, store: Store, ask: Ask) -> Busy:
+        """Acquire, and insist on being refused."""
+        answer = await store.acquire(ask, CALL_NS)
+        if not isinstance(answer, Busy):
+            raise Violation(f"{ask.key!r} should have been busy, but it was granted with fence {answer.fence}")
+        expect(answer.key == ask.key, f"a refusal of {ask.key!r} names {answer.key!r}")
+        return answer
+
+    async def until_granted(self, store: Store, ask: Ask) -> Grant:
+        """Ask again and again until the key is granted, for as long as this world is patient."""
+        deadline = self.now_ns() + self.patience_ns
+        while True:
+            answer = await store.acquire(ask, CALL_NS)
+            if isinstance(answer, Grant):
+                return answer
+            expect(self.now_ns() < deadline, f"{ask.key!r} was never given away; the last answer was {answer!r}")
+            await self.sleep(POLL_NS)
+
+    async def until_free(self, store: Store, key: str) -> None:
+        """Wait until the store says that nobody holds the key, for as long as this world is patient."""
+        deadline = self.now_ns() + self.patience_ns
+        while (holding := await store.inspect(key, CALL_NS)) is not None:
+            expect(self.now_ns() < deadline, f"{key!r} never expired; it is still shown as {holding!r}")
+            await self.sleep(POLL_NS)
+
+    def in_another_process(self, key: str, *, keep: bool = False) -> str:
+        """Ask for the key in another process, which ends then; it says `granted FENCE` or `busy OWNER`.
+
+        What it was granted it gives back, or with `keep` it leaves behind, as a lease that is to outlive its process.
+        """
+        if self.elsewhere is None:
+            raise Unproven("the world was not told how another process opens this store (`elsewhere`)")
+        verb = "keep" if keep else "try"
+        command = [sys.executable, "-m", "holdfast.testing.elsewhere", verb, self.elsewhere, key]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self.patience_ns / NS, check=False)  # noqa: S603 - our own interpreter and module
+        expect(done.returncode == 0, f"the other process failed: {done.stderr.strip()[-800:]}")
+        return str(json.loads(done.stdout))
+
+
+class BlockingWorld(World):
+    """For stores that block. Nothing in it suspends."""
+
+    def __init__(
+        self,
+        opener: Callable[[], Store],
+        *,
+        sleep: Callable[[int], None] | None = None,
+        now: Callable[[], int] | None = None,
+        **settings: Any,
+    ) -> None:
+        """See `World`. `sleep` and `now` (nanoseconds) replace real time."""
+        super().__init__(opener, **settings)
+        self._sleep = sleep or (lambda ns: time.sleep(ns / NS))
+        self._now = now or time.monotonic_ns
+
+    def drive(self, job: Coroutine[Any, Any, T]) -> T:
+        """Run a job here and now. One that suspends was given an asyncio store, and raises."""
+        return run_now(job)
+
+    async def sleep(self, ns: int) -> None:
+        """Block for a while."""
+        self._sleep(ns)
+
+    def now_ns(self) -> int:
+        """Read the clock on which time passes here."""
+        return self._now()
+
+    async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run each job in a thread of its own; all begin at once."""
+        results: dict[int, T] = {}
+        errors: list[BaseException] = []
+        start = threading.Barrier(len(jobs))
+
+        def work(number: int, job: Coroutine[Any, Any, T]) -> None:
+            try:
+                start.wait()
+                results[number] = run_now(job)
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(self.patience_ns / NS)
+            expect(not thread.is_alive(), "a call did not come back")
+        if errors:
+            raise errors[0]
+        return [results[number] for number in range(len(jobs))]
+
+    async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
+        """Finish the job: blocking code cannot be cancelled."""
+        await job
+
+
+class AsyncioWorld(World):
+    """For stores that live on an event loop."""
+
+    def drive(self, job: Coroutine[Any, Any, T]) -> T:
+        """Run a job on an event loop of its own."""
+        return asyncio.run(job)
+
+    async def sleep(self, ns: int) -> None:
+        """Suspend for a while."""
+        await asyncio.sleep(ns / NS)
+
+    def now_ns(self) -> int:
+        """Read the clock of the running loop, which may be virtual."""
+        return int(asyncio.get_running_loop().time() * NS)
+
+    async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run each job as a task."""
+        try:
+            async with asyncio.timeout(self.patience_ns / NS):
+                return list(await asyncio.gather(*jobs))
+        except TimeoutError as error:
+            raise Violation("a call did not come back") from error
+
+    async def interrupt(self, job: Coroutine[Any, Any, object], steps: int) -> None:
+        """Cancel the job after so many turns of the loop, and wait until it is gone."""
+        task = asyncio.ensure_future(job)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=self.patience_ns / NS)
+        expect(task.done(), "a cancelled call did not come back")
+        if not task.cancelled():
+            task.result()

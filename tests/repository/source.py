@@ -1,0 +1,38 @@
+"""Where things are: the files that the repository's checks of itself read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "src" / "holdfast"
+CODE = ("src", "tests", "tools", "benchmarks")
+MADE = {".git", ".venv", "__pycache__", "build", "dist", "results", "node_modules"}
+
+
+def modules() -> list[Path]:
+    """Every Python module of the package."""
+    return sorted(PACKAGE.glob("**/*.py"))
+
+
+def python_files() -> list[Path]:
+    """Every Python file of the repository."""
+    return sorted(path for room in CODE for path in (ROOT / room).glob("**/*.py") if not MADE & set(path.parts))
+
+
+def text_files() -> Iterator[Path]:
+    """Every file of the repository that people read, hidden and made ones aside."""
+    suffixes = {".py", ".lua", ".sql", ".md", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
+    for top in sorted(ROOT.iterdir()):
+        if top.name in MADE or (top.name.startswith(".") and top.name not in {".ci", ".gitignore"}):
+            continue
+        paths = sorted(top.glob("**/*")) if top.is_dir() else [top]
+        for path in paths:
+            if path.is_file() and path.suffix in suffixes and not MADE & set(path.relative_to(ROOT).parts):
+                yield path
+
+
+def shown(path: Path) -> str:
+    """The path as people write it."""
+    return path.relative_to(ROOT).as_posix()

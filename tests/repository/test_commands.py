@@ -1,0 +1,100 @@
+"""The commands that a newcomer types: they are listed, they do what the README says, and CI runs the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from repository.source import ROOT
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROMISED = {
+    *(
+        "run",
+        "test",
+        "test-fast",
+        "bench",
+        "drill",
+        "simulate",
+        "docs",
+        "format",
+        "lint",
+        "types",
+        "ledger",
+        "lock",
+        "clean",
+    ),
+}
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@needs_make
+def test_make_alone_lists_every_command() -> None:
+    done = make()
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"^  make ([a-z-]+)", done.stdout, re.MULTILINE)) >= PROMISED
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("target", "commands"),
+    [
+        ("run", ["holdfast demo"]),
+        ("lint", ["ruff check", "ruff format --check"]),
+        ("types", ["mypy"]),
+        ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server"']),
+        ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),
+    ],
+)
+def test_a_command_runs_what_it_says(target: str, commands: list[str]) -> None:
+    done = make("--dry-run", target)
+    assert done.returncode == 0, done.stderr
+    for command in commands:
+        assert command in done.stdout
+
+
+@needs_make
+def test_simulation_can_be_replayed_from_a_seed() -> None:
+    assert "--seeds 1 --first 4711" in make("--dry-run", "simulate", "SEEDS=1", "FIRST=4711").stdout
+
+
+def test_every_phony_target_is_explained() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    explained = set(re.findall(r"^([a-z-]+):.*## \S", MAKEFILE, re.MULTILINE))
+    assert set(phony.split()) == explained
+
+
+def test_continuous_integration_runs_what_everybody_runs() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == "exec make test"
+
+
+def test_setting_up_fetches_nothing_but_pinned_packages() -> None:
+    assert not re.search(r"\b(curl|wget|git clone)\b", MAKEFILE)
+    installs = [line for line in MAKEFILE.splitlines() if "$(PIP) install" in line]
+    assert [line for line in installs if "--no-deps" not in line] == [
+        "\t@$(PIP) install uv"
+    ]  # the resolver of `make lock`
