@@ -1,14 +1,18 @@
 """Who keeps many leases alive at once. Each takes them all, renews them until the block ends, and counts the lost.
 
 Peers that leave renewal to the caller get the loop that a user would write, once for two thirds of the TTL, as
-python-redis-lock does it. Holdfast renews each third, so it does twice the work.
+python-redis-lock does it. Holdfast renews each third, so it does twice the work. Twice the TTL holds three renewals of
+such a loop, if it begins in the middle between two: so long is what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +23,7 @@ from benchmarks.contenders_redis import client_of
 TTL_S = 6
 _EVERY_S = TTL_S * 2 / 3
 _AT_ONCE = 100
+_CONTEXT = contextvars.Context()
 
 
 def _names(count: int) -> list[str]:
@@ -60,17 +65,24 @@ def _redis_py(place: Place, count: int, limit_s: float) -> Iterator[CountLost]:
     with client_of(place) as client:
         locks = [client.lock(name, timeout=TTL_S, thread_local=False) for name in _names(count)]
 
+        error = module("redis.exceptions").LockError
+
+        def renew_all() -> None:
+            for lock in locks:
+                try:
+                    lock.extend(TTL_S, replace_ttl=True)
+                except error:
+                    continue  # lost; it is counted at the end
+
         def renew(stop: threading.Event) -> None:
-            error = module("redis.exceptions").LockError
-            while not stop.wait(_EVERY_S):
-                for lock in locks:
-                    try:
-                        lock.extend(TTL_S, replace_ttl=True)
-                    except error:
-                        continue  # lost; it is counted at the end
+            due = time.monotonic() + _EVERY_S / 2
+            while not stop.wait(max(0.0, due - time.monotonic())):
+                due += _EVERY_S
+                renew_all()
 
         for lock in locks:
             lock.acquire()
+        renew_all()  # to take so many may have lasted longer than the first of them can wait
         end = _in_thread(renew)
         yield lambda: _missing(place, _names(count))
         end()
@@ -102,14 +114,14 @@ def _coredis(place: Place, count: int, limit_s: float) -> Iterator[CountLost]:
         lock_type = module("coredis.patterns.lock").Lock
         lost = module("coredis.exceptions").LockError
         async with module("coredis").Redis(host=place.host, port=place.port) as client:
-            # Its token is a context variable: taken in this task, it is seen by the tasks that are made from it.
             locks = [lock_type(client, name, timeout=TTL_S) for name in _names(count)]
-            for lock in locks:
-                await lock.acquire()
+            await _many(lock.acquire() for lock in locks)
+            await _many(_extended(lock, lost) for lock in locks)
             ready.set()
-            while not await asyncio.to_thread(stop.wait, _EVERY_S):
-                for at in range(0, count, _AT_ONCE):
-                    await asyncio.gather(*(_extended(lock, lost) for lock in locks[at : at + _AT_ONCE]))
+            due = time.monotonic() + _EVERY_S / 2
+            while not await asyncio.to_thread(stop.wait, max(0.0, due - time.monotonic())):
+                due += _EVERY_S
+                await _many(_extended(lock, lost) for lock in locks)
 
     end = _in_thread(lambda stop: asyncio.run(keep(stop)))
     if not ready.wait(limit_s):
@@ -117,6 +129,13 @@ def _coredis(place: Place, count: int, limit_s: float) -> Iterator[CountLost]:
         raise TimeoutError(f"coredis did not take {count} locks in {limit_s:g} s")
     yield lambda: _missing(place, _names(count))
     end()
+
+
+async def _many(work: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Some at a time, all in one context: coredis keeps the token in a context variable of whoever acquired."""
+    loop, context, rest = asyncio.get_running_loop(), _CONTEXT, iter(work)
+    while some := list(itertools.islice(rest, _AT_ONCE)):
+        await asyncio.gather(*(loop.create_task(each, context=context) for each in some))
 
 
 async def _extended(lock: Any, lost: type[Exception]) -> None:

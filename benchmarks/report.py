@@ -123,8 +123,9 @@ def plot(path: Path, facts: dict[str, Any], outcomes: Sequence[Outcome]) -> None
         )
         axis.bar_label(bars, [number(score.value) for score in scores], padding=3, fontsize=7)
         axis.set_xscale("log")
-        axis.margins(x=0.25)
-        axis.tick_params(labelsize=7)
+        values = [score.value for score in scores if score.value > 0]
+        axis.set_xlim(min(values) / 3, max(values) * 5)  # the shortest bar is still a bar, and labels have room
+        axis.tick_params(which="both", labelsize=7)
         better = "less is better" if outcome.less_is_better else "more is better"
         axis.set_title(f"{outcome.name}: {outcome.unit} ({better})", fontsize=8)
     figure.suptitle(f"Holdfast beside its peers, {facts['date'][:10]}, {facts['cpus']} CPUs, logarithmic", fontsize=10)

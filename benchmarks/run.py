@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--repeats", type=int, help="rounds over all contenders (default 5; 1 when quick)")
     result.add_argument("--seconds", type=float, help="length of one measurement (default 0.3; 0.15 when quick)")
     result.add_argument(
-        "--renew-seconds", type=float, help="length of a measurement of renewal (default 10; 4.5 when quick)"
+        "--renew-seconds", type=float, help="length of a measurement of renewal (default 12; 4.5 when quick)"
     )
     result.add_argument("--quick", action="store_true", help="a short run over the smaller sizes: under a minute")
     result.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     scenarios = choose(all_scenarios(), options.scenario, quick=options.quick)
     seconds = options.seconds or (0.15 if options.quick else 0.3)
-    renew_seconds = options.renew_seconds or (4.5 if options.quick else 10.0)
+    renew_seconds = options.renew_seconds or (4.5 if options.quick else 12.0)
     logging.getLogger("redis_lock").setLevel(logging.ERROR)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))

@@ -167,6 +167,7 @@ def _files() -> list[Scenario]:
             _entrants(files.WAITING, four),
             5,
             server=False,
+            rounds_most=3,
         ),
     ]
 

@@ -119,6 +119,9 @@ class HeldLease:
                 source=self,
             )
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lease belongs to the process that took it; pass on the Lock, or the fence")
+
     def __repr__(self) -> str:
         standing = self._tenure.standing()
         reason = f" ({standing.reason})" if standing.reason else ""

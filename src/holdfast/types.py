@@ -99,6 +99,9 @@ class Ask(NamedTuple):
     ticket_ttl_ns: int = 0
     detached: bool = False  # outlives the process that asks: a TTL hold, or a token that is handed on
 
+    def __repr__(self) -> str:
+        return f"Ask(key={self.key!r}, owner={self.owner!r}, family={self.family!r}, ttl_ns={self.ttl_ns})"
+
 
 class Grant(NamedTuple):
     """The store gave the lease to the asker. `claim` is what it needs to find the lease again."""
@@ -107,6 +110,9 @@ class Grant(NamedTuple):
     token: str
     fence: int
     claim: str
+
+    def __repr__(self) -> str:
+        return f"Grant(key={self.key!r}, fence={self.fence})"
 
 
 class Busy(NamedTuple):
@@ -125,6 +131,9 @@ class Renewal(NamedTuple):
     token: str
     claim: str
     ttl_ns: int
+
+    def __repr__(self) -> str:
+        return f"Renewal(key={self.key!r}, ttl_ns={self.ttl_ns})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ class Typing:
         )
         os.close(slave)
         self.shown = ""
+        self._seen = 0
 
     @property
     def pid(self) -> int:
@@ -162,26 +163,30 @@ class Typing:
         os.write(self._master, text.encode())
 
     def sees(self, text: str) -> None:
-        """Wait until the terminal shows a text."""
-        until(lambda: self._read(0.05) or text in self.shown, f"{text!r} on a terminal that shows {self.shown!r}")
+        """Wait until the terminal shows a text, after everything that was seen before."""
+        until(lambda: text in self._read(0.05)[self._seen :], f"{text!r} on a terminal")
+        self._seen = self.shown.index(text, self._seen) + len(text)
 
     def ends(self) -> int:
         """Wait for the end of the program; its return code."""
-        until(lambda: self._read(0.05) or self._process.poll() is not None, f"the end of {self.shown!r}")
-        while self._read(0.0):
-            pass
+        until(self._ended, "the end of a program on a terminal")
+        self._read(0.0)
         return self._process.wait()
 
-    def _read(self, seconds: float) -> bool:
-        """Read what there is. False, so that the caller's own condition decides, unless more may follow at once."""
-        if not select.select([self._master], [], [], seconds)[0]:
-            return False
-        try:
-            read = os.read(self._master, 65536)
-        except OSError:  # the last one on the other side has closed it
-            return False
-        self.shown += read.decode(errors="replace")
-        return False
+    def _ended(self) -> bool:
+        self._read(0.05)  # or else a program with much to say would wait for us
+        return self._process.poll() is not None
+
+    def _read(self, seconds: float) -> str:
+        """Read all there is, after waiting a little for the first of it; everything that was ever shown."""
+        while select.select([self._master], [], [], seconds)[0]:
+            try:
+                read = os.read(self._master, 65536)
+            except OSError:  # the last one on the other side has closed it
+                break
+            self.shown += read.decode(errors="replace")
+            seconds = 0.0
+        return self.shown
 
     def close(self) -> None:
         if self._process.poll() is None:

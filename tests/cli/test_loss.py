@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -166,3 +167,29 @@ def test_who_goes_on_after_the_lease_ran_out_finds_the_command_ended(shell: Shel
     process.send_signal(signal.SIGCONT)
     done: Done = shell.finish(process)
     assert done.code == 76
+
+
+def test_a_bug_of_ours_does_not_leave_the_command_running_without_a_lease(shell: Shell) -> None:
+    planted = (
+        "import os, sys\n"
+        "from holdfast.cli import main, supervision\n"
+        "step = supervision.Supervisor._step\n"
+        "def broken(self, group):\n"
+        "    step(self, group)\n"
+        "    if os.path.exists('child'): raise RuntimeError('planted')\n"
+        "supervision.Supervisor._step = broken\n"
+        "sys.exit(main(['run', 'job', '--', 'sh', '-c', 'echo $$ > new; mv new child; exec sleep 600']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", planted],
+        cwd=shell.directory,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, "planted" in done.stderr) == (70, True)
+    assert not alive(pid_in(shell.directory / "child"))
+    with shell.locks() as locks:
+        assert not locks.inspect("job").held

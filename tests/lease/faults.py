@@ -92,7 +92,9 @@ class PlannedStore:
         answer = await call()
         after = self._plan.after.get(operation)
         if after is not None:
-            after()
+            result = after()
+            if hasattr(result, "__await__"):
+                await result
         return answer
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:

@@ -67,7 +67,7 @@ class Dress:
     async def __aenter__(self) -> Any:
         return dressed(self.worn.__enter__())
 
-    async def __aexit__(self, *raised: Any) -> Any:
+    async def __aexit__(self, *raised: object) -> Any:
         return self.worn.__exit__(*raised)
 
     def __bool__(self) -> bool:
@@ -110,6 +110,11 @@ class ManualTicks:
         self.calendar: Calendar[Any] = Calendar(slot_ns=1)
         self._clock = clock
         self._act = act
+
+    def put_all(self, items: Sequence[Any], due_ns: int) -> None:
+        """Enter many items that are due together."""
+        for item in items:
+            self.put(item, due_ns)
 
     def put(self, item: Any, due_ns: int) -> None:
         self.calendar.put(item, due_ns)

@@ -198,7 +198,12 @@ async def test_nobody_breaks_a_lock_without_saying_why(stage: Stage, reason: Any
 
 async def test_a_policy_switch_is_checked_before_it_is_made(stage: Stage) -> None:
     locks = stage.locks()
-    for risk, mode, field in (("", "wait", "risk"), ("low", "maybe", "mode"), ("low", None, "mode"), (5, "wait", "risk")):
+    for risk, mode, field in (
+        ("", "wait", "risk"),
+        ("low", "maybe", "mode"),
+        ("low", None, "mode"),
+        (5, "wait", "risk"),
+    ):
         with pytest.raises(BadInput) as raised:
             locks.policy.set(risk, mode)  # type: ignore[arg-type] # nonsense is the point
         assert raised.value.field == field

@@ -156,9 +156,7 @@ async def test_the_early_warning_comes_before_the_loss_and_again_only_after_a_re
     warned: list[float] = []
     stage.stop_time()
     locks = stage.locks()
-    lease = await locks.lock(
-        "k", ttl=30, early_warning=5, on_warning=lambda each: warned.append(each.fence)
-    ).acquire()
+    lease = await locks.lock("k", ttl=30, early_warning=5, on_warning=lambda each: warned.append(each.fence)).acquire()
     stage.pass_time(100)
     assert warned == []
     stage.plan.down("renew_many")

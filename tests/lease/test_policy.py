@@ -185,7 +185,12 @@ async def test_the_policy_is_switched_at_run_time_by_call(stage: Stage, caplog: 
     with pytest.raises(PolicyDenied):
         await lock.acquire()
     change = locks.policy.set("low", "fail_open", reason="incident 7", actor="ada")
-    assert (change.risk, change.before, change.after, change.reason) == ("low", "fail_closed", "fail_open", "incident 7")
+    assert (change.risk, change.before, change.after, change.reason) == (
+        "low",
+        "fail_closed",
+        "fail_open",
+        "incident 7",
+    )
     lease = await lock.acquire()
     assert not lease.guaranteed
     await lease.release()

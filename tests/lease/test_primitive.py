@@ -71,9 +71,7 @@ async def test_the_wrong_owner_is_rejected_and_the_right_one_keeps_the_lock(stag
 
 
 @pytest.mark.requires("R5")
-async def test_what_is_missing_is_said_without_asking_the_store(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_missing_is_said_without_asking_the_store(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     locks = stage.locks()
     with pytest.raises(NotOwner) as raised:
         await locks.release_token("k", "")

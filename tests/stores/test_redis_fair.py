@@ -50,6 +50,17 @@ def test_a_dead_head_loses_its_place_when_its_ticket_ends(play: Play, redis_url:
     play(redis_url, scenario)
 
 
+def test_the_dead_are_not_counted_among_those_ahead(play: Play, redis_url: str, redis_raw: Any) -> None:
+    async def scenario(store: Store) -> None:
+        await take(store, "fair", ticket="first")
+        for ticket in ("a", "dead", "b"):
+            await meet(store, "fair", ticket=ticket)
+        redis_raw.zadd(queue_name(redis_url, "tickets", "fair"), {"dead": 1})
+        assert (await meet(store, "fair", ticket="b")).ahead == 1
+
+    play(redis_url, scenario)
+
+
 def test_a_ticket_whose_expiry_was_evicted_cannot_wedge_the_queue(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         held = await take(store, "fair", ticket="first")

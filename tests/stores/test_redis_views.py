@@ -51,6 +51,17 @@ def test_a_forced_release_takes_the_key_raises_the_fence_and_is_written_down(
     play(redis_url, scenario)
 
 
+def test_the_fence_of_a_forced_release_is_used_up(play: Play, redis_url: str, redis_raw: Any) -> None:
+    async def scenario(store: Store) -> None:
+        redis_raw.set(aux_name(redis_url, "fence"), 8_000_000_000_000_000)  # far ahead of the clock
+        await take(store, "stuck")
+        record = await store.force_release("stuck", "ops", "why", SOON)
+        assert record is not None
+        assert (await take(store, "stuck")).fence == record.fence + 1
+
+    play(redis_url, scenario)
+
+
 def test_another_librarys_lock_can_be_forced_and_no_token_is_kept(play: Play, redis_url: str, redis_raw: Any) -> None:
     async def scenario(store: Store) -> None:
         redis_raw.set(lock_name(redis_url, "theirs"), "their-secret", px=30_000)

@@ -131,6 +131,22 @@ def test_a_lost_connection_wakes_the_waiter_and_listening_goes_on(play: Play, ow
     play(server.url, scenario)
 
 
+def test_a_waiter_is_woken_when_the_connection_is_lost_and_again_when_it_is_back(
+    play: Play, own_redis: StartRedis
+) -> None:
+    server = own_redis()
+
+    async def scenario(store: Store) -> None:
+        watch = await store.watch("job")
+        server.kill()
+        assert await watch.wait(SOON)
+        server.start()
+        assert await watch.wait(SOON)
+        await watch.close()
+
+    play(server.url, scenario)
+
+
 def test_waiting_while_the_server_is_away_sleeps_and_does_not_raise(play: Play, own_redis: StartRedis) -> None:
     server = own_redis()
 

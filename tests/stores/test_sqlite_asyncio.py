@@ -7,7 +7,7 @@ import contextlib
 import gc
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,15 +124,27 @@ async def test_a_locked_file_is_unavailable_when_the_time_is_over(engine: Sqlite
 async def test_a_disk_that_does_not_answer_is_a_timeout_and_later_calls_still_come_after_it(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs, order = threading.Event(), []
     await store.ping(CALL)
+    started, hangs, order = threading.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+    alarms: list[Callable[[], object]] = []
 
     def hang(_left: int) -> None:
+        started.set()
         assert hangs.wait(60)
         order.append("first")
 
+    def set_alarm(_delay: float, ring: Callable[..., object], *about: object) -> asyncio.Handle:
+        alarms.append(lambda: ring(*about))
+        return loop.call_soon(lambda: None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_later", set_alarm)  # the time is over when the test says so
+        first = asyncio.create_task(store._colour.run(hang, CALL))
+        await asyncio.to_thread(started.wait, 60)
+        alarms[0]()
     with pytest.raises(Timeout, match="may take effect yet"):
-        await store._colour.run(hang, MS)
+        await first
     later = asyncio.create_task(store._colour.run(lambda _left: order.append("second"), CALL))
     hangs.set()
     await later

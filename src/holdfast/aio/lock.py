@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
 
 from holdfast.aio.lease import AnyLease, DegradedLease, Lease, call_on_loss, lease_of
+from holdfast.core.lease import Event
 from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
+from holdfast.ports import Place
 from holdfast.runtime.loops import Body, caller_task
 from holdfast.types import Busy, Duration
 
@@ -60,19 +62,21 @@ class Lock(Generic[L]):
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish()
         place = locks.ports.runtime.gate.place(wish.key)
+        possession: Possession | None = None
         try:
             possession = await acquiring.acquire(
                 locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place
             )
             return self._hand_out(wish, possession)
         except BaseException:
-            place.leave()
+            await self._take_back(wish, possession, place)
             raise
 
     async def try_acquire(self) -> L | None:
         """Take the lock if it is free; None if it is busy. Never waits for a holder."""
         locks, wish = self._locks, self._wish()
         place = locks.ports.runtime.gate.place(wish.key)
+        answer: Possession | Busy | None = None
         try:
             answer = await acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
             if isinstance(answer, Busy):
@@ -80,7 +84,7 @@ class Lock(Generic[L]):
                 return None
             return self._hand_out(wish, answer)
         except BaseException:
-            place.leave()
+            await self._take_back(wish, answer, place)
             raise
 
     async def locked(self) -> bool:
@@ -96,6 +100,15 @@ class Lock(Generic[L]):
         owner = self._locks.open_house().owner
         return wish if wish.owner is owner else replace(wish, owner=owner)
 
+    async def _take_back(self, wish: Wish, got: Possession | Busy | None, place: Place) -> None:
+        """The caller does not get what was got for it, because it was interrupted on the way."""
+        try:
+            if isinstance(got, Possession) and got.grant is not None:
+                ports = self._locks.ports
+                await ports.runtime.finish(acquiring.undo(ports, wish, got.token), acquiring.CLEANUP_NS)
+        finally:
+            place.leave()
+
     def _hand_out(self, wish: Wish, possession: Possession) -> L:
         locks, description = self._locks, self._description
         weak: ref[AnyLease] | None = None
@@ -106,10 +119,14 @@ class Lock(Generic[L]):
                 locks.runtime.call(description.on_warning, known)
 
         tenure = locks.house.take(wish, possession, warn if description.on_warning else None)
-        lease = lease_of(locks.house, locks.ports, tenure, possession.place)
-        weak = ref(lease)
-        call_on_loss(locks.runtime, lease, tenure, description.on_lost)
-        return cast("L", lease)
+        try:
+            lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+            weak = ref(lease)
+            call_on_loss(locks.runtime, lease, tenure, description.on_lost)
+            return cast("L", lease)
+        except BaseException:
+            tenure.end(Event.RELEASED)
+            raise
 
     async def __aenter__(self) -> L:
         lease = await self.acquire()

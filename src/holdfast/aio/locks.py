@@ -264,10 +264,14 @@ class Locks:
             raise RuntimeError("this Locks is closed; connect again")
         return self.house
 
+    def usable(self) -> bool:
+        """Whether it can be used, here and now."""
+        return not self._closed and (self._bound is None or self._bound[0].here())
+
     def reconnection(self) -> Reconnection:
         """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
-        if self._reconnection is None or not (self.capabilities.shared or self._reconnection.url):
-            raise TypeError("locks of a private store cannot be pickled; connect by URL")
+        if self._reconnection is None or not self.capabilities.shared:
+            raise TypeError("locks of a private store cannot be pickled; connect to one that processes share, by URL")
         return self._reconnection
 
     async def __aenter__(self) -> Self:
@@ -309,7 +313,12 @@ def connect(
         observers=observers,
         request_timeout=request_timeout,
     )
-    options = {"service": service, "policy": dict(policy or {}), "policy_file": policy_file}
+    options = {
+        "service": service,
+        "policy": dict(policy or {}),
+        "policy_file": policy_file,
+        "request_timeout": request_timeout,
+    }
     return Locks(engine, house, Reconnection(url, tuple(options.items())))
 
 
@@ -320,6 +329,6 @@ def reconnect(reconnection: Reconnection) -> Locks:
     """The `Locks` of this process for a lock that came from another one; one for each URL and set of options."""
     known = repr(reconnection)
     locks = _RECONNECTED.get(known)
-    if locks is None:
+    if locks is None or not locks.usable():
         locks = _RECONNECTED[known] = connect(reconnection.url, **dict(reconnection.options))
     return locks

@@ -12,6 +12,7 @@ from holdfast.core.lease import Event, State
 from holdfast.description import timeout_ns
 from holdfast.errors import LeaseLost, NotOwner
 from holdfast.flows import keeping, releasing
+from holdfast.flows.acquiring import CLEANUP_NS
 from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports
 from holdfast.possession import HeldLease
@@ -83,15 +84,21 @@ class AnyLease(HeldLease):
 
     def _release(self) -> Released:
         standing = self._tenure.standing()
-        if standing.state is State.LOST:
-            return Released.NOT_OWNED
         if not standing.live:
-            return Released.UNKNOWN
-        self._tenure.end(Event.RELEASED)
+            if self._place is not None:
+                self._place.leave()  # the second call after an interrupted first one
+            return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
+        ports, tenure = self._ports, self._tenure
         try:
-            if self._tenure.grant is None:
+            tenure.end(Event.RELEASED)
+            if tenure.grant is None:
                 return Released.YES
-            return run_now(releasing.release(self._ports, self._tenure.wish, self._tenure.grant, standing.granted))
+            return run_now(releasing.release(ports, tenure.wish, tenure.grant, standing.granted))
+        except BaseException:
+            if tenure.grant is not None:
+                rest = releasing.again(ports, tenure.wish, tenure.grant, standing.granted)
+                run_now(ports.runtime.finish(rest, CLEANUP_NS))
+            raise
         finally:
             if self._place is not None:
                 self._place.leave()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
 
 from holdfast.blocking.lease import AnyLease, DegradedLease, Lease, call_on_loss, lease_of
+from holdfast.core.lease import Event
 from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
+from holdfast.ports import Place
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.threads import caller_id
 from holdfast.types import Busy, Duration
@@ -61,19 +63,21 @@ class Lock(Generic[L]):
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish()
         place = locks.ports.runtime.gate.place(wish.key)
+        possession: Possession | None = None
         try:
             possession = run_now(
                 acquiring.acquire(locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place)
             )
             return self._hand_out(wish, possession)
         except BaseException:
-            place.leave()
+            self._take_back(wish, possession, place)
             raise
 
     def try_acquire(self) -> L | None:
         """Take the lock if it is free; None if it is busy. Never waits for a holder."""
         locks, wish = self._locks, self._wish()
         place = locks.ports.runtime.gate.place(wish.key)
+        answer: Possession | Busy | None = None
         try:
             answer = run_now(
                 acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
@@ -83,7 +87,7 @@ class Lock(Generic[L]):
                 return None
             return self._hand_out(wish, answer)
         except BaseException:
-            place.leave()
+            self._take_back(wish, answer, place)
             raise
 
     def locked(self) -> bool:
@@ -99,6 +103,15 @@ class Lock(Generic[L]):
         owner = self._locks.open_house().owner
         return wish if wish.owner is owner else replace(wish, owner=owner)
 
+    def _take_back(self, wish: Wish, got: Possession | Busy | None, place: Place) -> None:
+        """The caller does not get what was got for it, because it was interrupted on the way."""
+        try:
+            if isinstance(got, Possession) and got.grant is not None:
+                ports = self._locks.ports
+                run_now(ports.runtime.finish(acquiring.undo(ports, wish, got.token), acquiring.CLEANUP_NS))
+        finally:
+            place.leave()
+
     def _hand_out(self, wish: Wish, possession: Possession) -> L:
         locks, description = self._locks, self._description
         weak: ref[AnyLease] | None = None
@@ -109,24 +122,36 @@ class Lock(Generic[L]):
                 description.on_warning(known)
 
         tenure = locks.house.take(wish, possession, warn if description.on_warning else None)
-        lease = lease_of(locks.house, locks.ports, tenure, possession.place)
-        weak = ref(lease)
-        call_on_loss(locks.house, lease, tenure, description.on_lost)
-        return cast("L", lease)
+        try:
+            lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+            weak = ref(lease)
+            call_on_loss(locks.house, lease, tenure, description.on_lost)
+            return cast("L", lease)
+        except BaseException:
+            tenure.end(Event.RELEASED)
+            raise
 
     def __enter__(self) -> L:
-        lease = self.acquire()
-        self._entered.setdefault(caller_id(), []).append(lease)
-        return lease
+        lease: L | None = None
+        try:
+            lease = self.acquire()
+            self._entered.setdefault(caller_id(), []).append(lease)
+            return lease  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            if lease is not None:
+                lease.release()  # interrupted before the block began, so nothing will end it
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        mine = self._entered[caller_id()]
-        lease = mine.pop()
-        if not mine:
-            del self._entered[caller_id()]
-        lease._leave_block(error)  # noqa: SLF001 - lock and lease are one implementation in two files
+        try:
+            self._entered[caller_id()][-1]._leave_block(error)  # noqa: SLF001 - one implementation in two files
+        finally:
+            mine = self._entered[caller_id()]
+            mine.pop().release()  # does nothing, unless an interrupt struck before the line above
+            if not mine:
+                del self._entered[caller_id()]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._locks.reconnection(), self._description)

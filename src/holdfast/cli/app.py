@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -60,10 +62,10 @@ app.command()(version)
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse, call, and turn every error into one line and an exit code."""
-    _quieten()
     try:
-        result = get_command(app)(args=list(arguments), prog_name="holdfast", standalone_mode=False)
-        sys.stdout.flush()
+        with _quiet():
+            result = get_command(app)(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+            sys.stdout.flush()
     except _UsageProblem as error:
         return _usage(error, arguments)
     except typer.Abort:
@@ -75,9 +77,11 @@ def run_app(arguments: Sequence[str]) -> int:
         return exit_for(error)
     except KeyboardInterrupt:
         return Exit.SIGNALLED + 2
-    except BrokenPipeError:
-        # Whoever read our output has gone, as in `holdfast locks | head -1`. There is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as error:
+        # Whoever read our output has gone, as in `holdfast locks | head -1` (Typer makes an exit of that).
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has nowhere to go
         return Exit.OK
     except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
         _debug()
@@ -101,17 +105,28 @@ def _debug() -> None:
         raise  # noqa: PLE0704 - called only while an error is being handled; it is to go on its way
 
 
-def _quieten() -> None:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """Log lines are for services. What a person at a shell should know is said by the commands themselves."""
-    log = logging.getLogger("holdfast")
-    log.addHandler(_Lines())
-    log.propagate = False
-    warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")
+    log, lines = logging.getLogger("holdfast"), _Lines()
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(lines)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")
+            yield
+    finally:
+        log.removeHandler(lines)
+        log.propagate = propagate
 
 
 class _Lines(logging.Handler):
     """Shows what the library logs and no command would say. Witnessed events are said by the commands."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "holdfast") and record.levelno >= logging.WARNING:
-            say(record.getMessage())
+        if hasattr(record, "holdfast") or record.levelno < logging.WARNING:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        say(record.getMessage() + (f" ({type(error).__name__}: {error})" if error else ""))
+        if error is not None and os.environ.get("HOLDFAST_DEBUG"):
+            traceback.print_exception(error)

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json, Name, Url, connect
-from holdfast.cli.screen import cell, out, plain_table, printable, put_json, say, seconds, since
+from holdfast.cli.screen import cell, moment, out, plain_table, printable, put_json, put_table, say, seconds, since
 from holdfast.errors import BadInput
 from holdfast.inspection import ForcedRelease, Inspection
 
@@ -81,7 +81,7 @@ def _print(record: ForcedRelease) -> None:
         "fenced out": f"{record.previous_owner}, {before}",
         "fence now": str(record.fence),
         "by": record.actor,
-        "at": record.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        "at": moment(record.at),
         "reason": record.reason,
     }
     for heading, value in rows.items():
@@ -113,11 +113,11 @@ def audit(
     )
     for record in records:
         table.add_row(
-            record.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            moment(record.at),
             cell(record.key, "bold"),
             cell(record.actor),
             cell(record.previous_owner),
             f"{'none' if record.previous_fence is None else record.previous_fence} → {record.fence}",
             cell(record.reason),
         )
-    out().print(table)
+    put_table(table)

@@ -52,7 +52,7 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.CONFIG: "the store was reached and can never work like this: password, rights, schema, missing driver",
         Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",
         Exit.NOT_FOUND: "the command was not found; the lock was not taken",
-        Exit.SIGNALLED: "128 + n: the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
+        Exit.SIGNALLED: "the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
     }
 )
 

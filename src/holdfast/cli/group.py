@@ -13,12 +13,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.cli import child, guardian
 
 _PR_SET_CHILD_SUBREAPER = 36
+_DESTROY_LIMIT_S, _DESTROY_LOOK_S = 10.0, 0.01
 
 
 class Guardian:
@@ -120,6 +122,14 @@ class Group:
         """The lease is good for so long from now; if nothing newer is said, the guardian ends the group then."""
         if self._guardian is not None:
             self._guardian.allow(seconds)
+
+    def destroy(self) -> None:
+        """Kill the group, and return when it is gone; or when it cannot be, and then nobody can do more."""
+        limit = time.monotonic() + _DESTROY_LIMIT_S
+        while not self.gone() and time.monotonic() < limit:
+            self.signal(signal.SIGKILL)
+            self.reap()
+            time.sleep(_DESTROY_LOOK_S)
 
     def dismiss(self) -> None:
         """The group is gone: the guardian has nothing left to guard."""

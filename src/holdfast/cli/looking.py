@@ -10,7 +10,7 @@ from rich.table import Table
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json, Name, Url, connect
-from holdfast.cli.screen import cell, fence, out, plain_table, put_json, seconds, since
+from holdfast.cli.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
 from holdfast.inspection import Inspection
 
 
@@ -36,10 +36,9 @@ def locks(
     if not found:
         out().print(f"no lock is held whose name begins with {prefix}" if prefix else "no lock is held")
         return
-    console = out()
-    console.print(table(found))
+    put_table(table(found))
     if len(found) == limit:
-        console.print(f"(the first {limit}; --limit shows more)", style="dim")
+        out().print(f"(the first {limit}; --limit shows more)", style="dim")
 
 
 def table(found: Sequence[Inspection]) -> Table:

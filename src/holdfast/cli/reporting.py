@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
-from holdfast.cli.screen import say
+from holdfast.cli.screen import put_line, say
 from holdfast.core.history import Kind, Record
+
+AGAIN_S = 60.0
 
 _NOTED = {
     Kind.UNCONFIRMED: "a renewal was not confirmed; trying again",
@@ -27,13 +30,13 @@ class Reporter:
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
         self._waiting = False
+        self._said: dict[Kind, float] = {}
         self.refused = False  # the store said at the release that the lock was not ours any more
 
     def __call__(self, event: str, text: str, *, quiet: bool = False, **fields: Any) -> None:
         """Something happened; `quiet` things are for programs only."""
         if self._json:
-            line = json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False)
-            print(line, file=sys.stderr, flush=True)
+            put_line(json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False))
         elif not quiet:
             say(text)
 
@@ -53,4 +56,13 @@ class Reporter:
             self.refused = True
         elif record.kind in _NOTED:
             why = f" ({record.detail})" if record.detail else ""
-            self(str(record.kind), _NOTED[record.kind] + why, key=record.key, fence=record.fence)
+            text = _NOTED[record.kind] + why
+            self(str(record.kind), text, quiet=self._said_lately(record.kind), key=record.key, fence=record.fence)
+
+    def _said_lately(self, kind: Kind) -> bool:
+        """In an outage every retry is unconfirmed; a person needs to read that once, and now and then again."""
+        now = time.monotonic()
+        lately = now - self._said.get(kind, -AGAIN_S) < AGAIN_S
+        if not lately:
+            self._said[kind] = now
+        return lately

@@ -33,11 +33,15 @@ EPILOG = "\n\n".join(
         "[dim]$[/dim] holdfast run report --on-busy skip --ttl 60 --at-least 60 -- make report",
         "[dim]$[/dim] holdfast run deploy --timeout 300 -- sh -c 'deploy --fence \"$HOLDFAST_FENCE\"'",
         "[bold]Environment of the command[/bold]",
-        "HOLDFAST_KEY, HOLDFAST_OWNER, HOLDFAST_FENCE (empty when the store failed and the policy lets it run), "
-        "HOLDFAST_DEADLINE (seconds since 1970 until which the lease is good if it is never renewed).",
+        (
+            "HOLDFAST_KEY, HOLDFAST_OWNER, HOLDFAST_FENCE (empty when the store failed and the policy lets it run), "
+            "HOLDFAST_DEADLINE (seconds since 1970 until which the lease is good if it is never renewed)."
+        ),
         "[bold]Exit codes[/bold]",
-        "The command's own; 128 + n if signal n ended it; 75 busy; 76 lease lost; 69 store unavailable; 77 denied by "
-        "the policy; 78 store misconfigured; 64 usage; 126 and 127 the command cannot be executed or found.",
+        (
+            "The command's own; 128 + n if signal n ended it; 75 busy; 76 lease lost; 69 store unavailable; 77 denied "
+            "by the policy; 78 store misconfigured; 64 usage; 126 and 127 the command cannot be executed or found."
+        ),
     )
 )
 
@@ -122,7 +126,7 @@ def run(
             lease = _acquire(lock, timeout, on_busy)
             if lease is None:
                 return _busy(locks, name, on_busy, report)
-            code = _under(lease, command, grace_s, signals, report)
+            code, had_terminal = _under(lease, command, grace_s, signals, report)
     except Interrupted as interrupted:
         report("interrupted", f"{interrupted}; the command was not run")
         return Exit.SIGNALLED + interrupted.number
@@ -131,11 +135,21 @@ def run(
             raise
         report("failed", str(error), code=int(exit_for(error)))
         return exit_for(error)
-    if code == Exit.SIGNALLED + signal.SIGINT and signal.SIGINT in signals.seen:
-        # A script that runs us learns that Ctrl-C ended us, and not just some code, and so it ends as well.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    if code == Exit.SIGNALLED + signal.SIGINT and (had_terminal or signal.SIGINT in signals.seen):
+        _die_of_ctrl_c(whole_group=had_terminal)
     return code
+
+
+def _die_of_ctrl_c(*, whole_group: bool) -> None:
+    """Die of it ourselves, so that a script that runs us learns more than some code, and ends as well.
+
+    When the command had the terminal, Ctrl-C went to it alone; then we tell the script what the terminal did not.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if whole_group:
+        os.killpg(os.getpgrp(), signal.SIGINT)
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _acquire(
@@ -161,8 +175,10 @@ def _busy(locks: Locks, name: str, on_busy: OnBusy, report: Reporter) -> int:
     return Exit.BUSY
 
 
-def _under(lease: Lease | DegradedLease, command: list[str], grace_s: float, signals: Signals, report: Reporter) -> int:
-    """Run the command under the lease and give the lease back."""
+def _under(
+    lease: Lease | DegradedLease, command: list[str], grace_s: float, signals: Signals, report: Reporter
+) -> tuple[int, bool]:
+    """Run the command under the lease and give the lease back. The exit code, and whether it had the terminal."""
     try:
         signals.pass_on()
         signals.take_over_stopping()
@@ -180,13 +196,14 @@ def _under(lease: Lease | DegradedLease, command: list[str], grace_s: float, sig
             report(
                 "degraded", f"the store failed and the policy lets {lease.key} run WITHOUT it: others may run it too"
             )
-        code = Supervisor(lease, grace_s, signals, report).run(command, _environment(lease))
+        supervisor = Supervisor(lease, grace_s, signals, report)
+        code = supervisor.run(command, _environment(lease))
     finally:
         lease.release()
     if report.refused and code != Exit.LOST:
         report("lost", f"lease lost (stolen): {lease.key} was not ours any more when the command ended", key=lease.key)
-        return Exit.LOST
-    return code
+        return Exit.LOST, False
+    return code, supervisor.had_terminal
 
 
 def _environment(lease: Lease | DegradedLease) -> dict[str, str]:

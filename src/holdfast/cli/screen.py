@@ -6,10 +6,12 @@ they are and never read as markup, and control characters in them are made visib
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -19,12 +21,22 @@ from rich.text import Text
 from holdfast.inspection import Inspection
 
 PLAIN_WIDTH = 160  # for pipes and files, where nobody can say how wide the reader is
+WIDE = 10_000
 
 
 def out() -> Console:
     """Standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=_width())
+
+
+def put_table(table: Table) -> None:
+    """A table on stdout, one line per row however long it is: rows can be searched, and a terminal wraps by itself."""
+    console = Console(highlight=False, markup=False, emoji=False, width=WIDE)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def _width() -> int:
@@ -34,7 +46,13 @@ def _width() -> int:
 
 def say(text: str) -> None:
     """One line on stderr, with our name in front."""
-    print(f"holdfast: {printable(text)}", file=sys.stderr, flush=True)
+    put_line(f"holdfast: {printable(text)}")
+
+
+def put_line(line: str) -> None:
+    """A line on stderr, if anybody reads it. That nobody does must not disturb what we are doing."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def put_json(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
@@ -70,7 +88,14 @@ def seconds(value: float | None) -> str:
 
 def since(look: Inspection) -> str:
     """When the lock was taken, in the local time of whoever reads this."""
-    return "?" if look.since is None else look.since.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return "?" if look.since is None else moment(look.since)
+
+
+def moment(at: datetime) -> str:
+    """A time of today as a time, any other with its date."""
+    local = at.astimezone()
+    today = datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def fence(look: Inspection) -> str:
@@ -79,12 +104,16 @@ def fence(look: Inspection) -> str:
 
 
 def plain_table(*columns: tuple[str, str]) -> Table:
-    """A table with thin lines; columns are pairs of heading and justification. Long names fold, numbers never do."""
+    """A table without lines; columns are pairs of heading and justification. Where there is no room, names are cut."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, justify in columns:
         right = justify == "right"
         table.add_column(
-            heading, justify="right" if right else "left", no_wrap=right, overflow="fold", min_width=len(heading)
+            heading,
+            justify="right" if right else "left",
+            no_wrap=right,  # which also means that it keeps its width, and names give way
+            overflow="ellipsis",
+            min_width=len(heading),
         )
     return table
 

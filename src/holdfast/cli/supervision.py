@@ -40,6 +40,7 @@ class Supervisor:
         self._term_until: float | None = None  # monotonic; set once the lease is lost
         self._kill_until: float | None = None
         self._lingering = False
+        self._had_terminal = False
         self._look_s = min(max(lease.ttl / 6, _LOOK_MIN_S), _LOOK_MAX_S)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -52,13 +53,22 @@ class Supervisor:
                 if self._kill_until is not None and time.monotonic() >= self._kill_until:
                     self._report("stuck", "some processes could not be ended even with KILL; they may still run")
                     break
+        except BaseException:
+            group.destroy()  # whatever went wrong here, nothing may run on without a lease
+            raise
         finally:
+            self._had_terminal = self._terminal.lent
             self._terminal.take_back(restore=group.status is None or os.WIFSIGNALED(group.status))
             self._terminal.close()
             group.dismiss()
         if not self.lost and not self._lease.held:
             self._note_loss("the command had ended by then")
         return self._verdict(group)
+
+    @property
+    def had_terminal(self) -> bool:
+        """Whether the command had the terminal at its end, and with it Ctrl-C."""
+        return self._had_terminal
 
     @property
     def lost(self) -> bool:
@@ -101,6 +111,7 @@ class Supervisor:
     def _end(self, group: Group) -> None:
         """The lease is lost: ask every process of the group to end."""
         self._note_loss("ending the command")
+        group.allow(self._grace + _KILL_LIMIT_S)  # the guardian leaves the grace period to us, if we see it through
         group.signal(signal.SIGTERM)
         group.signal(signal.SIGCONT)  # a stopped process cannot even die of TERM
 

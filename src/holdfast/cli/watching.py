@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,7 +22,8 @@ from holdfast.inspection import Inspection
 from holdfast.types import MS, NS, duration_ns
 
 _RECENT = 6
-_BAR = 20
+_BAR = 14
+_NEEDS_WIDTH = {"": 130, "FAMILY": 115, "SINCE": 95}  # columns that a narrow terminal does without
 
 
 def add_to(app: typer.Typer) -> None:
@@ -193,21 +194,22 @@ class _TableView(_View):
         self._live.update(Group(head, Text(), body, *([Text()] if self._recent else []), *self._recent), refresh=True)
 
     def _table(self) -> Table:
-        table = plain_table(
-            ("KEY", "left"), ("OWNER", "left"), ("SINCE", "right"), ("REMAINING", "right"), ("", "left"),
-            ("FENCE", "right"), ("FAMILY", "left"), ("WAITERS", "right"),
-        )  # fmt: skip
+        """As many columns as there is room for; what matters most in an incident goes last."""
+        width = self._live.console.width
+        columns: dict[str, tuple[str, Callable[[Inspection], RenderableType]]] = {
+            "KEY": ("left", lambda look: cell(look.key, "bold")),
+            "OWNER": ("left", lambda look: cell(look.owner or "?")),
+            "SINCE": ("right", since),
+            "REMAINING": ("right", lambda look: seconds(look.remaining)),
+            "": ("left", self._bar),
+            "FENCE": ("right", fence),
+            "FAMILY": ("left", lambda look: cell(look.family or "?")),
+            "WAITERS": ("right", lambda look: cell(str(look.waiters), "yellow" if look.waiters else "dim")),
+        }
+        shown = {heading: columns[heading] for heading in columns if width >= _NEEDS_WIDTH.get(heading, 0)}
+        table = plain_table(*((heading, justify) for heading, (justify, _) in shown.items()))
         for look in self._locks:
-            table.add_row(
-                cell(look.key, "bold"),
-                cell(look.owner or "?"),
-                since(look),
-                seconds(look.remaining),
-                self._bar(look),
-                fence(look),
-                cell(look.family or "?"),
-                cell(str(look.waiters), "yellow" if look.waiters else "dim"),
-            )
+            table.add_row(*(show(look) for _, show in shown.values()))
         return table
 
     def _bar(self, look: Inspection) -> ProgressBar:

@@ -121,12 +121,11 @@ def _rising_in_real_time(records: list[Record]) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _Key:
-    """What the sweep of C4 and C8 knows about one key."""
+    """What the sweep of C4 knows about one key."""
 
     top: Record | None = None  # the grant with the highest fence
     given_ns: dict[int, int] = field(default_factory=dict)  # fence -> when it was given
     broken_ns: int = -1  # when exclusion was last broken by force
-    live: int | None = None  # the fence that the store must consider the owner's; 0: nobody's; None: not known
 
 
 def _exclusive(records: list[Record]) -> Iterator[Violation]:
@@ -214,7 +213,8 @@ def _live(records: list[Record]) -> Iterator[Violation]:
     healed = next((record for record in reversed(records) if record.kind is Kind.HEALED), None)
     if healed is None or healed.until_ns is None:
         return
-    keys = {record.key for record in records if record.kind is Kind.HANDED or record.kind in _GRANTS}
+    given = (record for record in records if record.kind is Kind.HANDED or record.kind in _GRANTS)
+    keys = {record.key for record in given if record.at_ns < healed.at_ns}
     had = {
         record.key for record in records if record.kind in _GRANTS and healed.at_ns <= record.at_ns <= healed.until_ns
     }

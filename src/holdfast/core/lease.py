@@ -105,6 +105,20 @@ def renewed(standing: Standing, sent: Instant) -> Standing:
     return Standing(State.HELD, None, standing.granted, confirmed, standing.progressed, 0, 0)
 
 
+def renewed_in_time(
+    standing: Standing, timing: Timing, sent: Instant, now: Instant, tail_ns: int = 0
+) -> Standing | None:
+    """The same as judging it first, for a lease that only time can end; None when it needs to be judged."""
+    if (
+        standing.state is not State.HELD
+        or timing.next_look_ns == 0
+        or elapsed_ns(standing.confirmed, now) >= timing.loss_age_ns(tail_ns)
+        or sent.mono <= standing.confirmed.mono
+    ):
+        return None
+    return tuple.__new__(Standing, (State.HELD, None, standing.granted, sent, standing.progressed, 0, 0))
+
+
 def unknown(standing: Standing, timing: Timing, now: Instant) -> Standing:
     """A renewal brought no answer. Counts once per period; at the failure budget the lease is abandoned."""
     if not standing.live:

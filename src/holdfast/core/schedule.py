@@ -7,7 +7,7 @@ batched request) and never late. Adding and withdrawing cost one dictionary oper
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from holdfast.types import MS
@@ -42,15 +42,16 @@ class Calendar(Generic[T]):
         """Enter an item, or move it. True when it is now the first to come due."""
         self.drop(item)
         slot = due_ns // self._slot_ns
-        entries = self._slots.get(slot)
-        if entries is None:
-            entries = self._slots[slot] = {}
-            if slot not in self._heaped:
-                self._heaped.add(slot)
-                heapq.heappush(self._heap, slot)
+        entries = self._slot(slot)
         entries[item] = None
         self._places[item] = slot
         return self._heap[0] == slot and len(entries) == 1
+
+    def put_all(self, items: Sequence[T], due_ns: int) -> None:
+        """Enter many items that are due together and are not entered yet."""
+        slot = due_ns // self._slot_ns
+        self._slot(slot).update(dict.fromkeys(items))
+        self._places.update(dict.fromkeys(items, slot))
 
     def drop(self, item: T) -> bool:
         """Withdraw an item. False when it was not there."""
@@ -82,3 +83,12 @@ class Calendar(Generic[T]):
                 self.drop(item)
             result += taken
         return result
+
+    def _slot(self, slot: int) -> dict[T, None]:
+        entries = self._slots.get(slot)
+        if entries is None:
+            entries = self._slots[slot] = {}
+            if slot not in self._heaped:
+                self._heaped.add(slot)
+                heapq.heappush(self._heap, slot)
+        return entries

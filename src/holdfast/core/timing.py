@@ -14,7 +14,9 @@ or last renewed the lease was sent. Settings that cannot be safe are refused whe
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, Duration, duration_ns
@@ -59,7 +61,8 @@ class Timing:
     # What every acquisition and every use of a lease asks for is worked out once:
     usual_guard_ns: int  # the guard while the store answers quickly,
     usual_loss_ns: int  # the loss age that follows from it,
-    first_look_ns: int  # and the age at which a new lease first needs to be looked at
+    first_look_ns: int  # the age at which a new lease first needs to be looked at,
+    next_look_ns: int  # and how long after a renewal one that is going well does; 0: whenever something may end it
 
     def valid_ns(self) -> int:
         """Age at which the store may already have given the key away."""
@@ -92,7 +95,18 @@ def _loss_age_ns(ttl_ns: int, auto_renew: bool, deadline_ns: int | None, tail_ns
     return limit if deadline_ns is None else min(limit, deadline_ns)
 
 
-def settle(
+def settle(**settings: Any) -> Timing:
+    """Turn the public settings into a `Timing`, or refuse them with the arithmetic that shows why.
+
+    Equal settings give the same object: there are many locks and few kinds of them.
+    """
+    try:
+        return _known(**settings)
+    except TypeError:  # something that cannot even be looked up; the checks say what is wrong with it
+        return _settle(**settings)
+
+
+def _settle(
     *,
     ttl: Duration = DEFAULT_TTL,
     auto_renew: bool = True,
@@ -105,7 +119,6 @@ def settle(
     at_least: Duration = 0,
     takeover_slo: Duration | None = None,
 ) -> Timing:
-    """Turn the public settings into a `Timing`, or refuse them with the arithmetic that shows why."""
     ttl_ns = duration_ns("ttl", ttl, low_ns=TTL_MIN_NS, high_ns=TTL_MAX_NS)
     every_ns = ttl_ns // 3 if renew_every is None else duration_ns("renew_every", renew_every, low_ns=MS)
     if type(failures) is not int or not 1 <= failures <= 100:
@@ -125,10 +138,14 @@ def settle(
         usual_guard_ns=guard_ns(ttl_ns),
         usual_loss_ns=_loss_age_ns(ttl_ns, auto_renew, deadline_ns, 0),
         first_look_ns=0,
+        next_look_ns=0,
     )
-    timing = replace(timing, first_look_ns=_first_look_ns(timing))
+    timing = replace(timing, first_look_ns=_first_look_ns(timing), next_look_ns=_next_look_ns(timing))
     _check_relations(timing, takeover_slo)
     return timing
+
+
+_known = functools.lru_cache(maxsize=1024, typed=True)(_settle)
 
 
 def _needed_ns(renew_every_ns: int) -> int:
@@ -141,6 +158,12 @@ def _first_look_ns(timing: Timing) -> int:
     if timing.warn_before_ns is not None:
         looks.append(timing.warn_age_ns())
     return min(look for look in looks if look is not None)
+
+
+def _next_look_ns(timing: Timing) -> int:
+    """Until it is time to warn: a lease that is renewed in time never gets there."""
+    ends_otherwise = timing.max_hold_ns is not None or timing.stall_after_ns is not None
+    return 0 if ends_otherwise or not timing.auto_renew else timing.warn_age_ns()
 
 
 def _check_relations(timing: Timing, takeover_slo: Duration | None) -> None:

@@ -52,6 +52,9 @@ class Possession(NamedTuple):
     place: Place | None
     error: BackendError | None = None
 
+    def __repr__(self) -> str:
+        return f"Possession({self.grant!r})"
+
 
 def noun(family: str) -> str:
     """What people call a lock of this family: `workflow.run` is a run lock, the default family just a lock."""
@@ -110,13 +113,19 @@ async def try_once(
 
 
 async def undo(ports: Ports, wish: Wish, token: str) -> None:
-    """Give back a grant that may or may not exist. What cannot be confirmed is left to the reaper."""
+    """Give back a grant that may or may not exist.
+
+    Only a confirmed release settles it. "Not there" does not: the request may still be on its way, on a connection
+    that was given up, and arrive after this. So anything else is left to the reaper, which asks a few times more.
+    """
     try:
-        await ports.store.release(wish.key, token, None, 0, ports.request_timeout_ns)
+        settled = await ports.store.release(wish.key, token, None, 0, ports.request_timeout_ns)
     except BackendError:
+        settled = False
+    if settled:
+        note(ports, wish, Kind.COMPENSATED)
+    else:
         ports.reaper.reap(wish.key, token, wish.timing.ttl_ns)
-        return
-    note(ports, wish, Kind.COMPENSATED)
 
 
 def ticket_lease_ns(wish: Wish) -> int:
@@ -141,24 +150,31 @@ async def attempt(
     """Ask once and wait only for the answer. The caller owns `place` and leaves it unless it possesses."""
     if not await place.enter(0):
         return Busy(wish.key, "another holder in this process", None)
-    token = ports.entropy.token()
+    contest = _Contest(ports.entropy.token(), None)
     try:
-        answer, sent = await try_once(ports, health, wish, token)
+        contest.asked = True
+        answer, sent = await try_once(ports, health, wish, contest.token)
+        if isinstance(answer, Grant):
+            return Possession(contest.token, answer, sent, place)
+        contest.asked = False
+        note(ports, wish, Kind.BUSY, detail=answer.owner or "")
+        return answer  # noqa: TRY300 - until it is returned it can be interrupted
     except BackendError as error:
-        return _without_store(ports, wish, on_error(wish.risk), token, place, error)
-    if isinstance(answer, Grant):
-        return Possession(token, answer, sent, place)
-    note(ports, wish, Kind.BUSY, detail=answer.owner or "")
-    return answer
+        return _without_store(ports, wish, on_error(wish.risk), place, error)
+    except BaseException:
+        if contest.asked:
+            await ports.runtime.finish(_withdraw(ports, wish, contest), CLEANUP_NS)
+        raise
 
 
-def _without_store(
-    ports: Ports, wish: Wish, mode: OnError, token: str, place: Place, error: BackendError
-) -> Possession:
-    """The store failed and nobody is waiting: run without it if the policy says so, else raise."""
+def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error: BackendError) -> Possession:
+    """The store failed and nobody is waiting: run without it if the policy says so, else raise.
+
+    A degraded possession has a token of its own: a late clean-up of the failed attempt must not undo its promotion.
+    """
     if mode is OnError.FAIL_OPEN and not isinstance(error, Misconfigured):
         note(ports, wish, Kind.FELL_BACK, detail=str(error), ok=False)
-        return Possession(token, None, ports.clock.now(), place, error)
+        return Possession(ports.entropy.token(), None, ports.clock.now(), place, error)
     if wish.risk is None or isinstance(error, Misconfigured):
         raise error
     note(ports, wish, Kind.DENIED, detail=str(error), ok=False)
@@ -181,23 +197,26 @@ async def acquire(
         possession = await _contend(ports, health, wish, on_error, patience, place, contest)
         if contest.watch is not None:
             await contest.watch.close()
+        return possession  # noqa: TRY300 - until it is returned it can be interrupted
     except BaseException:
-        if contest.watch is not None or contest.ticket is not None:
+        if contest.asked or contest.watch is not None or contest.ticket is not None:
             await ports.runtime.finish(_withdraw(ports, wish, contest), CLEANUP_NS)
         raise
-    return possession
 
 
 class _Contest:
-    """What one waiter has left at the store, and must not leave behind."""
+    """What one waiter has left at the store, and must not leave behind.
 
-    __slots__ = ("granted", "ticket", "token", "watch")
+    `asked` is set while the store may know the token and the asker does not know its answer.
+    """
+
+    __slots__ = ("asked", "ticket", "token", "watch")
 
     def __init__(self, token: str, ticket: str | None) -> None:
         self.token = token
         self.ticket = ticket
         self.watch: Watch | None = None
-        self.granted = False
+        self.asked = False
 
 
 async def _contend(
@@ -216,16 +235,20 @@ async def _contend(
         limit = None if left is None else max(left, LEAST_REQUEST_NS)
         answer: Grant | Busy | BackendError
         try:
+            contest.asked = True
             answer, sent = await try_once(ports, health, wish, contest.token, contest.ticket, limit)
         except BackendError as error:
+            contest.asked = False  # what was unknown about it has been undone
             mode = on_error(wish.risk)
             if mode is not OnError.WAIT or isinstance(error, Misconfigured):
-                return _without_store(ports, wish, mode, contest.token, place, error)
+                return _without_store(ports, wish, mode, place, error)
             answer = error
+            # A clean-up of the old token may still be on its way, and would give back what is asked for under it next.
+            contest.token = ports.entropy.token()
         else:
             if isinstance(answer, Grant):
-                contest.granted = True
                 return Possession(contest.token, answer, sent, place)
+            contest.asked = False
             note(ports, wish, Kind.BUSY, detail=answer.owner or "")
         left = None if left is None else patience.left_ns(ports.clock.now())
         if left is not None and left <= 0:
@@ -246,9 +269,9 @@ async def _withdraw(ports: Ports, wish: Wish, contest: _Contest) -> None:
     """A waiter gives up, whatever it had got to: an ear, a place in the queue, or even the grant itself."""
     if contest.watch is not None:
         await contest.watch.close()
-    if contest.granted:
+    if contest.asked:
         await undo(ports, wish, contest.token)
-    elif contest.ticket is not None:
+    if contest.ticket is not None:
         await _leave(ports, wish, contest.ticket)
 
 

@@ -43,18 +43,19 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
         return True
     health.answered()
     if not isinstance(answer, Grant):
-        return False
+        # What we hold here nobody else in this process can hold at the store: it is what a failed attempt of our own
+        # left behind, and it is being given back.
+        return answer.owner == wish.owner
     note(ports, wish, Kind.PROMOTED, fence=answer.fence)
     return answer, sent
 
 
 async def reap(ports: Ports, key: str, token: str) -> bool:
-    """Try once to give back a grant that may exist. True when that is settled."""
+    """Try once to give back a grant that may exist. True when it did exist and is given back."""
     try:
-        await ports.store.release(key, token, None, 0, ports.request_timeout_ns)
+        return await ports.store.release(key, token, None, 0, ports.request_timeout_ns)
     except BackendError:
         return False
-    return True
 
 
 async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: int) -> bool:

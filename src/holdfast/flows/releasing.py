@@ -10,7 +10,7 @@ from enum import Enum
 
 from holdfast.core.history import Kind
 from holdfast.errors import BackendError
-from holdfast.flows.acquiring import CLEANUP_NS, Wish, note
+from holdfast.flows.acquiring import Wish, note
 from holdfast.ports import Ports
 from holdfast.types import Grant, Instant, elapsed_ns
 
@@ -24,20 +24,18 @@ class Released(Enum):
 
 
 async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant) -> Released:
-    """Give the lease back. `since` is when it was granted, for locks that are kept a minimum time."""
-    keep_ns = wish.timing.at_least_ns
-    if keep_ns:
-        keep_ns = max(0, keep_ns - elapsed_ns(since, ports.clock.now()))
+    """Give the lease back. `since` is when it was granted, for locks that are kept a minimum time.
+
+    If this is interrupted, whether it happened is unknown: the caller then has `again` finished.
+    """
     try:
-        ours = await ports.store.release(grant.key, grant.token, grant.claim, keep_ns, ports.request_timeout_ns)
+        ours = await ports.store.release(
+            grant.key, grant.token, grant.claim, _keep_ns(ports, wish, since), ports.request_timeout_ns
+        )
     except BackendError as error:
         note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
-        ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)
+        _leave_to_the_reaper(ports, wish, grant)
         return Released.UNKNOWN
-    except BaseException:
-        # Cancelled or interrupted in mid-release: whether it happened is unknown, and asking again is harmless.
-        await ports.runtime.finish(_again(ports, wish, grant, keep_ns), CLEANUP_NS)
-        raise
     if not ours:
         note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False)
         return Released.NOT_OWNED
@@ -45,11 +43,26 @@ async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant) -> Rel
     return Released.YES
 
 
-async def _again(ports: Ports, wish: Wish, grant: Grant, keep_ns: int) -> None:
+async def again(ports: Ports, wish: Wish, grant: Grant, since: Instant) -> None:
+    """Give it back after a release that was cancelled or interrupted. Asking a second time is harmless."""
     try:
-        await ports.store.release(grant.key, grant.token, grant.claim, keep_ns, ports.request_timeout_ns)
+        await ports.store.release(
+            grant.key, grant.token, grant.claim, _keep_ns(ports, wish, since), ports.request_timeout_ns
+        )
     except BackendError as error:
         note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
-        ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)
+        _leave_to_the_reaper(ports, wish, grant)
     else:
         note(ports, wish, Kind.RELEASED, fence=grant.fence)
+
+
+def _keep_ns(ports: Ports, wish: Wish, since: Instant) -> int:
+    """How long the key is still to be kept after its release."""
+    keep_ns = wish.timing.at_least_ns
+    return max(0, keep_ns - elapsed_ns(since, ports.clock.now())) if keep_ns else 0
+
+
+def _leave_to_the_reaper(ports: Ports, wish: Wish, grant: Grant) -> None:
+    """Have the key given back later. One that is to be kept a while is left to expire: that is never too soon."""
+    if not wish.timing.at_least_ns:
+        ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)

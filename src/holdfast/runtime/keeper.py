@@ -8,26 +8,32 @@ renewal is it entered with the keeper, because most leases are given back long b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
+from holdfast.core.schedule import SLOT_NS
 from holdfast.flows import keeping
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Ports
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import MS, NS, Instant
 
-REAP_EVERY_NS = 500 * MS
+REAP_FIRST_NS = 100 * MS  # then twice as long each time: what was on its way arrives soon, if at all
+CLOCKS_PARTED_NS = 16 * MS  # clocks are read one after the other, and a busy host may take a moment in between
 
 
 class Orphan(NamedTuple):
-    """A grant that may exist though nobody holds it."""
+    """A grant that may exist though nobody holds it, and when it must have expired by itself."""
 
     key: str
     token: str
     until_ns: int
+    pause_ns: int
+
+    def __repr__(self) -> str:
+        return f"Orphan(key={self.key!r})"
 
 
 Due: TypeAlias = Tenure | Orphan
@@ -38,6 +44,9 @@ class Ticks(Protocol):
 
     def put(self, item: Any, due_ns: int) -> None:
         """Enter an item, or move it."""
+
+    def put_all(self, items: Sequence[Any], due_ns: int) -> None:
+        """Enter many items that have just come out, due together."""
 
     def drop(self, item: Any) -> None:
         """Withdraw an item."""
@@ -73,6 +82,7 @@ class Keeper:
         self._on_warning = on_warning
         self._renewals = make_ticks("holdfast-keeper", self._renew_due)
         self._alarms = make_ticks("holdfast-alarm", self._ring_due)
+        self._offsets = (0, 0)
         self.renewed = 0
         self.requests = 0
 
@@ -94,8 +104,8 @@ class Keeper:
     def reap(self, key: str, token: str, ttl_ns: int) -> None:
         """Keep trying to give back a grant that may exist, until it must have expired by itself."""
         now = self._ports.clock.now().mono
-        orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns)
-        self._renewals.put(orphan, now + REAP_EVERY_NS // 4)
+        orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns, REAP_FIRST_NS)
+        self._renewals.put(orphan, now + REAP_FIRST_NS)
 
     def tenures(self) -> list[Tenure]:
         """Everything that is looked after."""
@@ -127,23 +137,40 @@ class Keeper:
         loss = tenure.loss_in_ns(now)
         warn = tenure.warn_in_ns(now)
         if loss is not None:
-            self._alarms.put(tenure, now.mono + (loss if warn is None else max(0, min(loss, warn))))
+            self._ring_at(tenure, now.mono + (loss if warn is None else max(0, min(loss, warn))))
+
+    def _ring_at(self, tenure: Tenure, due_ns: int) -> None:
+        """A calendar rounds down, and a lease that is looked at a moment too early would be looked at over and over."""
+        self._alarms.put(tenure, due_ns + SLOT_NS - 1)
 
     async def _ring_due(self, due: list[Tenure]) -> None:
+        now = self._ports.clock.now()
+        # Between two rings most leases were renewed as usual. One look at the monotonic clock is enough for those,
+        # unless the clocks have parted since the last ring: then the host was suspended or stepped, and each is judged.
+        offsets = (now.boot - now.mono) // CLOCKS_PARTED_NS, (now.wall - now.mono) // CLOCKS_PARTED_NS
+        parted, self._offsets = offsets != self._offsets, offsets
         for tenure in due:
-            standing = tenure.standing()  # judging it is what declares the loss
-            if not standing.live:
-                self._renewals.drop(tenure)
-                continue
-            now = self._ports.clock.now()
-            if tenure.timing.auto_renew and not tenure.entered and not tenure.forsaken:
-                self._enter(tenure, now)
-                continue
-            warn = tenure.warn_in_ns(now)
-            if warn is not None and warn <= 0:
-                tenure.warned = True
-                self._on_warning(tenure)
-            self._set_alarm(tenure, now)
+            standing, look_ns = tenure.recorded, tenure.timing.next_look_ns
+            next_look = standing.confirmed.mono + look_ns
+            if look_ns and next_look > now.mono and standing.state is State.HELD and tenure.entered and not parted:
+                self._ring_at(tenure, next_look)
+            else:
+                self._ring(tenure)
+
+    def _ring(self, tenure: Tenure) -> None:
+        standing = tenure.standing()  # judging it is what declares the loss
+        if not standing.live:
+            self._renewals.drop(tenure)
+            return
+        now = self._ports.clock.now()
+        if tenure.timing.auto_renew and not tenure.entered and not tenure.forsaken:
+            self._enter(tenure, now)
+            return
+        warn = tenure.warn_in_ns(now)
+        if warn is not None and warn <= 0:
+            tenure.warned = True
+            self._on_warning(tenure)
+        self._set_alarm(tenure, now)
 
     async def _renew_due(self, due: list[Due]) -> None:
         batch: list[Tenure] = []
@@ -154,29 +181,35 @@ class Keeper:
                 continue
             elif item.degraded:
                 await self._promote(item)
-            elif item.standing().live:
+            elif item.recorded.live:
                 batch.append(item)
         if batch:
             await self._renew(batch)
 
     async def _renew(self, batch: list[Tenure]) -> None:
         now = self._ports.clock.now()
-        # Leases of one description that are due together have nearly the same time left, so one of them speaks for all;
-        # doubtful ones are each on a schedule of their own.
+        # Leases with the same loss age that are due together have nearly the same time left, so one of them speaks for
+        # all of them; doubtful ones are each on a schedule of their own.
         speakers = {
-            id(tenure.timing) if tenure.recorded.state is State.HELD else id(tenure): tenure for tenure in batch
+            tenure.timing.usual_loss_ns if tenure.recorded.state is State.HELD else -id(tenure): tenure
+            for tenure in batch
         }
         timeout = min(tenure.renew_timeout_ns(now) for tenure in speakers.values())
         latency = await keeping.renew(self._ports, self._health, batch, timeout)
         self._tail.observe(latency)
         self.requests += 1
-        now = self._ports.clock.now()
+        renewed: dict[int, list[Tenure]] = {}
         for tenure in batch:
             standing = tenure.recorded
-            if standing.live:
-                self.renewed += standing.state is State.HELD
-                draw = 0 if standing.state is State.HELD else self._ports.entropy.below(65536)
-                self._renewals.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
+            if standing.state is State.HELD:
+                renewed.setdefault(standing.confirmed.mono + tenure.timing.renew_every_ns, []).append(tenure)
+            elif standing.live:
+                now = self._ports.clock.now()
+                due = now.mono + tenure.renewal_in_ns(now, self._ports.entropy.below(65536))
+                self._renewals.put(tenure, due)
+        for due, tenures in renewed.items():
+            self.renewed += len(tenures)
+            self._renewals.put_all(tenures, due)
 
     async def _promote(self, tenure: Tenure) -> None:
         if not tenure.standing().live:
@@ -198,6 +231,6 @@ class Keeper:
 
     async def _reap(self, orphan: Orphan) -> None:
         settled = await keeping.reap(self._ports, orphan.key, orphan.token)
-        now = self._ports.clock.now().mono
+        now, pause = self._ports.clock.now().mono, 2 * orphan.pause_ns
         if not settled and now < orphan.until_ns:
-            self._renewals.put(orphan, now + REAP_EVERY_NS)
+            self._renewals.put(orphan._replace(pause_ns=pause), now + pause)

@@ -120,6 +120,13 @@ class LoopRuntime:
         """The local mutexes."""
         return self._gate
 
+    def here(self) -> bool:
+        """Whether this belongs to the loop that is running, or may still run if none is."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return not self._loop.is_closed()
+
     async def sleep(self, ns: int) -> None:
         """Let others run for a while."""
         await asyncio.sleep(ns / NS)

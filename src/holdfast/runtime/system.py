@@ -7,11 +7,15 @@ import random
 import secrets
 import socket
 import time
+import weakref
 from time import monotonic_ns, time_ns
 
 from holdfast.types import Instant, Owner, check_label
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+_ENTROPIES: weakref.WeakSet[SystemEntropy] = weakref.WeakSet()
 
 
 class SystemClock:
@@ -29,11 +33,12 @@ class SystemClock:
 class SystemEntropy:
     """Secrets from the operating system; jitter from a generator of its own that nobody else seeds."""
 
-    __slots__ = ("_random", "_randrange")
+    __slots__ = ("__weakref__", "_random", "_randrange")
 
     def __init__(self) -> None:
         self._random = random.Random(secrets.randbits(128))  # noqa: S311 - jitter, not a secret
         self._randrange = self._random.randrange
+        _ENTROPIES.add(self)
 
     def token(self) -> str:
         """128 fresh bits as hexadecimal text. Read from the system each time, so a fork cannot repeat one."""
@@ -42,6 +47,10 @@ class SystemEntropy:
     def below(self, n: int) -> int:
         """A uniform integer in [0, n)."""
         return self._randrange(n)
+
+    def forked(self) -> None:
+        """In a child process: draw differently from the parent, or a pool of workers would retry in phase."""
+        self._random.seed(secrets.randbits(128))
 
 
 def this_owner(service: str | None = None, instance: str | None = None) -> Owner:
@@ -53,3 +62,12 @@ def this_owner(service: str | None = None, instance: str | None = None) -> Owner
         pid=os.getpid(),
         instance=check_label("instance", instance or secrets.token_hex(3)),
     )
+
+
+def _after_fork() -> None:
+    for entropy in list(_ENTROPIES):
+        entropy.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

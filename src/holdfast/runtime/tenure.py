@@ -8,6 +8,7 @@ outside the mutex, by whichever thread noticed.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -21,6 +22,8 @@ from holdfast.types import Grant, Instant, Renewal
 
 Told: TypeAlias = Callable[["Tenure"], None]
 
+_process = object()  # another one in each process, so that a tenure knows at once that it came here by fork
+
 
 class Tenure:
     """A lease in somebody's hands. `grant` is None while it is degraded: held locally, unknown to the store."""
@@ -29,6 +32,7 @@ class Tenure:
         "__weakref__",
         "_clock",
         "_mutex",
+        "_process",
         "_renewal",
         "_standing",
         "_tail",
@@ -59,6 +63,7 @@ class Tenure:
         self._clock = clock
         self._tail = tail
         self._mutex = threading.Lock()
+        self._process = _process
         self._told: list[Told] = []
         self._standing = table.granted(sent)
         self.grant = grant
@@ -84,6 +89,8 @@ class Tenure:
 
     def standing(self) -> Standing:
         """The standing as it is at this moment."""
+        if self._process is not _process:
+            self.forked()
         standing = self._standing
         if not standing.live:
             return standing
@@ -122,7 +129,12 @@ class Tenure:
     def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
         """A renewal came back: renewed, refused, or nothing."""
         if answer:
-            self.warned = False
+            with self._mutex:  # the usual case, thousands of times a second: still live, and in time
+                in_time = table.renewed_in_time(self._standing, self.timing, sent, now, self._tail.value_ns)
+                if in_time is not None and self.grant is not None:
+                    self._standing = in_time
+                    self.warned = False
+                    return
             self._change(lambda standing: table.renewed(self._judge(standing, now), sent))
         elif answer is False:
             self.end(Event.REFUSED)
@@ -152,6 +164,8 @@ class Tenure:
 
     def tell(self, told: Told) -> None:
         """Be told when it ends; at once when it already has."""
+        if self._process is not _process:
+            self.forked()
         with self._mutex:
             if self._standing.live:
                 self._told.append(told)
@@ -168,6 +182,7 @@ class Tenure:
         """This is a child process: the lease is the parent's. The old mutex may have been held at the fork by a thread
         that does not exist here, so it is replaced and nobody is told; questions are answered from the standing."""  # noqa: D205, D209
         self._mutex = threading.Lock()
+        self._process = _process
         self._told = []
         self._standing = table.ended(self._standing, Event.FORKED)
 
@@ -188,3 +203,12 @@ class Tenure:
         for tell in told:
             tell(self)
         return after
+
+
+def _after_fork() -> None:
+    global _process  # noqa: PLW0603 - it is the process's own
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

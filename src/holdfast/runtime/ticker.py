@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.core.schedule import Calendar
@@ -60,6 +60,17 @@ class Ticker(Generic[T]):
                 self._start()
             elif due_ns < self._asleep_until_ns:
                 self._lead_ns = min(self._lead_ns, max(MS, due_ns - self._clock.now().mono))
+                self._wake.notify()
+
+    def put_all(self, items: Sequence[T], due_ns: int) -> None:
+        """Enter many items that have just come out, due together. Some may have been withdrawn for good meanwhile."""
+        with self._wake:
+            if self._stopping:
+                return
+            self._calendar.put_all(items, due_ns)
+            if self._thread is None:
+                self._start()
+            elif due_ns < self._asleep_until_ns:
                 self._wake.notify()
 
     def drop(self, item: T) -> None:

@@ -6,15 +6,20 @@ No record contains a token, and so nothing written here does.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.core.history import Kind, Record
 from holdfast.flows.acquiring import noun
 from holdfast.ports import Observer
+from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")
+
+LINES_MAX = 50  # of one kind and family
+WINDOW_NS = 10 * NS
 
 
 class Witness:
@@ -23,6 +28,7 @@ class Witness:
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = list(observers)
         self._broken: set[int] = set()
+        self._windows: dict[tuple[Kind, str], _Window] = {}
         self.counts: Counter[tuple[Kind, str]] = Counter()
 
     def tally(self, kind: Kind, family: str) -> bool:
@@ -33,18 +39,69 @@ class Witness:
     def note(self, record: Record) -> None:
         """Something that was counted happened like this."""
         if record.kind in _LINES:
-            _write(record)
+            self._guarded("the log", id(_log), lambda: self._write(record))
         for observer in self._observers:
-            try:
-                observer.note(record)
-            except Exception:  # noqa: BLE001 - observers are the user's, and may raise anything
-                if id(observer) not in self._broken:
-                    self._broken.add(id(observer))
-                    _log.exception("an observer failed; its further failures are not logged")
+            self._guarded("an observer", id(observer), lambda told=observer: told.note(record))  # type: ignore[misc]
 
     def total(self, kind: Kind) -> int:
         """How often something happened, over all families."""
         return sum(count for (counted, _), count in self.counts.items() if counted is kind)
+
+    def _guarded(self, who: str, identity: int, act: Callable[[], None]) -> None:
+        """A log handler or an observer that fails must not cost anybody a lease; it is mentioned once."""
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - they are the user's, and may raise anything
+            if identity not in self._broken:
+                self._broken.add(identity)
+                with contextlib.suppress(Exception):  # the log itself may be what is broken
+                    _log.exception("%s failed; its further failures are not logged", who)
+
+    def _write(self, record: Record) -> None:
+        """One line, unless there were very many of the same kind just now: an outage must not drown its own log."""
+        level, text = _LINES[record.kind]
+        if not _log.isEnabledFor(level):
+            return
+        window = self._windows.setdefault((record.kind, record.family), _Window())
+        written, left_out = window.enter(record.at_ns)
+        if left_out:
+            _log.log(level, "%d more like the following were not logged", left_out)
+        if not written:
+            return
+        reason = "abandoned" if record.reason == "unconfirmed" else record.reason
+        line = text.format(noun=noun(record.family))
+        fields = {
+            "key": record.key,
+            "family": record.family,
+            "fence": record.fence,
+            "reason": reason,
+            "error": record.detail,
+        }
+        shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))
+        _log.log(level, "%s: %s", line, shown, extra={"holdfast": fields})
+
+
+class _Window:
+    """How many lines of one kind and family were written lately. Races cost a line more or less, and nothing else."""
+
+    __slots__ = ("_began_ns", "_left_out", "_written")
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._written = 0
+        self._left_out = 0
+
+    def enter(self, now_ns: int) -> tuple[bool, int]:
+        """Whether to write one more, and how many were left out before it."""
+        if not 0 <= now_ns - self._began_ns < WINDOW_NS:
+            left_out, self._began_ns, self._written, self._left_out = self._left_out, now_ns, 0, 0
+        else:
+            left_out = 0
+        if self._written >= LINES_MAX:
+            self._left_out += 1
+            return False, 0
+        self._written += 1
+        return True, left_out
 
 
 _LINES: dict[Kind, tuple[int, str]] = {
@@ -62,20 +119,3 @@ _LINES: dict[Kind, tuple[int, str]] = {
     Kind.POLICY: (logging.WARNING, "error policy switched"),
     Kind.FORCED: (logging.WARNING, "{noun} released by force"),
 }
-
-
-def _write(record: Record) -> None:
-    level, text = _LINES[record.kind]
-    if not _log.isEnabledFor(level):
-        return
-    reason = "abandoned" if record.reason == "unconfirmed" else record.reason
-    line = text.format(noun=noun(record.family))
-    fields = {
-        "key": record.key,
-        "family": record.family,
-        "fence": record.fence,
-        "reason": reason,
-        "error": record.detail,
-    }
-    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))
-    _log.log(level, "%s: %s", line, shown, extra={"holdfast": fields})

@@ -121,7 +121,9 @@ class MemoryTable:
                 return False
             if keep_ns > 0:
                 # A late renewal or a repeated release of the same token must not touch the time the key is kept.
-                self._state.entries[key] = replace(entry, kept=True, expires_ns=now.boot + keep_ns)
+                self._state.entries[key] = replace(
+                    entry, kept=True, expires_ns=min(entry.expires_ns, now.boot + keep_ns)
+                )
                 return True
             del self._state.entries[key]
             listeners = self._ears(key)
@@ -251,7 +253,7 @@ class MemoryTable:
             family=entry.family,
             granted_wall_ns=entry.granted_wall_ns,
             remaining_ns=entry.expires_ns - now.boot,
-            fingerprint=hashlib.sha256(entry.token.encode()).hexdigest()[:8],
+            fingerprint=hashlib.sha256(entry.token.encode()).hexdigest()[:6],
             waiters=max(tickets, len(self._listeners.get(key, {}))),  # a fair waiter has a ticket and listens too
         )
 

@@ -75,7 +75,7 @@ class SqliteFile:
         pause = _PAUSE_MIN_NS
         while True:  # ends with a result, an error, or the deadline
             if self._pid != os.getpid():
-                self._recover_from_fork()
+                self.after_fork_in_child()
             with self._mutex:
                 try:
                     return self._attempt(work)
@@ -92,7 +92,7 @@ class SqliteFile:
     def close(self) -> None:
         """Close the connection. The next `run` opens another."""
         if self._pid != os.getpid():
-            self._recover_from_fork()
+            self.after_fork_in_child()
         with self._mutex:
             self._close()
 
@@ -165,18 +165,19 @@ class SqliteFile:
 
     # Fork. The hooks run around `os.fork` and everything in the standard library that is built on it.
 
-    def _before_fork(self) -> None:
+    def before_fork(self) -> None:
         """Let no thread be inside SQLite, and no connection be open, at the moment of the fork."""
         self._forking = self._mutex.acquire(timeout=_FORK_WAIT_S)
         if self._forking:
             self._close()
 
-    def _after_fork_in_parent(self) -> None:
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
         if self._forking:
             self._forking = False
             self._mutex.release()
 
-    def _recover_from_fork(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Start anew in a child. A connection is inherited only when the fork came from C code without our hooks.
 
         An idle one is closed, for while it exists SQLite believes that this process has file locks which only the
@@ -205,17 +206,17 @@ def _all_files() -> list[SqliteFile]:
 
 def _before_fork() -> None:
     for file in _all_files():
-        file._before_fork()  # noqa: SLF001 - the hooks of this module's own class
+        file.before_fork()
 
 
 def _after_fork_in_parent() -> None:
     for file in _all_files():
-        file._after_fork_in_parent()  # noqa: SLF001
+        file.after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:
     for file in _all_files():
-        file._recover_from_fork()  # noqa: SLF001
+        file.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):

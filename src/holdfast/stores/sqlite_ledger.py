@@ -132,8 +132,15 @@ class Ledger:
 
     def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
         """Compare and delete, or compare and keep. Returns whether it was ours, and whom to wake."""
-        now = self.judge.now()
-        parameters = {**self._now_parameters(now), "key": key, "token": digest(token), "place": self.judge.host.place}
+        now, host = self.judge.now(), self.judge.host
+        parameters: Parameters = {
+            "key": key,
+            "token": digest(token),
+            "clock": host.clock,
+            "place": host.place,
+            "now_ns": now.boot,
+            "wall_ns": now.wall,
+        }
         if keep_ns > 0:
             parameters |= _expiry(now, keep_ns)
             kept = self.file.run(lambda connection: connection.execute(_KEEP, parameters).fetchall(), timeout_ns)

@@ -50,6 +50,7 @@ class SimEntropy:
     """Chance and tokens from a seed. Split streams (`SimEntropy(f"{seed}/host-1")`) do not disturb each other."""
 
     def __init__(self, seed: str) -> None:
+        self.seed = seed
         self.random = random.Random(seed)  # noqa: S311 - simulated secrets must be repeatable
 
     def token(self) -> str:

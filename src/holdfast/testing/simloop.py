@@ -2,8 +2,8 @@
 
 Promises: callbacks run first come, first served; timers run by due time and, at one instant, in the order of their
 creation; when nothing is ready, time jumps to the next timer; when no timer is set either, `Deadlock` is raised instead
-of hanging. Time is integer nanoseconds inside. A timer never fires before `time()` has reached it, so a loop of the form
-"sleep for what is left" always ends, in spite of the floats of asyncio.
+of hanging. Time is integer nanoseconds inside. No timer fires before `time()` has reached it, so that a loop of the form
+"sleep for what is left" ends, in spite of the floats of asyncio.
 
 Does not promise: threads, sockets, processes, signals. The network and the file system are refused; work for an
 executor runs at once on this thread. Nothing here reads a real clock.
@@ -43,12 +43,12 @@ class Livelock(RuntimeError):
 class Domain:
     """Something whose code can be stopped as a whole: a host, or one of its threads (then its parent is the host)."""
 
-    __slots__ = ("_deferred", "_stops", "name", "parent")
+    __slots__ = ("_deferred", "name", "parent", "stops")
 
     def __init__(self, name: str, parent: Domain | None = None) -> None:
         self.name = name
         self.parent = parent
-        self._stops = 0
+        self.stops = 0
         self._deferred: deque[asyncio.Handle] = deque()
 
     def __repr__(self) -> str:
@@ -57,16 +57,16 @@ class Domain:
     @property
     def stopped(self) -> bool:
         """Whether its code does not run now."""
-        return self._stops > 0 or (self.parent is not None and self.parent.stopped)
+        return self.stops > 0 or (self.parent is not None and self.parent.stopped)
 
     def stop(self) -> None:
         """Stop its code. Stops count: as many resumes are needed."""
-        self._stops += 1
+        self.stops += 1
 
     def resume(self, loop: SimLoop) -> None:
         """Let its code run again; what became ready meanwhile runs now, in order."""
-        self._stops -= 1
-        if self._stops == 0:
+        self.stops -= 1
+        if self.stops == 0:
             loop.readmit(self._deferred)
             self._deferred = deque()
 
@@ -74,7 +74,7 @@ class Domain:
         """Keep a handle for later if the domain is stopped."""
         domain: Domain | None = self
         while domain is not None:
-            if domain._stops > 0:
+            if domain.stops > 0:
                 domain._deferred.append(handle)
                 return True
             domain = domain.parent
@@ -386,6 +386,7 @@ def end_tasks(loop: SimLoop, limit_ns: int = 3600 * NS) -> None:
     """Cancel what still runs, oldest first, until nothing does."""
     until = loop.now_ns + limit_ns
     while pending := [task for task in loop.tasks if not task.done()]:
+        loop.run_until_complete(asyncio.sleep(0))  # those who were only just started begin: nothing is left unawaited
         for task in pending:
             task.cancel()
         loop.run_until_complete(_ended(pending))

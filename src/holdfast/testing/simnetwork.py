@@ -93,8 +93,8 @@ class Network:
         self._blocked.clear()
         self.unclog()
 
-    def call(self, host: str, server: Server, what: str, act: Act) -> asyncio.Future[Any]:
-        """Send a request. The future gets the reply, or a refusal, or nothing at all."""
+    def call(self, host: str, server: Server, what: str, act: Act, *, once: bool = False) -> asyncio.Future[Any]:
+        """Send a request. The future gets the reply, or a refusal, or nothing at all. `once`: never delivered twice."""
         answer: asyncio.Future[Any] = self.loop.create_future()
         refused = False
 
@@ -116,7 +116,7 @@ class Network:
             reply(act())
 
         self._send(host, server.name, arrive, server.context, what)
-        if self.weather.repeated and self._chance.randrange(1000) < self.weather.repeated:
+        if not once and self.weather.repeated and self._chance.randrange(1000) < self.weather.repeated:
             late = self._chance.randrange(self.weather.repeat_after_ns)
             self.loop.call_after_ns(
                 late, self._send, host, server.name, arrive, server.context, f"{what} again", context=_NOWHERE

@@ -1,6 +1,6 @@
 """The store of a simulated world: the memory store's own table, on the clock of a server, behind the network.
 
-`LeaseServer` also is the witness of the truth: it records what it hands out, extends and ends, which no client can know.
+`LeaseServer` is also the witness of the truth: it records what it hands out, extends and ends; no client can know that.
 `SimStore` is `ports.Store` as one connection of one host sees it.
 """
 
@@ -104,7 +104,9 @@ class SimStore:
         self._server = server
         self._host = host
         self.sent_ns: dict[tuple[str, str], int] = {}  # (key, token) -> true time of the last confirmed request
-        self.failpoint: Callable[[str], None] = _pass
+        self.refused_ns: dict[tuple[str, str], int] = {}  # (key, token) -> when a refusal arrived
+        self.asked_ns: dict[tuple[str, int], int] = {}  # (key, fence) -> true time at which the grant was asked for
+        self.failpoint: Callable[[str], object] = _pass
         self.dead = False
 
     @property
@@ -118,6 +120,7 @@ class SimStore:
         answer: Grant | Busy = await self.call("acquire", ask.key, lambda: self._server.acquire(ask), timeout_ns)
         if isinstance(answer, Grant):
             self.sent_ns[ask.key, ask.token] = sent
+            self.asked_ns.setdefault((ask.key, answer.fence), sent)
         return answer
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
@@ -130,6 +133,8 @@ class SimStore:
         for renewal, answer in zip(asked, answers, strict=True):
             if answer:
                 self.sent_ns[renewal.key, renewal.token] = sent
+            elif answer is False:
+                self.refused_ns[renewal.key, renewal.token] = self._network.loop.now_ns
         return answers
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
@@ -185,11 +190,7 @@ class SimStore:
             raise Timeout(f"{what}: the world is over")
         self.failpoint(f"before {verb}")
         answer = self._network.call(self._host, self._server, what, act)
-        timer = self._network.loop.call_after_ns(timeout_ns, _expire, answer, what)
-        try:
-            outcome = await answer
-        finally:
-            timer.cancel()
+        outcome = await answered(self._network.loop, answer, what, timeout_ns)
         self.failpoint(f"after {verb}")
         return outcome
 
@@ -239,7 +240,10 @@ class SimEngine:
     def __init__(self, network: Network, server: LeaseServer, host: str) -> None:
         self._blocking = SimStore(network, server, host)
         self._asynchronous = SimStore(network, server, host)
+        # The keeper renews what the loop has acquired: what is known of a lease is known to both connections.
         self._asynchronous.sent_ns = self._blocking.sent_ns
+        self._asynchronous.asked_ns = self._blocking.asked_ns
+        self._asynchronous.refused_ns = self._blocking.refused_ns
 
     @property
     def capabilities(self) -> Capabilities:
@@ -258,6 +262,17 @@ class SimEngine:
 
 def _pass(_: str) -> None:
     """No failpoint."""
+
+
+async def answered(loop: SimLoop, answer: asyncio.Future[Any], what: str, timeout_ns: int) -> Any:
+    """Wait for a reply; `Timeout` when it takes too long."""
+    timer = loop.call_after_ns(timeout_ns, _expire, answer, what)
+    try:
+        return await answer
+    finally:
+        timer.cancel()
+        if answer.done() and not answer.cancelled():
+            answer.exception()  # seen: a caller that is cancelled at this very moment does not leave it unretrieved
 
 
 def _expire(answer: asyncio.Future[Any], what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from holdfast.core.schedule import Calendar
@@ -43,6 +43,12 @@ class SimTicks:
         """Enter an item, or move it."""
         if not self._stopping:
             self._calendar.put(item, due_ns)
+            self._arm()
+
+    def put_all(self, items: Sequence[Any], due_ns: int) -> None:
+        """Enter many items that are due together."""
+        if not self._stopping:
+            self._calendar.put_all(items, due_ns)
             self._arm()
 
     def drop(self, item: Any) -> None:

@@ -1,0 +1,84 @@
+"""What goes wrong in a simulated world: each seed picks which kinds of fault exist, and how likely each is.
+
+Swarm testing: a world in which everything goes wrong at once hides bugs that need a long quiet stretch, so most seeds
+have only some of the kinds, and settings at the edge of what is allowed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.testing.simclock import DRIFT_MAX_PPB
+from holdfast.testing.simnetwork import Weather
+from holdfast.types import MS, NS
+
+
+class Fault(StrEnum):
+    """One kind of trouble."""
+
+    PAUSE = "pause"  # a process stops for a while (a collection of garbage, SIGSTOP) and goes on
+    BLOCK = "block"  # its event loop is blocked; its keeper is not
+    STALL = "stall"  # its keeper is stuck; its event loop is not
+    SUSPEND = "suspend"  # a host sleeps, and its monotonic clock with it
+    CRASH = "crash"  # a process dies and another takes its place, remembering nothing
+    STEP = "step"  # somebody sets a host's wall clock
+    PARTITION = "partition"  # a host and the store do not hear each other, in one direction or both
+    CLOG = "clog"  # the network keeps everything back, and lets it go in another order
+    SERVER_PAUSE = "server_pause"  # the store stops for a while
+    SERVER_RESTART = "server_restart"  # the store restarts and remembers
+    SERVER_FORGETS = "server_forgets"  # the store restarts and has forgotten
+    SERVER_LAGS = "server_lags"  # the store fails over to a replica that is behind
+    SERVER_AILS = "server_ails"  # the store answers that it cannot serve
+    SERVER_STEP = "server_step"  # somebody sets the store's wall clock forward
+    FORCE = "force"  # an operator breaks a lock
+
+
+@dataclass(slots=True)
+class Swarm:
+    """The settings of one world."""
+
+    hosts: int = 3
+    clients: int = 2  # on each host
+    keys: int = 2
+    ttls_ns: list[int] = field(default_factory=lambda: [NS])
+    phase_ns: int = 30 * NS  # how long things go wrong
+    request_timeout_ns: int = 2 * NS
+    weather: Weather = field(default_factory=Weather)
+    faults: list[Fault] = field(default_factory=list)
+    every_ns: int = 3 * NS  # mean time between two faults
+    drift_ppb: int = 0  # how far host and store clocks may run off, each
+    failpoints: int = 0  # in thousandths: a pause exactly between a check and what depends on it
+    cancels: int = 100  # in thousandths of sessions
+
+    def longest_ttl_ns(self) -> int:
+        """The longest lease in this world."""
+        return max(self.ttls_ns)
+
+
+def draw_swarm(seed: int, phase_ns: int | None = None) -> Swarm:
+    """The settings of the world of this seed."""
+    chance = random.Random(f"{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    ttls = chance.sample([200 * MS, 500 * MS, NS, 3 * NS, 8 * NS], chance.randint(1, 2))
+    weather = Weather(
+        usual_ns=chance.choice([MS, 3 * MS, 20 * MS]),
+        slow=chance.choice([0, 0, 20, 100]),
+        slowest_ns=chance.choice([100 * MS, NS, 4 * NS]),
+        lost=chance.choice([0, 0, 10, 60]),
+        repeated=chance.choice([0, 0, 20, 100]),
+    )
+    return Swarm(
+        hosts=chance.randint(2, 3),
+        clients=chance.randint(1, 2),
+        keys=chance.randint(1, 2),
+        ttls_ns=ttls,
+        phase_ns=chance.randint(15, 30) * NS if phase_ns is None else phase_ns,
+        request_timeout_ns=chance.choice([150 * MS, 500 * MS, 2 * NS]),
+        weather=weather,
+        faults=[fault for fault in Fault if chance.random() < 0.35],
+        every_ns=chance.choice([500 * MS, NS, 4 * NS]),
+        drift_ppb=chance.choice([0, DRIFT_MAX_PPB, DRIFT_MAX_PPB]),
+        failpoints=chance.choice([0, 5, 30]),
+        cancels=chance.choice([0, 100, 300]),
+    )

@@ -1,0 +1,101 @@
+"""A simulated host: its own clocks and chance, and the real `aio.Locks` with the real keeper, over a simulated store.
+
+Three domains stand for what can stop by itself: the host as a whole, the thread of its event loop, the thread of its
+keeper. A crash stops the host for ever; what restarts is another `SimHost` that remembers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.aio.locks import Locks
+from holdfast.ports import Observer
+from holdfast.runtime.household import Household
+from holdfast.runtime.keeper import Ticks
+from holdfast.runtime.loops import LoopRuntime
+from holdfast.runtime.policies import policy_switch
+from holdfast.runtime.witness import Witness
+from holdfast.testing.simclock import SimClock, SimEntropy
+from holdfast.testing.simloop import Domain, SimLoop
+from holdfast.testing.simnetwork import Network
+from holdfast.testing.simstore import LeaseServer, SimEngine
+from holdfast.testing.simticks import SimTicks
+from holdfast.types import Owner
+
+
+class SimHost:
+    """One process on one host."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: SimLoop,
+        network: Network,
+        server: LeaseServer,
+        *,
+        clock: SimClock,
+        entropy: SimEntropy,
+        observer: Observer,
+        policy: Mapping[str, str],
+        request_timeout_ns: int,
+        on_crash: Callable[[Exception], None],
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.entropy = entropy
+        self.chance = SimEntropy(f"{entropy.seed}/programs").random  # what its programs do; not what its locks draw
+        self.crashed = False
+        self.domain = Domain(name)
+        self.loop_thread = Domain(f"{name}/loop", self.domain)
+        self.keeper_thread = Domain(f"{name}/keeper", self.domain)
+        self.context = self.loop_thread.context()
+        self.engine = SimEngine(network, server, name)
+        self._loop = loop
+        self._on_crash = on_crash
+        owner = Owner("sim", name, 1, "a")
+        witness = Witness([observer])
+        runtime = LoopRuntime(loop)
+        house = Household(
+            self.engine.blocking,
+            clock=clock,
+            entropy=entropy,
+            witness=witness,
+            policy=policy_switch(policy, None, clock, witness, str(owner)),
+            owner=lambda: owner,
+            request_timeout_ns=request_timeout_ns,
+            make_ticks=self._make_ticks,
+            keeper_runtime=runtime,
+        )
+        self.locks = Locks(self.engine, house, None, runtime)
+
+    def _make_ticks(self, name: str, act: Callable[[list[Any]], Any]) -> Ticks:
+        context = self.keeper_thread.context()
+        return SimTicks(self._loop, self.clock, context, act, self._on_crash)
+
+    def stop_for(self, ns: int, domain: Domain | None = None) -> None:
+        """Stop the host, or one of its threads, for a while."""
+        stopped = domain or self.domain
+        stopped.stop()
+        self._loop.call_after_ns(ns, stopped.resume, self._loop, context=_NOBODY)
+
+    def suspend_for(self, ns: int) -> None:
+        """Close the lid: nothing runs, and the monotonic clock stands still."""
+        self.clock.slept(ns)
+        self.stop_for(ns)
+
+    def crash(self) -> None:
+        """Stop for ever."""
+        self.crashed = True
+        self.domain.stop()
+
+    def bury(self) -> None:
+        """The world is over: let what was stopped run to its end, cut off from everything."""
+        self.engine.blocking.dead = self.engine.asynchronous().dead = True
+        self.locks.house.close()
+        for domain in (self.domain, self.loop_thread, self.keeper_thread):
+            while domain.stops:
+                domain.resume(self._loop)
+
+
+_NOBODY = Domain("nobody").context()

@@ -1,0 +1,329 @@
+"""A simulated world: hosts with the real locks, a store, a network, trouble, and a history that the checkers read.
+
+One seed is one world: same seed, same trace, in any process. First everything that the seed allows goes wrong; then all
+is healed, the programs come to their end, and every key must be had again in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from holdfast.aio.lease import AnyLease
+from holdfast.core.history import Kind, Record
+from holdfast.core.invariants import Violation, check
+from holdfast.errors import BackendError, LockBusy
+from holdfast.testing.simclock import SimClock, SimEntropy
+from holdfast.testing.simfaults import Swarm, draw_swarm
+from holdfast.testing.simhost import SimHost
+from holdfast.testing.simloop import SimLoop, end_tasks
+from holdfast.testing.simnetwork import Network
+from holdfast.testing.simresource import FencedResource
+from holdfast.testing.simsession import visits
+from holdfast.testing.simstore import LeaseServer
+from holdfast.testing.simtrouble import Trouble
+from holdfast.types import NS
+
+GRACE_NS = NS  # how long after the TTL a key may still be taken
+DRAIN_NS = 120 * NS
+RECOVERY_NS = 60 * NS
+POLICY = {"low": "fail_open", "patient": "wait"}
+_CHECKED = {
+    *(Kind.GRANTED, Kind.PROMOTED, Kind.LOST, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED),
+    *(Kind.READ, Kind.WRITE, Kind.STEP, Kind.BELIEVED, Kind.HANDED, Kind.EXTENDED, Kind.ENDED, Kind.FORGOT),
+    *(Kind.FORCED, Kind.HEALED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one world."""
+
+    seed: int
+    violations: list[Violation]
+    digest: str  # of the whole trace: equal digests are equal runs
+    virtual_ns: int
+    lock_ns: int  # virtual time times number of locks
+    steps: int
+    counts: Counter[str]
+
+
+class SimWorld:
+    """One world. `trace` is told every line of what happens, for people; the digest is over the same lines."""
+
+    def __init__(self, seed: int, swarm: Swarm | None = None, trace: Callable[[str], object] | None = None) -> None:
+        self.seed = seed
+        self.swarm = swarm or draw_swarm(seed)
+        self.loop = SimLoop()
+        self.history: list[Record] = []
+        self.found: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        self.stopping = False
+        self._over = False
+        self._show = trace
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.chance = SimEntropy(f"{seed}/world").random
+        self.network = Network(self.loop, SimEntropy(f"{seed}/network").random, self.trace)
+        self.server = LeaseServer(self.loop, self.make_clock("store"), self.note)
+        self.keys = [f"key-{number}" for number in range(self.swarm.keys)]
+        self.resources = {key: FencedResource(key, self.network, self.note) for key in self.keys}
+        self.hosts: list[SimHost] = []
+        self._gone: list[SimHost] = []
+        self._clients: dict[asyncio.Task[None], SimHost] = {}
+        self._believers: dict[str, list[tuple[SimHost, AnyLease]]] = {}
+        self._born = 0
+
+    # What its parts are made of.
+
+    def make_clock(self, name: str) -> SimClock:
+        """Clocks that start anywhere, within the drift that leases allow for."""
+        chance = SimEntropy(f"{self.seed}/clock/{name}").random
+        drift = chance.choice([-1, 1]) * self.swarm.drift_ppb
+        return SimClock(
+            self.loop,
+            drift_ppb=drift,
+            boot_offset_ns=chance.randrange(10**6 * NS),
+            wall_offset_ns=chance.randrange(-60 * NS, 60 * NS),
+        )
+
+    def add_host(self) -> SimHost:
+        """Start a process on a new host."""
+        self._born += 1
+        name = f"host-{self._born}"
+        host = SimHost(
+            name,
+            self.loop,
+            self.network,
+            self.server,
+            clock=self.make_clock(name),
+            entropy=SimEntropy(f"{self.seed}/{name}"),
+            observer=(restamper := _Restamper(self, name)),
+            policy=POLICY,
+            request_timeout_ns=self.swarm.request_timeout_ns,
+            on_crash=lambda error: self.complain(name, f"the keeper crashed: {error!r}"),
+        )
+        restamper.asked_ns = host.engine.blocking.asked_ns
+        for store in (host.engine.blocking, host.engine.asynchronous()):
+            store.failpoint = partial(self.failpoint, host)
+        self.hosts.append(host)
+        return host
+
+    def populate(self, host: SimHost) -> None:
+        """Start the programs of a host."""
+        for _ in range(self.swarm.clients):
+            task = self.loop.create_task(visits(self, host), name=f"client of {host.name}", context=host.context)
+            self._clients[task] = host
+
+    def crash(self, host: SimHost) -> None:
+        """A process dies; another takes its place."""
+        host.crash()
+        self.hosts.remove(host)
+        self._gone.append(host)
+        for task in [task for task, owner in self._clients.items() if owner is host]:
+            del self._clients[task]
+        self.populate(self.add_host())
+
+    # What it sees.
+
+    def trace(self, who: str, what: str) -> None:
+        """One line of what happens."""
+        if self._over:
+            return
+        line = f"{self.loop.now_ns} {who} {what}"
+        self._digest.update(line.encode())
+        if self._show is not None:
+            self._show(line)
+
+    def note(self, record: Record) -> None:
+        """One record for the checkers, at true time."""
+        if self._over:
+            return
+        self.counts[record.kind] += 1
+        detail = f" {record.detail}" if record.detail else ""
+        self.trace(record.owner or "store", f"{record.kind} {record.key} {record.fence} {record.reason or ''}{detail}")
+        if record.kind in _CHECKED:
+            self.history.append(record)
+        if record.kind is Kind.HANDED:
+            self._ask_believers(record)
+
+    def _ask_believers(self, handed: Record) -> None:
+        """The store has just given a key away. Whoever would still say that it holds the key, goes on record."""
+        for host, lease in self._believers.get(handed.key, ()):
+            tenure = lease._tenure  # noqa: SLF001 - asked without the side effect that a public question has
+            if host.crashed or tenure.grant is None or tenure.grant.fence == handed.fence:
+                continue
+            if tenure._judge(tenure.recorded, host.clock.now()).live:  # noqa: SLF001 - as above
+                self.note(
+                    Record(Kind.BELIEVED, self.loop.now_ns, handed.key, owner=host.name, fence=tenure.grant.fence)
+                )
+
+    @contextlib.contextmanager
+    def believing(self, host: SimHost, lease: AnyLease) -> Iterator[None]:
+        """A program works under this lease."""
+        believers = self._believers.setdefault(lease.key, [])
+        believer = (host, lease)
+        believers.append(believer)
+        try:
+            yield
+        finally:
+            believers.remove(believer)
+
+    def step(self, host: SimHost, lease: AnyLease) -> None:
+        """A program has checked its lease and acts. Its deadline is worked out here from what it can know at best."""
+        tenure = lease._tenure  # noqa: SLF001 - the simulator looks behind the scenes
+        known, name = host.engine.blocking, (tenure.key, tenure.token)
+        until = None
+        if tenure.grant is not None and name in known.sent_ns:
+            until = known.sent_ns[name] + host.clock.true_ns(tenure.timing.loss_age_ns())
+            until = min(until, known.refused_ns.get(name, until))
+        fence = None if tenure.grant is None else tenure.grant.fence
+        self.note(Record(Kind.STEP, self.loop.now_ns, tenure.key, owner=host.name, fence=fence, until_ns=until))
+
+    def failpoint(self, host: SimHost, where: str) -> bool:
+        """A named place at which a pause hurts most. True: the host is paused there, from its next step on."""
+        if self._over or self.stopping or not self.swarm.failpoints:
+            return False
+        if self.chance.randrange(1000) >= self.swarm.failpoints:
+            return False
+        pause = self.chance.randrange(2 * self.swarm.longest_ttl_ns())
+        self.trace(host.name, f"paused for {pause} {where}")
+        self.counts[f"failpoint {where.partition(' ')[0]}"] += 1
+        host.stop_for(pause)
+        return True
+
+    def complain(self, who: str, what: str) -> None:
+        """Something happened that no careful program has to expect."""
+        if not self._over:
+            self.trace(who, what)
+            self.found.append(Violation("C0", who, what))
+
+    def judge_session(self, host: SimHost, session: str, task: asyncio.Task[None], cancelled: bool) -> None:
+        """A session is over: it may have been cancelled only by its own client, and raises nothing unexpected."""
+        if task.cancelled():
+            if not cancelled:
+                self.complain(host.name, f"{session}: cancelled, and nobody had asked for it")
+        elif (error := task.exception()) is not None:
+            self.complain(host.name, f"{session}: {error!r}")
+
+    # Its life.
+
+    def run(self) -> Outcome:
+        """Live through it."""
+        self.loop.set_exception_handler(self._unhandled)
+        with _listening(self):
+            try:
+                self.loop.run_until_complete(self._live())
+                self.found += check(self.history)
+            except RuntimeError as error:  # Deadlock and Livelock are findings, not crashes of the simulator
+                self.complain("world", f"{type(error).__name__}: {error}")
+            finally:
+                self._end()
+        now = self.loop.now_ns
+        digest = self._digest.hexdigest()
+        return Outcome(self.seed, self.found, digest, now, now * len(self.keys), self.loop.steps, self.counts)
+
+    async def _live(self) -> None:
+        self.network.weather = replace(self.swarm.weather)
+        for _ in range(self.swarm.hosts):
+            self.populate(self.add_host())
+        trouble = Trouble(self)
+        await trouble.rage(self.swarm.phase_ns)
+        self.stopping = True
+        trouble.heal()
+        # By then what was stopped goes on again, and what was sent in bad weather has arrived.
+        await asyncio.sleep((self.swarm.weather.latest_ns() + 2 * self.swarm.longest_ttl_ns()) / NS)
+        if self._clients:
+            await asyncio.wait(list(self._clients), timeout=DRAIN_NS / NS)
+        for task, host in self._clients.items():
+            if not task.done():
+                self.complain(host.name, f"{task.get_name()} hangs though all is well: {task.get_stack(limit=1)}")
+        await self._have_every_key()
+        await self._recover()
+
+    async def _have_every_key(self) -> None:
+        """A newcomer must get every key in time."""
+        now = self.loop.now_ns
+        longest = self.server.clock.true_ns(self.swarm.longest_ttl_ns())
+        self.note(Record(Kind.HEALED, now, "", until_ns=now + longest + GRACE_NS))
+        newcomer = self.add_host()
+        for key in self.keys:
+            with contextlib.suppress(LockBusy, BackendError):
+                lease = await newcomer.locks.lock(key, ttl=0.5, timeout=(longest + GRACE_NS) / NS).acquire()
+                await lease.release()
+
+    async def _recover(self) -> None:
+        """Every process that lived through it must be able to work again without a restart, and has kept nothing."""
+        for host in self.hosts:
+            until = self.loop.now_ns + RECOVERY_NS
+            while True:  # ends with a lease, or when patience does
+                try:
+                    lease = await host.locks.lock("recovery", ttl=0.5, timeout=1).acquire()
+                    await lease.release()
+                    break
+                except (LockBusy, BackendError) as error:
+                    if self.loop.now_ns > until:
+                        self.complain(host.name, f"does not recover: {error!r}")
+                        break
+                    await asyncio.sleep(0.5)
+            if kept := host.locks.house.keeper.tenures():
+                self.complain(host.name, f"the keeper still looks after {len(kept)} leases that nobody has")
+            if lines := host.locks.runtime.gate.lines:
+                self.complain(host.name, f"the local mutex is still taken: {list(lines)}")
+
+    def _end(self) -> None:
+        """Let every task come to its end, where nobody sees it."""
+        self._over = True
+        for host in [*self.hosts, *self._gone]:
+            host.bury()
+        end_tasks(self.loop)
+        self.loop.close()
+
+    def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.complain("loop", f"{context.get('message')}: {context.get('exception')!r}")
+
+
+class _Restamper:
+    """The observer of one host. Its records come with the host's own wall clock; checkers need true time."""
+
+    def __init__(self, world: SimWorld, name: str) -> None:
+        self._world = world
+        self._name = name
+        self.asked_ns: dict[tuple[str, int], int] = {}
+
+    def note(self, record: Record) -> None:
+        if record.kind is Kind.FORCED:
+            return  # seen at the store, at the right moment
+        began = None if record.fence is None else self.asked_ns.get((record.key, record.fence))
+        now = self._world.loop.now_ns
+        self._world.note(replace(record, at_ns=now, began_ns=began, until_ns=None, owner=self._name))
+
+
+@contextlib.contextmanager
+def _listening(world: SimWorld) -> Iterator[None]:
+    """What the package logs with a traceback is a finding; the rest is not printed."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info:
+                world.complain("log", f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+    log, listener = logging.getLogger("holdfast"), Listener()
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(listener)
+    try:
+        yield
+    finally:
+        log.removeHandler(listener)
+        log.propagate = propagate
+
+
+def run_seed(seed: int, swarm: Swarm | None = None, trace: Callable[[str], object] | None = None) -> Outcome:
+    """Live through the world of one seed."""
+    return SimWorld(seed, swarm, trace).run()

@@ -1,0 +1,29 @@
+"""The stores that processes can share: a file, and each Redis there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers import RedisExecutable, RedisServer, redis_executables, start_redis
+
+SERVERS = [pytest.param(server, id=str(server), marks=pytest.mark.server) for server in redis_executables()]
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store of this test's own."""
+    if isinstance(request.param, RedisExecutable):
+        with start_redis(request.param) as server:
+            yield server.url
+    else:
+        yield f"sqlite:///{tmp_path}/leases.db"
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A Redis that the test may stop and start."""
+    with start_redis(request.param) as server:
+        yield server

@@ -1,0 +1,155 @@
+"""Children: what they inherit by fork is not theirs, and what they get by spawn is a description and nothing more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import aio
+from processes.company import LIMIT_S
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Fork, do the work there, and bring its result (or its error) back."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            try:
+                result = ("value", work())
+            except BaseException as error:
+                result = ("error", f"{type(error).__name__}: {error}")
+            with os.fdopen(write, "wb") as out:
+                out.write(pickle.dumps(result))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        kind, value = pickle.loads(answer.read())
+    os.waitpid(pid, 0)
+    assert kind == "value", value
+    return value
+
+
+def test_an_inherited_lease_is_lost_in_the_child_and_lives_on_in_the_parent(url: str) -> None:
+    with holdfast.connect(url) as locks:
+        lease = locks.lock("k", ttl=5).acquire()
+
+        def child() -> dict[str, Any]:
+            before = {"held": lease.held, "reason": lease.lost.reason, "waited": lease.lost.wait(0)}
+            released = lease.release()
+            try:
+                lease.ensure_held()
+            except holdfast.LeaseLost as lost:
+                return {**before, "released": released, "text": str(lost)}
+            return before
+
+        seen = in_child(child)
+        assert seen["held"] is False
+        assert (seen["reason"], seen["waited"], seen["released"]) == ("forked", True, False)
+        assert "forked" in seen["text"]
+        assert lease.held
+        lease.renew()
+        assert locks.inspect("k").fence == lease.fence
+        assert lease.release()
+
+
+def test_an_inherited_hold_is_not_the_childs_either(url: str) -> None:
+    with holdfast.connect(url) as locks:
+        lease = locks.hold("tick", ttl=30)
+        assert lease is not None
+        assert in_child(lambda: (lease.held, lease.lost.reason, lease.release())) == (False, "forked", False)
+        assert lease.held
+        assert locks.inspect("tick").held
+
+
+def test_a_child_takes_and_waits_for_locks_of_its_own(url: str) -> None:
+    with holdfast.connect(url, service="parent") as locks:
+        lease = locks.lock("k", ttl=5).acquire()
+
+        def child() -> tuple[bool, int, str]:
+            busy = locks.lock("k", ttl=5).try_acquire() is None
+            with locks.lock("other", ttl=0.5) as mine:
+                assert not mine.lost.wait(1.0)  # the child has a keeper of its own
+                return busy, mine.fence, mine.owner
+
+        busy, fence, owner = in_child(child)
+        assert busy
+        assert fence > lease.fence
+        assert owner != lease.owner
+        assert lease.release()
+        assert not locks.inspect("other").held
+
+
+def test_children_do_not_draw_the_parents_chances_again(tmp_path: Path) -> None:
+    """Workers of a fork pool that retried in phase would be the herd that jitter is there to prevent."""
+    with holdfast.connect(f"sqlite:///{tmp_path}/leases.db") as locks:
+        draw = locks.house.entropy.below
+        draw(2)
+        children = [in_child(lambda: [draw(1 << 30) for _ in range(4)]) for _ in range(3)]
+        own = [draw(1 << 30) for _ in range(4)]
+        assert len({tuple(each) for each in [own, *children]}) == 4
+
+
+def _take(lock: holdfast.Lock[holdfast.Lease]) -> int:
+    with lock as lease:
+        lease.ensure_held()
+        return lease.fence
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_pool_of_processes_shares_a_lock_by_pickling_it(url: str, how: str) -> None:
+    with holdfast.connect(url) as locks:
+        lock = locks.lock("k", ttl=10, family="billing", timeout=LIMIT_S)
+        with multiprocessing.get_context(how).Pool(3) as pool:
+            fences = pool.map_async(_take, [lock] * 12).get(LIMIT_S)
+        assert len(set(fences)) == 12
+        assert not lock.locked()
+
+
+def test_a_lock_of_a_private_store_cannot_be_pickled() -> None:
+    with holdfast.connect("memory://") as locks, pytest.raises(TypeError, match="private"):
+        pickle.dumps(locks.lock("k"))
+
+
+def test_an_unpickled_lock_is_the_same_description(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with holdfast.connect(url, service="here") as locks:
+        lock = locks.lock("k", ttl=7, family="billing", risk="money", timeout=0)
+        twin = pickle.loads(pickle.dumps(lock))
+        assert (twin.name, twin.ttl, twin.family, twin.risk) == ("k", 7.0, "billing", "money")
+        with lock:
+            assert twin.try_acquire() is None
+            with pytest.raises(holdfast.AcquireTimeout):
+                twin.acquire()
+        with twin as lease:
+            assert lease.held
+        twin._locks.close()
+
+
+def test_an_unpickled_asynchronous_lock_works_on_every_loop_that_uses_it(tmp_path: Path) -> None:
+    import asyncio
+
+    async def use(text: bytes) -> int:
+        lock: aio.Lock[aio.Lease] = pickle.loads(text)
+        async with lock as lease:
+            fence = lease.fence
+        await lock._locks.close()
+        return fence
+
+    async def describe() -> bytes:
+        async with aio.connect(f"sqlite:///{tmp_path}/leases.db") as locks:
+            return pickle.dumps(locks.lock("k", ttl=5))
+
+    text = asyncio.run(describe())
+    assert asyncio.run(use(text)) < asyncio.run(use(text))
