@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -73,8 +74,6 @@ async def _pottery(place: Place) -> AsyncIterator[AsyncMake]:
 @asynccontextmanager
 async def raw_tasks(place: Place) -> AsyncIterator[AsyncMake]:
     """One bare connection for all tasks."""
-    import asyncio
-
     loader = Bare(place)
     scripts = Scripts(loader)
     transport, protocol = await asyncio.get_running_loop().create_connection(BareProtocol, place.host, place.port)

@@ -191,25 +191,31 @@ def by_raw_task(contender: Contender[AsyncConnect], place: Place, seconds: float
     """The raw limit: a bare client gives the lock back and takes it again, on behalf of whoever is next."""
 
     async def main() -> Measurement:
+        latencies: list[float] = []
         async with contender.connect(place) as make:
-            cycle, latencies, until = make(KEY), [], time.perf_counter() + seconds
+            cycle, until = make(KEY), time.perf_counter() + seconds
             await cycle.acquire()
-            while (began := time.perf_counter()) < until:
+            while not latencies or time.perf_counter() < until:
+                await asyncio.sleep(_HOLD_S)  # as long as all others hold it: what idles begins slowly
+                began = time.perf_counter()
                 await cycle.release()
                 await cycle.acquire()
                 latencies.append(time.perf_counter() - began)
-            return Measurement(1 / median(latencies))
+        return Measurement(1 / median(latencies))
 
     return asyncio.run(main())
 
 
 def by_raw_thread(contender: Contender[Connect], place: Place, seconds: float) -> Measurement:
     """The same without a loop."""
+    latencies: list[float] = []
     with contender.connect(place) as make:
-        cycle, latencies, until = make(KEY), [], time.perf_counter() + seconds
+        cycle, until = make(KEY), time.perf_counter() + seconds
         cycle.acquire()
-        while (began := time.perf_counter()) < until:
+        while not latencies or time.perf_counter() < until:
+            time.sleep(_HOLD_S)
+            began = time.perf_counter()
             cycle.release()
             cycle.acquire()
             latencies.append(time.perf_counter() - began)
-        return Measurement(1 / median(latencies))
+    return Measurement(1 / median(latencies))

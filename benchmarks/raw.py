@@ -30,6 +30,10 @@ class Scripts:
             for name in ("acquire.lua", "release.lua")
         )
         self._pack = client.pack
+        key = "raw:check:" + os.urandom(8).hex()
+        granted = client.ask(self.acquire(key))
+        if not isinstance(granted, bytes) or client.ask(self.release(key, granted)) != 1:
+            raise RuntimeError(f"the scripts of the store are not called as they used to be: {granted!r}")
 
     def acquire(self, key: str) -> bytes:
         """Ask for a key with a new token."""

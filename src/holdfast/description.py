@@ -5,7 +5,7 @@ Made once, checked once, immutable, and cheap to pass around. Settings that cann
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -97,7 +97,8 @@ def describe(
     if unknown:
         known = ", ".join(sorted(LockSettings.__annotations__))
         raise BadInput(", ".join(sorted(unknown)), "is not a setting of a lock", f"there are: {known}")
-    chosen: dict[str, Any] = {field: settings[field] for field in _TIMING if field in settings}  # type: ignore[literal-required]
+    given: Mapping[str, Any] = settings
+    chosen = {field: given[field] for field in _TIMING if field in given}
     if not capabilities.renewal:
         chosen["auto_renew"] = False
     _flag("auto_renew", settings.get("auto_renew", True))

@@ -109,8 +109,11 @@ class HeldLease:
         Garbage is collected at any moment, in any thread, so nothing is locked and nothing is sent: the keeper finds
         the mark and stops renewing. A dropped lease must not live for ever.
         """
-        tenure = getattr(self, "_tenure", None)
-        if tenure is not None and self._abandonable and tenure.recorded.live and not tenure.forsaken:
+        try:
+            tenure = self._tenure
+        except AttributeError:  # it was never made
+            return
+        if tenure.recorded.live and self._abandonable and not tenure.forsaken:
             tenure.forsaken = True
             warnings.warn(
                 f"the lease of {tenure.key} was dropped without release(); it is no longer renewed and will expire",

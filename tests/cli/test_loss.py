@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from cli.sessions import Done, Shell, alive, pid_in, state, until
+from servers import RedisExecutable, redis_executables, start_redis
 
 # A command whose child and grandchild ignore TERM, and who say who they are.
 STUBBORN = 'trap "" TERM; sh -c "echo \\$\\$ > grandchild; while :; do sleep 1; done" & echo $$ > child; wait; wait'
@@ -25,7 +26,7 @@ def broken_by_force(shell: Shell) -> None:
         assert locks.force_release("job", reason="a test") is not None
 
 
-@pytest.mark.requires("R39", "R123")
+@pytest.mark.requires("R39")
 def test_a_loss_ends_the_whole_group_even_those_who_ignore_term(shell: Shell) -> None:
     process, child, grandchild = started(shell, "--ttl", "1", "--grace", "0.2")
     broken_by_force(shell)
@@ -55,6 +56,21 @@ def test_a_lost_lock_is_not_released_from_under_its_new_owner(shell: Shell) -> N
         assert shell.finish(process).code == 76
         successor.renew()
         assert locks.inspect("job").fence == successor.fence
+
+
+@pytest.mark.server
+@pytest.mark.requires("R39")
+@pytest.mark.parametrize("executable", redis_executables(), ids=str)
+def test_a_store_that_dies_costs_the_lease_and_so_the_command(shell: Shell, executable: RedisExecutable) -> None:
+    with start_redis(executable) as server:
+        process, child, grandchild = started(shell, "--url", server.url, "--ttl", "1", "--grace", "0.2")
+        server.kill()
+        done = shell.finish(process)
+        assert done.code == 76
+        assert "holdfast: lease lost (unconfirmed): job; ending the command" in done.err
+        assert done.err.count("a renewal was not confirmed") == 1
+        assert not alive(child)
+        assert not alive(grandchild)
 
 
 def test_a_command_may_hold_no_longer_than_max_hold(shell: Shell) -> None:

@@ -131,6 +131,7 @@ def test_the_lock_is_kept_for_at_least_as_long_as_asked(shell: Shell) -> None:
 
 
 def test_the_family_can_be_seen(shell: Shell) -> None:
+    os.mkfifo(shell.directory / "gate")
     holding = shell.start("run", "n", "--family", "billing", "--", "sh", "-c", "read line < gate")
     with shell.locks() as locks:
         until(lambda: locks.inspect("n").held, "the lock to be taken")

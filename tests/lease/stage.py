@@ -1,8 +1,8 @@
 """Where scenarios are played: the same `async def`, against `holdfast` and against `holdfast.aio`.
 
-A scenario speaks to the asyncio facade. In the blocking colour it gets the blocking facade behind a thin dress that lets
-every result be awaited; the scenario is then driven by `run_now`, so anything that really suspends is found out. Time is
-either real, or manual: then nothing happens until the scenario lets time pass, and everything due happens on the way.
+A scenario speaks to the asyncio facade. In the blocking colour it gets the blocking facade behind a thin dress that
+lets every result be awaited; the scenario is then driven by `run_now`, so anything that really suspends is found out.
+Time is either real, or manual: then nothing happens until the scenario lets time pass, and what is due happens then.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -65,7 +65,7 @@ def test_a_generator_holds_the_lock_while_it_is_being_read(threads: Stage) -> No
     locks = blocking(threads)
 
     @locks.exclusive("feed:{name}", ttl=5)
-    def feed(name: str, *, lease: Lease) -> Iterator[bool]:
+    def feed(name: str, *, lease: Lease) -> Generator[bool]:
         try:
             yield lease.held
             yield lease.held
@@ -88,7 +88,7 @@ def test_a_generator_that_is_closed_by_another_thread_gives_the_lock_back(thread
     locks = blocking(threads)
 
     @locks.exclusive("feed", ttl=5)
-    def feed() -> Iterator[int]:
+    def feed() -> Generator[int]:
         yield 1
         yield 2
 
@@ -181,7 +181,7 @@ async def test_an_asynchronous_generator_holds_the_lock_until_its_own_clean_up_i
     held_in_finally: list[bool] = []
 
     @locks.exclusive("feed:{name}", ttl=5)
-    async def feed(name: str, *, lease: aio.Lease) -> AsyncIterator[int]:
+    async def feed(name: str, *, lease: aio.Lease) -> AsyncGenerator[int]:
         try:
             yield 1
             yield 2

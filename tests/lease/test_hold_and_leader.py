@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,7 @@ async def test_a_hold_excludes_its_own_holder_and_is_not_a_loss_when_it_runs_out
     lease = await locks.hold("nightly", ttl=60)
     assert lease is not None
     assert await locks.hold("nightly", ttl=60) is None
-    assert lease.held
+    assert lease.state == "held"
     assert lease.guaranteed
     stage.pass_time(30)
     assert lease.remaining() == pytest.approx(60 - 30 - 0.602)
@@ -75,7 +77,7 @@ async def test_a_leader_leads_until_it_is_done(stage: Stage) -> None:
     leader = locks.leader("scheduler", lease=3, renew_deadline=2, retry=0.5)
     seen: list[str] = []
 
-    async def main(lease: object) -> str:
+    async def main(lease: Any) -> str:
         seen.append("main")
         return "done"
 
@@ -106,12 +108,12 @@ async def test_a_leader_that_lost_campaigns_again(stage: Stage) -> None:
     stopped: list[str | None] = []
     leading = threading.Event()
 
-    async def main(lease: object) -> int:
-        fences.append(lease.fence)  # type: ignore[attr-defined] # a lease of either colour
+    async def main(lease: Any) -> int:
+        fences.append(lease.fence)
         if len(fences) == 1:
             leading.set()
             if stage.blocking:
-                assert lease.lost.wait(LIMIT_S)  # type: ignore[attr-defined] # a lease of either colour
+                assert lease.lost.wait(LIMIT_S)
                 return -1  # what is returned after the loss does not count
             await asyncio.sleep(LIMIT_S)
         return len(fences)
@@ -124,17 +126,18 @@ async def test_a_leader_that_lost_campaigns_again(stage: Stage) -> None:
     await operator.force_release("scheduler", reason="drill")
     assert await running.result() == 2
     assert fences[1] > fences[0]
-    assert stopped == ["stolen", None]
+    assert stopped[1:] == [None]
+    assert stopped[0] in {"stolen", "expired", "unconfirmed"}  # the last two when the machine is very busy
 
 
 async def test_what_a_leader_raises_ends_its_run(stage: Stage) -> None:
     locks = stage.locks()
     leader = locks.leader("scheduler", lease=3, renew_deadline=2, retry=0.5)
 
-    async def explode(lease: object) -> None:
+    async def explode(lease: Any) -> None:
         raise ZeroDivisionError
 
-    async def lost_elsewhere(lease: object) -> None:
+    async def lost_elsewhere(lease: Any) -> None:
         raise LeaseLost("lock lost: other", key="other")
 
     with pytest.raises(ZeroDivisionError):
@@ -164,13 +167,12 @@ async def test_a_leader_whose_times_cannot_be_safe_is_refused(
     assert locks.leader("scheduler").name == "scheduler"  # 15, 10, 2: the defaults of kube-scheduler
 
 
-def _coloured(stage: Stage, main: object) -> object:
+def _coloured(stage: Stage, main: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A body for `run` in the stage's colour."""
-    assert callable(main)
     if not stage.blocking:
         return main
 
-    def blocking(lease: object) -> object:
+    def blocking(lease: Any) -> object:
         from holdfast.runtime.driving import run_now
 
         work = main(lease)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -37,7 +37,7 @@ class Interrupt:
         self.error = error
         self.where: str | None = None
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> Self:
         sys.settrace(self._trace)
         return self
 
@@ -195,12 +195,12 @@ def test_an_interrupted_wait_in_line_steps_out_of_it(locks: holdfast.Locks, thre
             return True
 
     original = threading.Lock
-    threading.Lock = Struck  # type: ignore[assignment,misc] # the lock that the place waits on is the one that strikes
+    threading.Lock = Struck  # type: ignore[assignment] # the lock that the place waits on is the one that strikes
     try:
         with pytest.raises(KeyboardInterrupt):
             lock.acquire(timeout=5)
     finally:
-        threading.Lock = original  # type: ignore[misc] # as it was
+        threading.Lock = original
     assert locks.statistics().waiting == 1  # the other one still waits
     holder.release()
     lease = run(waiting.result())
@@ -230,3 +230,26 @@ def run(work: Any) -> Any:
     from holdfast.runtime.driving import run_now
 
     return run_now(work)
+
+
+def test_a_keeper_that_cannot_be_started_costs_one_acquire_and_not_the_lease_of_the_next(
+    locks: holdfast.Locks, threads: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is out of threads: the grant is given back, and when there are threads again, renewal works."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in {"holdfast-keeper", "holdfast-alarm"}:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as poor:
+        poor.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            locks.lock("k", ttl=0.5).acquire()
+    assert not locks.inspect("k").held
+    assert not gate(locks).lines
+    lease = locks.lock("k", ttl=0.5).acquire()
+    assert not lease.lost.wait(1.0)
+    assert lease.held
+    lease.release()

@@ -88,7 +88,7 @@ async def test_health_is_good_until_renewal_is_stuck(stage: Stage) -> None:
     stuck = threading.Event()
     assert locks.health()
     assert locks.health().problems == ()
-    lease = await locks.lock("k", ttl=0.6).acquire()
+    await locks.lock("k", ttl=0.6).acquire()
     await stage.until(lambda: locks.statistics().renewed >= 1, "it is renewed")
     assert locks.health()
     stage.plan.before["renew_many"] = lambda: (stuck.wait(3 * LIMIT_S), None)[1]

@@ -62,7 +62,7 @@ async def test_the_wrong_owner_is_rejected_and_the_right_one_keeps_the_lock(stag
     b = await locks.acquire_token("k", 10)
     before = (await locks.inspect("k")).remaining
     for stale in (locks.release_token("k", a), locks.renew_token("k", a, 60)):
-        with pytest.raises(NotOwner, match="^lock not owned$"):
+        with pytest.raises(NotOwner, match=r"^lock not owned$"):
             await stale
     assert (await locks.inspect("k")).remaining == before
     await locks.renew_token("k", b, 7.5)

@@ -75,18 +75,9 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, st
     folder = tmp_path_factory.mktemp("types")
     (folder / "right.py").write_text(RIGHT)
     (folder / "wrong.py").write_text(WRONG)
+    options = ["--strict", "--no-error-summary", "--config-file=", "--cache-dir", "cache"]
     answer = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--no-error-summary",
-            "--config-file=",
-            "--cache-dir",
-            folder / "cache",
-        ]
-        + ["right.py", "wrong.py"],
+        [sys.executable, "-m", "mypy", *options, "right.py", "wrong.py"],
         capture_output=True,
         text=True,
         check=False,

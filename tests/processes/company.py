@@ -77,12 +77,20 @@ class Process:
         self.popen.send_signal(signal.SIGKILL)
         self.popen.wait(LIMIT_S)
 
+    def interrupted(self) -> str:
+        """Press Ctrl-C, and return the last thing it says when it has ended by that."""
+        self.popen.send_signal(signal.SIGINT)
+        _, errors = self.popen.communicate(timeout=LIMIT_S)
+        assert self.popen.returncode != 0
+        return errors.decode(errors="replace").strip()
+
     def end(self) -> None:
         """End it in any case."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGCONT)
             self.popen.kill()
-        self.popen.communicate(timeout=LIMIT_S)
+        if self.popen.stdout is not None and not self.popen.stdout.closed:
+            self.popen.communicate(timeout=LIMIT_S)
 
 
 def _state_of(pid: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 import holdfast
 from processes.worker import guarded_write
@@ -18,7 +19,7 @@ def main() -> None:
     """Contend until the time is over."""
     url, table, history, seconds = sys.argv[1:]
     until = time.monotonic() + float(seconds)
-    with holdfast.connect(url, service="crowd") as locks, open(history, "w", encoding="utf-8") as file:
+    with holdfast.connect(url, service="crowd") as locks, Path(history).open("w", encoding="utf-8") as file:
         lock = locks.lock("k", ttl=10)
         while time.monotonic() < until:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import subprocess
@@ -53,7 +54,7 @@ def check_turns(turns: list[dict[str, Any]]) -> None:
     turns.sort(key=lambda turn: turn["fence"])
     fences = [turn["fence"] for turn in turns]
     assert len(set(fences)) == len(fences), "two grants with one fence"
-    for earlier, later in zip(turns, turns[1:], strict=False):
+    for earlier, later in itertools.pairwise(turns):
         assert earlier["ended"] <= later["began"], f"two were inside at once: {earlier} {later}"
     assert all(turn["accepted"] and turn["held"] and turn["released"] for turn in turns)
 

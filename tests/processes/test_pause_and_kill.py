@@ -102,3 +102,19 @@ def test_a_holder_that_is_alive_is_renewed_far_beyond_its_ttl(url: str) -> None:
         with holdfast.connect(url) as locks:
             assert locks.inspect("k").fence == fence
         assert holder.do("release") == {"released": True}
+
+
+def test_ctrl_c_in_a_wait_and_in_a_block_leaves_nothing_behind(url: str) -> None:
+    with holdfast.connect(url) as locks, processes(url, 2) as (waiter, holder):
+        holder.tell("work", name="k", ttl=3600)
+        until(lambda: locks.inspect("k").held, "it works")
+        waiter.tell("acquire", name="k", ttl=3600, fair=True)
+        until(lambda: locks.inspect("k").waiters == 1, "the other waits")
+        assert waiter.interrupted().endswith("KeyboardInterrupt")
+        until(lambda: locks.inspect("k").waiters == 0, "it left the queue")
+        assert locks.inspect("k").held
+        assert holder.interrupted().endswith("KeyboardInterrupt")
+        with locks.lock(
+            "k", ttl=5, fair=True, timeout=0
+        ) as lease:  # at once: the key is free and no ticket is in the way
+            assert lease.held

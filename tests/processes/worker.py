@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import threading
 from typing import Any
 
 import holdfast
@@ -62,6 +63,12 @@ class Worker:
         assert self.table is not None
         return {"accepted": guarded_write(self.table, self.lease.fence, value)}
 
+    def work(self, name: str, ttl: float) -> dict[str, Any]:
+        """Be in the middle of a block, for ever."""
+        with self.locks.lock(name, ttl=ttl):
+            threading.Event().wait()
+        return {}
+
     def statistics(self) -> dict[str, Any]:
         statistics = self.locks.statistics()
         return {"lost": statistics.lost, "held": statistics.held, "renewed": statistics.renewed}
@@ -99,12 +106,12 @@ def make_table(table: str) -> None:
 def main() -> None:
     """Read, do, answer, until the input ends."""
     worker = Worker(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        answer = getattr(worker, command.pop("do"))(**command)
-        print(json.dumps(answer), flush=True)
-    worker.locks.close()
+    with worker.locks:
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            command = json.loads(line)
+            answer = getattr(worker, command.pop("do"))(**command)
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

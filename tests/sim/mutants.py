@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.aio.lease import AnyLease
 from holdfast.core import lease as table
-from holdfast.core import timing
 from holdfast.core.history import Kind, Record
+from holdfast.core.timing import Timing
 from holdfast.flows import acquiring, releasing
 from holdfast.flows.releasing import Released
 from holdfast.runtime.tenure import Tenure
@@ -95,8 +95,8 @@ def suspend_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_room_for_drift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "drift_ns", lambda ttl_ns: 0)
-    patch.setattr(timing, "guard_ns", lambda ttl_ns, tail_ns=0: 0)
+    patch.setattr(Timing, "valid_ns", lambda self: self.ttl_ns)
+    patch.setattr(Timing, "loss_age_ns", lambda self, tail_ns=0: self.ttl_ns)
 
 
 def fence_from_a_counter_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def fence_from_a_counter_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
-    async def release(self: AnyLease) -> Released:
+    async def release(self: AnyLease, *_: object) -> Released:
         tenure = self._tenure
         tenure.end(table.Event.RELEASED)
         if self._place is not None:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal, TypeVar
 from weakref import ref
 
-from holdfast.core.lease import Event, State
-from holdfast.description import timeout_ns
+from holdfast.core.lease import Standing, State
+from holdfast.description import Description, timeout_ns
 from holdfast.errors import LeaseLost, NotOwner
 from holdfast.flows import keeping, releasing
 from holdfast.flows.acquiring import CLEANUP_NS
@@ -80,17 +80,16 @@ class AnyLease(HeldLease):
         Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
         now), and a store that does not answer is a warning, not an exception.
         """
-        return self._release() is Released.YES
+        return self._release(self._tenure.standing()) is Released.YES
 
-    def _release(self) -> Released:
-        standing = self._tenure.standing()
+    def _release(self, standing: Standing) -> Released:
         if not standing.live:
             if self._place is not None:
                 self._place.leave()  # the second call after an interrupted first one
             return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
         ports, tenure = self._ports, self._tenure
         try:
-            tenure.end(Event.RELEASED)
+            tenure.released()
             if tenure.grant is None:
                 return Released.YES
             return run_now(releasing.release(ports, tenure.wish, tenure.grant, standing.granted))
@@ -106,7 +105,7 @@ class AnyLease(HeldLease):
     def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
         before = self._tenure.standing()
-        outcome = self._release() if before.live else Released.UNKNOWN
+        outcome = self._release(before) if before.live else Released.UNKNOWN
         if before.state is not State.LOST and outcome is not Released.NOT_OWNED:
             return
         lost = self._refused() if before.live else self._lost_error(before)
@@ -183,17 +182,21 @@ def block(lease: L) -> Iterator[L]:
         lease._leave_block(error)  # noqa: SLF001 - the end of the block is the lease's own business
 
 
-def call_on_loss(house: Household, lease: AnyLease, tenure: Tenure, on_lost: object) -> None:
-    """Have the user's function called with the lease when it is lost."""
-    if not callable(on_lost):
-        return
-
+def call_back(house: Household, lease: AnyLease, tenure: Tenure, description: Description) -> None:
+    """Have the user's functions called with the lease when it is lost or close to it, on a thread of their own."""
     # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
     weak = ref(lease)
 
+    def warn() -> None:
+        known = weak()
+        if known is not None and description.on_warning is not None:
+            description.on_warning(known)
+
     def told(ended: Tenure) -> None:
         known = weak()
-        if known is not None and ended.recorded.state is State.LOST:
-            house.callbacks.submit(partial(on_lost, known))
+        if known is not None and description.on_lost is not None and ended.recorded.state is State.LOST:
+            house.callbacks.submit(partial(description.on_lost, known))
 
+    if description.on_warning is not None:
+        tenure.on_warning = warn
     tenure.tell(told)

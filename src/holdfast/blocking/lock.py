@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-from weakref import ref
 
-from holdfast.blocking.lease import AnyLease, DegradedLease, Lease, call_on_loss, lease_of
+from holdfast.blocking.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease import Event
 from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
@@ -114,18 +113,11 @@ class Lock(Generic[L]):
 
     def _hand_out(self, wish: Wish, possession: Possession) -> L:
         locks, description = self._locks, self._description
-        weak: ref[AnyLease] | None = None
-
-        def warn() -> None:
-            known = None if weak is None else weak()
-            if known is not None and description.on_warning is not None:
-                description.on_warning(known)
-
-        tenure = locks.house.take(wish, possession, warn if description.on_warning else None)
+        tenure = locks.house.take(wish, possession)
         try:
             lease = lease_of(locks.house, locks.ports, tenure, possession.place)
-            weak = ref(lease)
-            call_on_loss(locks.house, lease, tenure, description.on_lost)
+            if description.on_lost is not None or description.on_warning is not None:
+                call_back(locks.house, lease, tenure, description)
             return cast("L", lease)
         except BaseException:
             tenure.end(Event.RELEASED)

@@ -143,6 +143,12 @@ def ended(standing: Standing, event: Event) -> Standing:
     return standing._replace(state=state, reason=_REASONS.get(event))
 
 
+def released(standing: Standing) -> Standing:
+    """The end of nearly every lease: the same as `ended` with `Event.RELEASED`, for one that is live."""
+    _, _, granted_at, confirmed, progressed_at, failures, failed_period = standing
+    return Standing(State.RELEASED, None, granted_at, confirmed, progressed_at, failures, failed_period)
+
+
 def progressed(standing: Standing, now: Instant) -> Standing:
     """The work reported that it is getting somewhere."""
     return standing._replace(progressed=now) if standing.live else standing

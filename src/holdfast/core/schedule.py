@@ -40,7 +40,8 @@ class Calendar(Generic[T]):
 
     def put(self, item: T, due_ns: int) -> bool:
         """Enter an item, or move it. True when it is now the first to come due."""
-        self.drop(item)
+        if item in self._places:
+            self.drop(item)
         slot = due_ns // self._slot_ns
         entries = self._slot(slot)
         entries[item] = None

@@ -144,6 +144,9 @@ class Patience(NamedTuple):
         return None if self.timeout_ns is None else self.timeout_ns - elapsed_ns(self.came, now)
 
 
+FOREVER = Patience(Instant(0, 0, 0), None)
+
+
 async def attempt(
     ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, place: Place
 ) -> Possession | Busy:
@@ -189,7 +192,7 @@ async def acquire(
     ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, timeout_ns: int | None, place: Place
 ) -> Possession:
     """Wait for the lock for as long as the caller wants to. The caller owns `place` and leaves it if this raises."""
-    patience = Patience(ports.clock.now(), timeout_ns)
+    patience = FOREVER if timeout_ns is None else Patience(ports.clock.now(), timeout_ns)
     if not await place.enter(timeout_ns):
         raise _timed_out(ports, wish, patience, None)
     contest = _Contest(ports.entropy.token(), ports.entropy.token() if wish.fair else None)

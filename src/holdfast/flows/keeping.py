@@ -29,7 +29,10 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
 
 
 async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool:
-    """Try to turn a degraded lease into a full one. False: somebody else has the key. True: still no answer."""
+    """Try to turn a degraded lease into a full one. False: somebody else has the key. True: not reached.
+
+    `Timeout` when there was no answer: then the store may have granted it all the same.
+    """
     ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns)
     try:
         health.admit(ports.request_timeout_ns)
@@ -38,6 +41,9 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
     sent = ports.clock.now()
     try:
         answer = await ports.store.acquire(ask, ports.request_timeout_ns)
+    except Timeout:
+        health.failed()
+        raise
     except BackendError:
         health.failed()
         return True

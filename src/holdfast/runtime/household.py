@@ -10,14 +10,13 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.flows.health import StoreHealth
-from holdfast.ports import Clock, Entropy, Place, Ports, Runtime, Store
+from holdfast.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.runtime.callbacks import CallbackThreads
 from holdfast.runtime.keeper import Keeper, MakeTicks
 from holdfast.runtime.policies import PolicySwitch
@@ -110,20 +109,18 @@ class Household:
         self,
         wish: Wish,
         possession: Possession,
-        on_warning: Callable[[], None] | None = None,
         *,
         looked_after: bool = True,
     ) -> Tenure:
         """Turn what a flow got into a tenure, which the keeper looks after unless it is meant to run out by itself."""
         tenure = Tenure(wish, possession.token, possession.grant, possession.sent, self.clock, self.tail)
-        fence = possession.grant.fence if possession.grant else None
         if possession.grant is not None:
-            self._note(tenure, Kind.GRANTED, fence=fence)
+            self._note(tenure, Kind.GRANTED)
         if not looked_after:
             return tenure
-        tenure.on_unconfirmed = partial(self._note, kind=Kind.UNCONFIRMED)
-        tenure.tell(partial(self._ended, place=possession.place))
-        tenure.on_warning = on_warning
+        tenure.place = possession.place
+        tenure.on_end = self._ended
+        tenure.on_unconfirmed = self._unconfirmed
         self.keeper.keep(tenure)
         return tenure
 
@@ -181,12 +178,17 @@ class Household:
         for restart in self.on_fork:
             restart()
 
-    def _ended(self, tenure: Tenure, place: Place | None) -> None:
+    def _unconfirmed(self, tenure: Tenure) -> None:
+        self._note(tenure, Kind.UNCONFIRMED)
+
+    def _ended(self, tenure: Tenure) -> None:
         """A tenure is over. After a release the place is left when the store has been told; after a loss, now."""
         self.keeper.drop(tenure)
+        if tenure.degraded and tenure.asked:
+            self.keeper.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
         if tenure.recorded.state is State.LOST:
-            if place is not None:
-                place.leave()
+            if tenure.place is not None:
+                tenure.place.leave()
             self._note(tenure, Kind.LOST, ok=False)
 
     def _warn(self, tenure: Tenure) -> None:
@@ -194,13 +196,11 @@ class Household:
         if tenure.on_warning is not None:
             self.callbacks.submit(tenure.on_warning)
 
-    def _note(self, tenure: Tenure, kind: Kind, *, fence: int | None = None, ok: bool = True) -> None:
+    def _note(self, tenure: Tenure, kind: Kind, *, ok: bool = True) -> None:
         wish = tenure.wish
         if not self.witness.tally(kind, wish.family):
             return
         standing, now = tenure.recorded, self.clock.now()
-        if fence is None and tenure.grant is not None:
-            fence = tenure.grant.fence
         self.witness.note(
             Record(
                 kind,
@@ -208,7 +208,7 @@ class Household:
                 wish.key,
                 wish.family,
                 wish.owner,
-                fence=fence,
+                fence=None if tenure.grant is None else tenure.grant.fence,
                 risk=wish.risk,
                 reason=None if standing.reason is None else str(standing.reason),
                 began_ns=standing.confirmed.wall,

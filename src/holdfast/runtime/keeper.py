@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
 from holdfast.core.schedule import SLOT_NS
+from holdfast.errors import Timeout
 from holdfast.flows import keeping
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Ports
@@ -214,7 +215,10 @@ class Keeper:
     async def _promote(self, tenure: Tenure) -> None:
         if not tenure.standing().live:
             return
-        outcome = await keeping.promote(self._ports, self._health, tenure.wish, tenure.token)
+        try:
+            outcome = await keeping.promote(self._ports, self._health, tenure.wish, tenure.token)
+        except Timeout:
+            tenure.asked = outcome = True
         if isinstance(outcome, tuple):
             grant, sent = outcome
             if not tenure.promote(grant, sent):

@@ -17,7 +17,7 @@ from holdfast.core import lease as table
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, Standing, State
 from holdfast.flows.acquiring import Wish
-from holdfast.ports import Clock
+from holdfast.ports import Clock, Place
 from holdfast.types import Grant, Instant, Renewal
 
 Told: TypeAlias = Callable[["Tenure"], None]
@@ -34,15 +34,18 @@ class Tenure:
         "_mutex",
         "_process",
         "_renewal",
-        "_standing",
         "_tail",
         "_told",
+        "asked",
         "entered",
         "forsaken",
         "grant",
         "key",
+        "on_end",
         "on_unconfirmed",
         "on_warning",
+        "place",
+        "recorded",
         "timing",
         "token",
         "warned",
@@ -57,7 +60,10 @@ class Tenure:
         self.timing = timing
         self.warned = False
         self.entered = False  # known to the keeper, and not to the alarm alone
+        self.asked = False  # while degraded: the store may have granted it without our knowing
         self.forsaken = False  # nobody has it in hand any more, so it is left to run out
+        self.place: Place | None = None  # at the local mutex
+        self.on_end: Told | None = None  # told first, and before anybody who asked to be told
         self.on_unconfirmed: Told | None = None
         self.on_warning: Callable[[], None] | None = None
         self._clock = clock
@@ -65,7 +71,7 @@ class Tenure:
         self._mutex = threading.Lock()
         self._process = _process
         self._told: list[Told] = []
-        self._standing = table.granted(sent)
+        self.recorded = table.granted(sent)  # as it was last written down, without judging the time
         self.grant = grant
         self._renewal: Renewal | None = None
 
@@ -82,16 +88,11 @@ class Tenure:
         """Whether the store knows nothing of this lease."""
         return self.grant is None
 
-    @property
-    def recorded(self) -> Standing:
-        """The standing as it was last written down, without judging the time."""
-        return self._standing
-
     def standing(self) -> Standing:
         """The standing as it is at this moment."""
         if self._process is not _process:
             self.forked()
-        standing = self._standing
+        standing = self.recorded
         if not standing.live:
             return standing
         judged = self._judge(standing, self._clock.now())
@@ -108,34 +109,35 @@ class Tenure:
         """How long until time alone ends it, or None when time alone never does."""
         if self.grant is None and self.timing.max_hold_ns is None and self.timing.stall_after_ns is None:
             return None
-        return table.loss_in_ns(self._aged(self._standing, now), self.timing, now, self._tail.value_ns)
+        return table.loss_in_ns(self._aged(self.recorded, now), self.timing, now, self._tail.value_ns)
 
     def warn_in_ns(self, now: Instant) -> int | None:
         """How long until its holder should be warned, or None when there is nothing (more) to warn of."""
         if self.warned or self.grant is None:
             return None
-        return table.warn_in_ns(self._standing, self.timing, now, self._tail.value_ns)
+        return table.warn_in_ns(self.recorded, self.timing, now, self._tail.value_ns)
 
     def renew_timeout_ns(self, now: Instant) -> int:
         """How long the next renewal may take."""
-        return table.renew_timeout_ns(self._standing, self.timing, now, self._tail.value_ns)
+        return table.renew_timeout_ns(self.recorded, self.timing, now, self._tail.value_ns)
 
     def renewal_in_ns(self, now: Instant, draw: int) -> int:
         """How long until the next renewal (or, while degraded, the next attempt at promotion)."""
         if self.grant is None:
             return self.timing.renew_every_ns // 4 + self.timing.renew_every_ns // 4 * draw // 65536
-        return table.renewal_in_ns(self._standing, self.timing, now, draw)
+        return table.renewal_in_ns(self.recorded, self.timing, now, draw)
 
     def answered(self, answer: bool | None, sent: Instant, now: Instant) -> None:
         """A renewal came back: renewed, refused, or nothing."""
         if answer:
             with self._mutex:  # the usual case, thousands of times a second: still live, and in time
-                in_time = table.renewed_in_time(self._standing, self.timing, sent, now, self._tail.value_ns)
+                in_time = table.renewed_in_time(self.recorded, self.timing, sent, now, self._tail.value_ns)
                 if in_time is not None and self.grant is not None:
-                    self._standing = in_time
+                    self.recorded = in_time
                     self.warned = False
                     return
-            self._change(lambda standing: table.renewed(self._judge(standing, now), sent))
+            if self._change(lambda standing: table.renewed(self._judge(standing, now), sent)).live:
+                self.warned = False
         elif answer is False:
             self.end(Event.REFUSED)
         else:
@@ -146,11 +148,11 @@ class Tenure:
     def promote(self, grant: Grant, sent: Instant) -> bool:
         """The store granted what so far was held only here. False when it had ended meanwhile."""
         with self._mutex:
-            if not self._standing.live:
+            if not self.recorded.live:
                 return False
             self.grant = grant
             self._renewal = None
-            self._standing = self._standing._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0)
+            self.recorded = self.recorded._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0)
             return True
 
     def progress(self) -> None:
@@ -162,12 +164,21 @@ class Tenure:
         """It is over, for a reason that is not time."""
         return self._change(lambda standing: table.ended(standing, event))
 
+    def released(self) -> bool:
+        """Its holder gives it back. False when it had ended already."""
+        with self._mutex:
+            if not self.recorded.live:
+                return False
+            self.recorded = table.released(self.recorded)
+        self._announce()
+        return True
+
     def tell(self, told: Told) -> None:
         """Be told when it ends; at once when it already has."""
         if self._process is not _process:
             self.forked()
         with self._mutex:
-            if self._standing.live:
+            if self.recorded.live:
                 self._told.append(told)
                 return
         told(self)
@@ -179,12 +190,15 @@ class Tenure:
                 self._told.remove(told)
 
     def forked(self) -> None:
-        """This is a child process: the lease is the parent's. The old mutex may have been held at the fork by a thread
-        that does not exist here, so it is replaced and nobody is told; questions are answered from the standing."""  # noqa: D205, D209
+        """This is a child process, and the lease is the parent's.
+
+        The old mutex may have been held at the fork by a thread that does not exist here, so it is replaced, and
+        nobody is told; questions are answered from the standing.
+        """
         self._mutex = threading.Lock()
         self._process = _process
         self._told = []
-        self._standing = table.ended(self._standing, Event.FORKED)
+        self.recorded = table.ended(self.recorded, Event.FORKED)
 
     def _judge(self, standing: Standing, now: Instant) -> Standing:
         return table.judge(self._aged(standing, now), self.timing, now, self._tail.value_ns)
@@ -195,14 +209,20 @@ class Tenure:
 
     def _change(self, decide: Callable[[Standing], Standing]) -> Standing:
         with self._mutex:
-            before = self._standing
-            after = self._standing = decide(before)
+            before = self.recorded
+            after = self.recorded = decide(before)
             if after.live or not before.live:
                 return after
-            told, self._told = self._told, []
+        self._announce()
+        return after
+
+    def _announce(self) -> None:
+        """It has just ended: tell everybody, outside the mutex, once."""
+        told, self._told = self._told, []
+        if self.on_end is not None:
+            self.on_end(self)
         for tell in told:
             tell(self)
-        return after
 
 
 def _after_fork() -> None:

@@ -35,7 +35,8 @@ class Ticker(Generic[T]):
         self._clock = clock
         self._act = act
         self._calendar: Calendar[T] = Calendar()
-        self._wake = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()  # used as it is: entering a Condition costs twice as much
+        self._wake = threading.Condition(self._mutex)
         self._thread: threading.Thread | None = None
         self._asleep_until_ns = 0
         self._idle_since_ns: int | None = None
@@ -52,7 +53,7 @@ class Ticker(Generic[T]):
 
     def put(self, item: T, due_ns: int) -> None:
         """Enter an item, or move it."""
-        with self._wake:
+        with self._mutex:
             if self._stopping:
                 return
             self._calendar.put(item, due_ns)
@@ -64,7 +65,7 @@ class Ticker(Generic[T]):
 
     def put_all(self, items: Sequence[T], due_ns: int) -> None:
         """Enter many items that have just come out, due together. Some may have been withdrawn for good meanwhile."""
-        with self._wake:
+        with self._mutex:
             if self._stopping:
                 return
             self._calendar.put_all(items, due_ns)
@@ -75,17 +76,17 @@ class Ticker(Generic[T]):
 
     def drop(self, item: T) -> None:
         """Withdraw an item."""
-        with self._wake:
+        with self._mutex:
             self._calendar.drop(item)
 
     def items(self) -> list[T]:
         """Everything that is entered."""
-        with self._wake:
+        with self._mutex:
             return list(self._calendar)
 
     def lag_ns(self) -> int:
         """How far the thread is behind: zero when it keeps up. The health of the keeper is this number."""
-        with self._wake:
+        with self._mutex:
             due = self._calendar.next_due_ns()
         return 0 if due is None else max(0, self._clock.now().mono - due)
 
@@ -93,14 +94,15 @@ class Ticker(Generic[T]):
         """In a child process: the thread does not exist, the mutex may be stuck. Start anew; return the rest."""
         left = list(self._calendar)
         self._calendar = Calendar()
-        self._wake = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._wake = threading.Condition(self._mutex)
         self._thread = None
         self._asleep_until_ns = 0
         return left
 
     def stop(self, timeout_ns: int) -> None:
         """End the thread; what is entered is forgotten."""
-        with self._wake:
+        with self._mutex:
             self._stopping = True
             thread = self._thread
             self._wake.notify()
@@ -109,8 +111,9 @@ class Ticker(Generic[T]):
 
     def _start(self) -> None:
         self._idle_since_ns, self._lead_ns, self._asleep_until_ns = None, IDLE_NS, 0
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()
+        self._thread = thread  # only now: one that could not be started must not pass for one that runs
 
     def _run(self) -> None:
         while (items := self._next()) is not None:
@@ -127,7 +130,7 @@ class Ticker(Generic[T]):
 
     def _next(self) -> list[T] | None:
         """Sleep until something is due and take it out. None: stopping, or idle for long."""
-        with self._wake:
+        with self._mutex:
             now = self._clock.now().mono
             self.beats += 1
             self.beat_ns = now

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from holdfast.core.history import Kind, Record
 from holdfast.flows.acquiring import noun
@@ -41,7 +42,7 @@ class Witness:
         if record.kind in _LINES:
             self._guarded("the log", id(_log), lambda: self._write(record))
         for observer in self._observers:
-            self._guarded("an observer", id(observer), lambda told=observer: told.note(record))  # type: ignore[misc]
+            self._guarded("an observer", id(observer), partial(observer.note, record))
 
     def total(self, kind: Kind) -> int:
         """How often something happened, over all families."""

@@ -6,6 +6,7 @@ keeper. A crash stops the host for ever; what restarts is another `SimHost` that
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,12 +17,14 @@ from holdfast.runtime.keeper import Ticks
 from holdfast.runtime.loops import LoopRuntime
 from holdfast.runtime.policies import policy_switch
 from holdfast.runtime.witness import Witness
+from holdfast.stores.memory import MemoryEngine, MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
-from holdfast.testing.simloop import Domain, SimLoop
+from holdfast.testing.simdomain import Domain
+from holdfast.testing.simloop import SimLoop, running_sim_loop
 from holdfast.testing.simnetwork import Network
 from holdfast.testing.simstore import LeaseServer, SimEngine
 from holdfast.testing.simticks import SimTicks
-from holdfast.types import Owner
+from holdfast.types import NS, Owner
 
 
 class SimHost:
@@ -99,3 +102,44 @@ class SimHost:
 
 
 _NOBODY = Domain("nobody").context()
+
+
+def virtual_locks(table: MemoryTable | None = None, *, name: str = "host", seed: int = 0) -> Locks:
+    """Make a `Locks` on the virtual time of the running loop, for tests of programs that use locks.
+
+        async def scenario():
+            locks = virtual_locks()
+            async with locks.lock("job", ttl=30) as lease:
+                await asyncio.sleep(3600)  # renewed every ten seconds of it, in no time
+                lease.ensure_held()
+
+        run_virtual(scenario())
+
+    Several of them over one `virtual_table()` exclude each other, as processes do. There is no network in between.
+    """
+    loop = running_sim_loop()
+    clock = SimClock(loop)
+    engine = MemoryEngine(table or MemoryTable(clock))
+    owner, witness, runtime = Owner("virtual", name, 1, "a"), Witness(()), LoopRuntime(loop)
+    context = contextvars.copy_context()
+    house = Household(
+        engine.asynchronous(),
+        clock=clock,
+        entropy=SimEntropy(f"{seed}/{name}"),
+        witness=witness,
+        policy=policy_switch(None, None, clock, witness, str(owner)),
+        owner=lambda: owner,
+        request_timeout_ns=2 * NS,
+        make_ticks=lambda _, act: SimTicks(loop, clock, context, act, _raise),
+        keeper_runtime=runtime,
+    )
+    return Locks(engine, house, None, runtime)
+
+
+def virtual_table() -> MemoryTable:
+    """A table of leases on the virtual time of the running loop, to be shared by several `virtual_locks`."""
+    return MemoryTable(SimClock(running_sim_loop()))
+
+
+def _raise(error: Exception) -> None:
+    raise error

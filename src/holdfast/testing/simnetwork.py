@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.errors import BackendError, Unavailable
-from holdfast.testing.simloop import Domain, SimLoop
+from holdfast.testing.simdomain import Domain
+from holdfast.testing.simloop import SimLoop
 from holdfast.types import MS, NS
 
 Act: TypeAlias = Callable[[], Any]

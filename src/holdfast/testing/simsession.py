@@ -91,14 +91,14 @@ class Session:
     async def _hold(self) -> None:
         lease = await self._host.locks.hold(self.key, ttl=self.ttl_ns / NS)
         if lease is not None:
-            await self._section(lease)
+            await self._section(lease, lingers=self._draw.random() < 0.5)
 
     async def _by_hand(self) -> None:
         """Renewal by the holder itself."""
         lock = self._host.locks.lock(self.key, ttl=self.ttl_ns / NS, auto_renew=False, timeout=2)
         async with lock as lease:
             for _ in range(self._draw.randrange(4)):
-                await self._section(lease)
+                await self._section(lease, lingers=self._draw.random() < 0.2)
                 await lease.renew()
 
     async def _risky(self) -> None:
@@ -119,8 +119,8 @@ class Session:
                 await self._host.locks.renew_token(self.key, token, ttl)
             await self._host.locks.release_token(self.key, token)
 
-    async def _section(self, lease: AnyLease) -> None:
-        """The protected work: read, decide, check, write, a few times."""
+    async def _section(self, lease: AnyLease, *, lingers: bool = False) -> None:
+        """The protected work: read, decide, check, write, a few times. Who lingers stays until its time has run out."""
         with self._world.believing(self._host, lease):
             for _ in range(self._draw.randint(1, 4)):
                 lease.ensure_held()
@@ -130,6 +130,8 @@ class Session:
                 if fence is not None:
                     await self._update(lease, fence)
                 await asyncio.sleep(self._pause_s())
+            if lingers:
+                await asyncio.sleep(1.1 * lease.remaining())
 
     async def _update(self, lease: AnyLease, fence: int) -> None:
         """The classic mistake is to check and then to be paused before the write; the failpoint does exactly that."""

@@ -173,7 +173,11 @@ class SimStore:
     async def watch(self, key: str) -> Watch:
         """See `ports.Store.watch`."""
         watch = SimWatch(self._network, self._server, self._host, key)
-        await self.call("watch", key, watch.open, LISTEN_NS)
+        try:
+            await self.call("watch", key, watch.open, LISTEN_NS)
+        except BaseException:
+            watch.drop()  # nobody gets it, so nobody else will close it
+            raise
         return watch
 
     async def ping(self, timeout_ns: int) -> None:
@@ -228,10 +232,14 @@ class SimWatch:
 
     async def close(self) -> None:
         """See `ports.Watch.close`. Suspends once, as a driver that tells its server does."""
+        self.drop()
+        await asyncio.sleep(0)
+
+    def drop(self) -> None:
+        """Stop listening, now or when the request to listen arrives after all."""
         self._closed = True
         if self._unlisten is not None:
             self._unlisten()
-        await asyncio.sleep(0)
 
 
 class SimEngine:

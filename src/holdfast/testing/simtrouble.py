@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.testing.simdomain import Domain
 from holdfast.testing.simfaults import Fault
 from holdfast.testing.simhost import SimHost
-from holdfast.testing.simloop import Domain
 from holdfast.types import MS, NS
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def _replay(seed: int, trace: bool) -> int:
 def _progress(total: int | None, quiet: bool) -> Iterator[Callable[[Outcome], object]]:
     """A bar where there is a terminal and the library for it; a line now and then elsewhere."""
     if quiet:
-        yield lambda outcome: None
+        yield lambda _: None
         return
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):
@@ -112,7 +112,7 @@ def _progress(total: int | None, quiet: bool) -> Iterator[Callable[[Outcome], ob
             columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             with Progress(*columns, console=Console(stderr=True)) as bar:
                 task = bar.add_task("worlds", total=total)
-                yield lambda outcome: bar.advance(task)
+                yield lambda _: bar.advance(task)
                 return
     seen = itertools.count(1)
 
