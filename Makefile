@@ -45,8 +45,8 @@ test: $(STAMPS)/dev ## Everything: style, strict types, all tests on real server
 	@echo "== tests (random order, in parallel)"
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 $(ARGS)
 
-test-fast: $(STAMPS)/dev ## The tests that need no server: seconds
-	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server" $(ARGS)
+test-fast: $(STAMPS)/dev ## The tests that need no server and no other process: seconds
+	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)
 
 lint: $(STAMPS)/dev ## Style, without changing anything
 	@echo "== style"

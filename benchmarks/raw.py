@@ -43,7 +43,7 @@ class Scripts:
 
     def release(self, key: str, value: Any) -> bytes:
         """Give a key back that was granted with this value."""
-        packed: bytes = self._pack((b"EVALSHA", self._release, 1, key, value, "", 0, "raw:free:" + key))
+        packed: bytes = self._pack((b"EVALSHA", self._release, 2, key, f"raw:ears:{{{key}}}", value, "", 0))
         return packed
 
 

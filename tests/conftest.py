@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from servers import RedisExecutable, redis_executables
 
+TESTS = Path(__file__).resolve().parent
+
 # Fixtures that several files share live in modules of their own.
 pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fixtures_*.py"))
 
@@ -79,3 +81,12 @@ def _not_run(terminalreporter: pytest.TerminalReporter) -> list[str]:
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
+
+
+SLOW = {"benchmarks", "cli", "processes", "repository", "sim"}  # folders whose tests take real processes or real time
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW.intersection(item.path.resolve().relative_to(TESTS).parts):
+            item.add_marker(pytest.mark.slow)

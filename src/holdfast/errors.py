@@ -11,6 +11,7 @@
     │   ├── Unavailable (ConnectionError)   not reached: the request certainly had no effect, or we undid it
     │   ├── Timeout (TimeoutError)          no answer: the request may or may not have taken effect
     │   └── Misconfigured                   reached, and it can never work like this
+    ├── Closed (RuntimeError)           the `Locks` was closed; connect again
     ├── PolicyDenied                    the error policy of the risk class says: do not run without the store
     └── RetryLater                      come back after `delay`; carried unchanged by a message bus
 
@@ -117,6 +118,13 @@ class PolicyDenied(HoldfastError):
         super().__init__(message)
         self.key = key
         self.risk = risk
+
+
+class Closed(HoldfastError, RuntimeError):
+    """The `Locks` was closed, or is being closed while somebody waits for one of its locks."""
+
+    def __init__(self, message: str = "this Locks is closed; connect again") -> None:
+        super().__init__(message)
 
 
 class RetryLater(HoldfastError):

@@ -139,6 +139,11 @@ class Place(Protocol):
 class Gate(Protocol):
     """The local mutexes of one `Locks`: of all waiters for a key, only the one inside talks to the store."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the `Locks` was closed: then nobody gets in, and those who wait are sent away with `Closed`."""
+        ...
+
     def place(self, key: str) -> Place:
         """A place for one caller; it is not in line until it enters."""
         ...

@@ -13,6 +13,7 @@ from holdfast.errors import (
     AcquireTimeout,
     BackendError,
     BadInput,
+    Closed,
     FencedOut,
     HoldfastError,
     LeaseLost,
@@ -39,6 +40,7 @@ SAMPLES: list[HoldfastError] = [
     Misconfigured("never"),
     PolicyDenied("denied", key="k", risk="money"),
     RetryLater(0.5, "run lock busy"),
+    Closed(),
 ]
 
 
@@ -52,6 +54,7 @@ def test_every_error_is_in_the_sample_and_under_the_base() -> None:
     ("child", "parents"),
     [
         (BadInput, (ValueError,)),
+        (Closed, (RuntimeError,)),
         (AcquireTimeout, (LockBusy, TimeoutError)),
         (Unavailable, (BackendError, ConnectionError)),
         (Timeout, (BackendError, TimeoutError)),

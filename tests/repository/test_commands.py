@@ -61,7 +61,7 @@ def test_make_alone_lists_every_command() -> None:
         ("run", ["holdfast demo"]),
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
-        ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server"']),
+        ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server and not slow"']),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),
     ],
 )

@@ -227,7 +227,8 @@ class Model(RuleBasedStateMachine):
         ours = self._holder(asked.key) == asked.token
         assert self.table.release(asked.key, asked.token, keep_ns) is ours
         if ours:
-            self.held[asked.key] = ("nobody", self.clock.boot + keep_ns, self.held[asked.key][2])
+            _, until, fence = self.held[asked.key]
+            self.held[asked.key] = ("nobody", min(until, self.clock.boot + keep_ns), fence)
 
     @rule(key=st.sampled_from("abc"))
     def force(self, key: str) -> None:

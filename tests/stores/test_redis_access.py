@@ -60,7 +60,7 @@ def test_a_password_for_a_server_without_one_says_so(play: Play, redis_server: R
 def test_a_user_with_the_least_privileges_can_use_locks(play: Play, own_redis: StartRedis) -> None:
     server = own_redis()
     server.cli(
-        "ACL", "SETUSER", "app", "on", ">pw", "~app:*", "~holdfast:*", "resetchannels", "&holdfast:free:*", *LEAST
+        "ACL", "SETUSER", "app", "on", ">pw", "~app:*", "~holdfast:*", "resetchannels", "&holdfast:ear:*", *LEAST
     )
 
     async def scenario(store: Store) -> None:
@@ -68,10 +68,19 @@ def test_a_user_with_the_least_privileges_can_use_locks(play: Play, own_redis: S
         held = await take(store, "app:fair", ticket="t1")
         await meet(store, "app:fair", ticket="t2")
         watch = await store.watch("app:fair")
+        await meet(store, "app:fair", ticket="t2")
         assert await store.release("app:fair", held.token, None, 0, SOON)
         assert await watch.wait(SOON)
         await watch.close()
         await store.leave("app:fair", "t2", SOON)
+        held = await take(store, "app:plain")
+        watch = await store.watch("app:plain")
+        await meet(store, "app:plain")
+        assert not await watch.wait(MS)
+        assert await give_back(store, held)
+        assert await watch.wait(SOON)
+        await give_back(store, await take(store, "app:plain"))
+        await watch.close()
         kept = await take(store, "app:kept")
         assert await store.release("app:kept", kept.token, kept.claim, 1000, SOON)
 
@@ -85,7 +94,7 @@ def test_a_user_with_the_least_privileges_can_use_locks(play: Play, own_redis: S
 
 def test_an_operator_needs_only_a_little_more(play: Play, own_redis: StartRedis) -> None:
     server = own_redis()
-    server.cli("ACL", "SETUSER", "ops", "on", ">pw", "~*", "resetchannels", "&holdfast:free:*", *LEAST, *OPERATOR)
+    server.cli("ACL", "SETUSER", "ops", "on", ">pw", "~*", "resetchannels", "&holdfast:ear:*", *LEAST, *OPERATOR)
 
     async def scenario(store: Store) -> None:
         await take(store, "app:job")
@@ -106,7 +115,7 @@ def test_without_permission_for_channels_locks_work_and_listening_is_refused(pla
     async def scenario(store: Store) -> None:
         await _use(store)
         for _ in range(2):
-            with pytest.raises(Misconfigured, match=r"&holdfast:free:\*"):
+            with pytest.raises(Misconfigured, match=r"&holdfast:ear:\*"):
                 await store.watch("app:job")
         await _use(store)
 

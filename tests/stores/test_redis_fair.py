@@ -85,4 +85,5 @@ def test_the_queue_of_a_fair_lock_goes_by_itself(play: Play, redis_url: str, red
 
 def test_the_keys_of_one_lock_share_a_hash_slot(redis_url: str) -> None:
     name = "tenant:42/invoice"
-    assert key_slot(name.encode()) == key_slot(f"holdfast:queue:{{{name}}}".encode())
+    for kind in ("queue", "tickets", "ears"):
+        assert key_slot(name.encode()) == key_slot(f"holdfast:{kind}:{{{name}}}".encode())

@@ -263,6 +263,7 @@ def test_an_asyncio_store_survives_a_fork_in_both_processes(redis_url: str) -> N
 
     async def main() -> None:
         await use("before")
+        await take(store, "job")
         watch = await store.watch("job")
         pid = _fork(child)
         await use("after")  # at the same time as the child

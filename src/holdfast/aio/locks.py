@@ -17,7 +17,7 @@ from holdfast.aio.lock import Lock
 from holdfast.core import backoff
 from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, Closed
 from holdfast.flows import acquiring, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Capabilities, Observer, Ports
@@ -249,6 +249,7 @@ class Locks:
         if not self._closed:
             self._closed = True
             if self._bound is not None:
+                self._bound[0].gate.close()
                 await self._bound[0].drain(self.house.request_timeout_ns)
                 await self._bound[1].store.close()
             await self._close_house()
@@ -261,7 +262,7 @@ class Locks:
     def open_house(self) -> Household:
         """The household, if this `Locks` is open; an error that says so otherwise."""
         if self._closed:
-            raise RuntimeError("this Locks is closed; connect again")
+            raise Closed
         return self.house
 
     def usable(self) -> bool:

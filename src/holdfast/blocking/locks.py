@@ -16,7 +16,7 @@ from holdfast.blocking.lock import Lock
 from holdfast.core import backoff
 from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, Closed
 from holdfast.flows import acquiring, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Capabilities, Observer
@@ -225,13 +225,14 @@ class Locks:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
         if not self._closed:
             self._closed = True
+            self._runtime.gate.close()
             self.house.close()
             run_now(self.engine.blocking.close())
 
     def open_house(self) -> Household:
         """The household, if this `Locks` is open; an error that says so otherwise."""
         if self._closed:
-            raise RuntimeError("this Locks is closed; connect again")
+            raise Closed
         return self.house
 
     def usable(self) -> bool:

@@ -17,7 +17,7 @@ from holdfast.core.history import Kind, Record
 from holdfast.core.policy import OnError
 from holdfast.core.timing import Timing
 from holdfast.core.waiting import Waiter, pause
-from holdfast.errors import AcquireTimeout, BackendError, Misconfigured, PolicyDenied, Timeout, Unavailable
+from holdfast.errors import AcquireTimeout, BackendError, Closed, Misconfigured, PolicyDenied, Timeout, Unavailable
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Place, Ports, Watch
 from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns
@@ -235,6 +235,8 @@ async def _contend(
     waiter = Waiter()
     left = patience.timeout_ns
     while True:  # ends with a grant, an error, or the caller's patience
+        if ports.runtime.gate.closed:
+            raise Closed
         limit = None if left is None else max(left, LEAST_REQUEST_NS)
         answer: Grant | Busy | BackendError
         try:

@@ -36,6 +36,8 @@ class Statistics:
     degraded: int
     granted: int
     busy: int
+    busy_peak_to_mean: float  # of the lock-busy retries of the last minute, per 50 ms
+    busy_fano: float  # likewise: about 1 at random, far above 1 in waves
     timed_out: int
     store_errors: int
     renewed: int
@@ -127,13 +129,15 @@ class Household:
     def statistics(self, waiting: int) -> Statistics:
         """A snapshot."""
         tenures = self.keeper.tenures()
-        total = self.witness.total
+        total, burst = self.witness.total, self.witness.busy_burst()
         return Statistics(
             held=sum(tenure.recorded.live for tenure in tenures),
             waiting=waiting,
             degraded=sum(tenure.degraded for tenure in tenures),
             granted=total(Kind.GRANTED),
             busy=total(Kind.BUSY),
+            busy_peak_to_mean=burst.peak_to_mean,
+            busy_fano=burst.fano,
             timed_out=total(Kind.TIMED_OUT),
             store_errors=total(Kind.FAILED),
             renewed=self.keeper.renewed,

@@ -1,4 +1,4 @@
-"""The keeper renews leases; the alarm says when they are lost. Two jobs, so that neither can hold up the other.
+"""The keeper renews leases; the alarm says when they are lost; the reaper ties up loose ends. None holds up another.
 
 Both read the same tenures. The keeper talks to the store over blocking ports of its own, in batches, also on behalf of
 asyncio programs: an event loop that is blocked must not cost the lease. The alarm never talks to anything: a renewal
@@ -83,6 +83,7 @@ class Keeper:
         self._on_warning = on_warning
         self._renewals = make_ticks("holdfast-keeper", self._renew_due)
         self._alarms = make_ticks("holdfast-alarm", self._ring_due)
+        self._loose_ends = make_ticks("holdfast-reaper", self._tie_up)
         self._offsets = (0, 0)
         self.renewed = 0
         self.requests = 0
@@ -101,17 +102,19 @@ class Keeper:
         self._alarms.drop(tenure)
         if tenure.entered:
             self._renewals.drop(tenure)
+            self._loose_ends.drop(tenure)
 
     def reap(self, key: str, token: str, ttl_ns: int) -> None:
         """Keep trying to give back a grant that may exist, until it must have expired by itself."""
         now = self._ports.clock.now().mono
         orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns, REAP_FIRST_NS)
-        self._renewals.put(orphan, now + REAP_FIRST_NS)
+        self._loose_ends.put(orphan, now + REAP_FIRST_NS)
 
     def tenures(self) -> list[Tenure]:
         """Everything that is looked after."""
         known = dict.fromkeys(self._alarms.items())
-        known.update(dict.fromkeys(item for item in self._renewals.items() if isinstance(item, Tenure)))
+        known.update(dict.fromkeys(self._renewals.items()))
+        known.update(dict.fromkeys(item for item in self._loose_ends.items() if isinstance(item, Tenure)))
         return list(known)
 
     def lag_ns(self) -> int:
@@ -120,18 +123,20 @@ class Keeper:
 
     def abandon(self) -> list[Tenure]:
         """In a child process: forget the threads that do not exist here, and say what the parent was looking after."""
-        left = [*self._alarms.abandon(), *self._renewals.abandon()]
+        left = [*self._alarms.abandon(), *self._renewals.abandon(), *self._loose_ends.abandon()]
         return list(dict.fromkeys(item for item in left if isinstance(item, Tenure)))
 
     def stop(self) -> None:
-        """End both threads."""
+        """End the threads."""
         self._renewals.stop(2 * NS)
+        self._loose_ends.stop(2 * NS)
         self._alarms.stop(2 * NS)
 
     def _enter(self, tenure: Tenure, now: Instant) -> None:
         tenure.entered = True
         draw = self._ports.entropy.below(65536)
-        self._renewals.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
+        ticks = self._loose_ends if tenure.degraded else self._renewals
+        ticks.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
         self._set_alarm(tenure, now)
 
     def _set_alarm(self, tenure: Tenure, now: Instant) -> None:
@@ -161,7 +166,7 @@ class Keeper:
     def _ring(self, tenure: Tenure) -> None:
         standing = tenure.standing()  # judging it is what declares the loss
         if not standing.live:
-            self._renewals.drop(tenure)
+            self.drop(tenure)
             return
         now = self._ports.clock.now()
         if tenure.timing.auto_renew and not tenure.entered and not tenure.forsaken:
@@ -173,17 +178,16 @@ class Keeper:
             self._on_warning(tenure)
         self._set_alarm(tenure, now)
 
-    async def _renew_due(self, due: list[Due]) -> None:
-        batch: list[Tenure] = []
+    async def _tie_up(self, due: list[Due]) -> None:
+        """These ask the store one by one and wait each time in an outage, so they have ticks of their own."""
         for item in due:
             if isinstance(item, Orphan):
                 await self._reap(item)
-            elif item.forsaken:
-                continue
-            elif item.degraded:
+            elif not item.forsaken:
                 await self._promote(item)
-            elif item.recorded.live:
-                batch.append(item)
+
+    async def _renew_due(self, due: list[Tenure]) -> None:
+        batch = [tenure for tenure in due if tenure.recorded.live and not tenure.forsaken]
         if batch:
             await self._renew(batch)
 
@@ -207,7 +211,8 @@ class Keeper:
             elif standing.live:
                 now = self._ports.clock.now()
                 due = now.mono + tenure.renewal_in_ns(now, self._ports.entropy.below(65536))
-                self._renewals.put(tenure, due)
+                # A calendar rounds down; a retry that falls into the present slot would be made over and over.
+                self._renewals.put(tenure, max(due, (now.mono // SLOT_NS + 1) * SLOT_NS))
         for due, tenures in renewed.items():
             self.renewed += len(tenures)
             self._renewals.put_all(tenures, due)
@@ -237,4 +242,4 @@ class Keeper:
         settled = await keeping.reap(self._ports, orphan.key, orphan.token)
         now, pause = self._ports.clock.now().mono, 2 * orphan.pause_ns
         if not settled and now < orphan.until_ns:
-            self._renewals.put(orphan._replace(pause_ns=pause), now + pause)
+            self._loose_ends.put(orphan._replace(pause_ns=pause), now + pause)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.core.lease import State
+from holdfast.errors import Closed
 from holdfast.runtime.callbacks import guarded
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS
@@ -62,11 +63,18 @@ class LoopPlace:
                 timer.cancel()
             if not self.inside:
                 line.remove(self)
+        if self._gate.closed:
+            raise Closed
         return self.inside
 
     def called(self) -> None:
         """It is this place's turn."""
         self.inside = True
+        if self._turn is not None:
+            _resolve(self._turn)
+
+    def sent_away(self) -> None:
+        """It will never be this place's turn."""
         if self._turn is not None:
             _resolve(self._turn)
 
@@ -97,6 +105,14 @@ class LoopGate:
         self.loop = loop
         self.thread_id = threading.get_ident()
         self.lines: dict[str, deque[LoopPlace]] = {}
+        self.closed = False
+
+    def close(self) -> None:
+        """Send everybody away who stands in line."""
+        self.closed = True
+        for line in self.lines.values():
+            for place in line:
+                place.sent_away()
 
     def place(self, key: str) -> LoopPlace:
         """A place for one caller."""

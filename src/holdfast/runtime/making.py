@@ -27,7 +27,7 @@ def make_household(
 ) -> Household:
     """The shared parts of one `Locks`."""
     clock = SystemClock()
-    witness = Witness(_checked(observers))
+    witness = Witness(_checked(observers), clock)
     owner = partial(this_owner, service, instance)
     return Household(
         keeper_store,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+from holdfast.errors import Closed
 from holdfast.runtime.driving import run_now
 from holdfast.types import NS
 
@@ -46,10 +47,12 @@ class ThreadPlace:
             line.append(self)
         turn.acquire(timeout=-1 if timeout_ns is None else min(timeout_ns / NS, threading.TIMEOUT_MAX))
         with self._gate.mutex:
-            if line[0] is self:
+            if line[0] is self and not self._gate.closed:
                 return True
             line.remove(self)
-            return False
+        if self._gate.closed:
+            raise Closed
+        return False
 
     def called(self) -> None:
         """It is this place's turn. Called by the one who leaves, under the gate's mutex; once more does no harm."""
@@ -83,6 +86,15 @@ class ThreadGate:
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.lines: dict[str, deque[ThreadPlace]] = {}
+        self.closed = False
+
+    def close(self) -> None:
+        """Send everybody away who stands in line."""
+        with self.mutex:
+            self.closed = True
+            for line in self.lines.values():
+                for place in line:
+                    place.called()
 
     def place(self, key: str) -> ThreadPlace:
         """A place for one caller."""

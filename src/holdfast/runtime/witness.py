@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from holdfast.core.burstiness import Burst, Burstiness
 from holdfast.core.history import Kind, Record
 from holdfast.flows.acquiring import noun
-from holdfast.ports import Observer
+from holdfast.ports import Clock, Observer
 from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")
@@ -26,8 +27,10 @@ WINDOW_NS = 10 * NS
 class Witness:
     """Counts records by kind and family, logs what a person should know, and tells the user's observers."""
 
-    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+    def __init__(self, observers: Sequence[Observer] = (), clock: Clock | None = None) -> None:
         self._observers = list(observers)
+        self._clock = clock
+        self._busy = Burstiness()
         self._broken: set[int] = set()
         self._windows: dict[tuple[Kind, str], _Window] = {}
         self.counts: Counter[tuple[Kind, str]] = Counter()
@@ -35,6 +38,8 @@ class Witness:
     def tally(self, kind: Kind, family: str) -> bool:
         """Count it. True when it is worth a record: somebody listens, or a person should read of it."""
         self.counts[kind, family] += 1
+        if kind is Kind.BUSY and self._clock is not None:
+            self._busy.note(self._clock.now().mono)
         return bool(self._observers) or kind in _LINES
 
     def note(self, record: Record) -> None:
@@ -43,6 +48,10 @@ class Witness:
             self._guarded("the log", id(_log), lambda: self._write(record))
         for observer in self._observers:
             self._guarded("an observer", id(observer), partial(observer.note, record))
+
+    def busy_burst(self) -> Burst:
+        """How bunched the lock-busy retries of the last minute were."""
+        return Burst(0, 0.0, 0.0) if self._clock is None else self._busy.read(self._clock.now().mono)
 
     def total(self, kind: Kind) -> int:
         """How often something happened, over all families."""

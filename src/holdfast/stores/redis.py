@@ -13,9 +13,11 @@ Nor does it promise that leases survive a restart: that is the server's persiste
 Clocks: expiry, tickets and `granted` are the server's clock; deadlines of calls are this host's monotonic clock.
 
 Names: the lock is `<prefix><name>`; besides it there are `<namespace>:fence` (one counter for the database),
-`<namespace>:audit` (a stream), the channel `<namespace>:free:<lock>`, and for fair locks `<namespace>:queue:{<lock>}`
-and `<namespace>:tickets:{<lock>}`. Lock names contain no braces, so the braces here put the queue into the lock's own
-hash slot: nothing has to be renamed for a cluster.
+`<namespace>:audit` (a stream), and while somebody waits `<namespace>:ears:{<lock>}` (who is woken next, see
+`redis_watch`), a channel `<namespace>:ear:<id>` for each waiter, and for fair locks `<namespace>:queue:{<lock>}` and
+`<namespace>:tickets:{<lock>}`. Lock names contain no braces, so the braces here put what belongs to a lock into its own
+hash slot: nothing has to be renamed for a cluster. (There, waiters would have to listen at the node of the lock, for a
+release counts the listeners of its own node.)
 """
 
 from __future__ import annotations

@@ -44,6 +44,10 @@ class Asker:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
+    def deadline(self, timeout_ns: int) -> int:
+        """When a call that may take so long has to be over."""
+        return self._driver.deadline(timeout_ns)
+
     async def run(self, script: Script, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
         """Run a script; once more after a broken connection."""
         try:

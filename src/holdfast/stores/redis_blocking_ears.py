@@ -4,13 +4,15 @@ A listener thread shared by all waiters would cost a hand-over between threads (
 threads that wait for one key only one gets past the local mutex, so ears are few. They are bounded all the same: beyond
 the bound a waiter is deaf and polls, which every waiter must be able to do anyway.
 
-Promises: an ear hears what was published after `open` returned, or wakes its waiter because it may have missed
-something. Never raises from `wait`: a hint is not worth an error. Clock: monotonic.
+Promises: an ear hears what was published to it after `open` returned, or wakes its waiter because it may have missed
+something. Never raises from `hear`: a hint is not worth an error. A subscription is made once for each connection, and
+serves one waiter after the other. Clock: monotonic.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections import deque
 
@@ -23,6 +25,7 @@ from holdfast.types import MS, NS
 EARS_MAX = 128
 IDLE_MAX = 8
 CONFIRM_NS = 2 * NS
+DOUBT_NS = NS  # an ear that was idle for longer is confirmed before it is trusted
 
 
 class BlockingEars:
@@ -34,67 +37,40 @@ class BlockingEars:
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._idle: deque[Connection] = deque(maxlen=IDLE_MAX)
+        self._idle: deque[BlockingEar] = deque()
         self._in_use: set[BlockingEar] = set()
 
-    async def open(self, channel: str) -> BlockingEar:
-        """Listen to a channel; returns when the server has confirmed it."""
+    async def open(self) -> BlockingEar:
+        """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         if len(self._in_use) >= EARS_MAX:
             raise Unavailable(f"{EARS_MAX} waiters listen already; this one has to poll")
-        ear = BlockingEar(self, channel)
+        deadline_ns = time.monotonic_ns() + CONFIRM_NS
+        while True:
+            try:
+                ear = self._idle.pop()
+            except IndexError:
+                break
+            if ear.sound(deadline_ns):
+                self._in_use.add(ear)
+                return ear
+        ear = BlockingEar(self, self._address)
         self._in_use.add(ear)
         try:
-            ear.listen(time.monotonic_ns() + CONFIRM_NS)
+            ear.listen(deadline_ns)
         except BaseException:
-            await ear.close()
+            ear.close(sound=False)
             raise
         return ear
 
-    def subscribed(self, channel: str, deadline_ns: int) -> Connection:
-        """A connection that listens to the channel and to no other: an idle one if it still lives, else a new one."""
-        while True:
-            try:
-                connection, fresh = self._idle.pop(), False
-            except IndexError:
-                connection, fresh = Connection(self._address, deadline_ns), True
-            try:
-                self._subscribe(connection, channel, deadline_ns)
-            except BaseException as error:
-                connection.close()
-                if fresh or not isinstance(error, Severed):
-                    raise
-            else:
-                return connection
-
-    def _subscribe(self, connection: Connection, channel: str, deadline_ns: int) -> None:
-        name = channel.encode()
-        connection.send(pack(("SUBSCRIBE", name)), deadline_ns)
-        while True:
-            # An idle ear may still have the rest of its last channel to say; the confirmation is the end of that.
-            reply = connection.next_reply(deadline_ns)
-            if isinstance(reply, ReplyError):
-                raise refusal(reply, self._address)
-            if isinstance(reply, list) and reply[:2] == [b"subscribe", name]:
-                return
-
-    def give_back(self, ear: BlockingEar, connection: Connection | None, channel: str) -> None:
-        """The waiter is done. The connection stops listening and waits for the next one."""
+    def give_back(self, ear: BlockingEar, *, sound: bool) -> bool:
+        """The waiter is done. True: the ear is kept for the next one."""
         self._in_use.discard(ear)
-        if connection is None:
-            return
-        try:
-            connection.send(pack(("UNSUBSCRIBE", channel)), time.monotonic_ns() + CONFIRM_NS)
-        except BaseException as error:
-            connection.close()
-            if not isinstance(error, BackendError):
-                raise
-            return
-        if self._pid == os.getpid() and len(self._idle) < IDLE_MAX:
-            self._idle.append(connection)
-        else:
-            connection.close()
+        if not sound or self._pid != os.getpid() or len(self._idle) >= IDLE_MAX:
+            return False
+        self._idle.append(ear)
+        return True
 
     async def close(self) -> None:
         """See `close_idle`."""
@@ -106,59 +82,102 @@ class BlockingEars:
             self._leave_to_parent()
         while True:
             try:
-                self._idle.pop().close()
+                self._idle.pop().hang_up()
             except IndexError:
                 return
 
     def _leave_to_parent(self) -> None:
         inherited = self._idle
         self._start()
-        for connection in inherited:
-            connection.close()
+        for ear in inherited:
+            ear.hang_up()
 
 
 class BlockingEar:
-    """One waiter's ear at one channel: a `ports.Watch`."""
+    """One channel, and the connection that listens to it and to nothing else: a `redis_watch.Ear`."""
 
-    def __init__(self, ears: BlockingEars, channel: str) -> None:
+    def __init__(self, ears: BlockingEars, address: RedisAddress) -> None:
         self._ears = ears
-        self._channel = channel
+        self._address = address
+        self._channel = f"{address.namespace}:ear:{secrets.token_hex(8)}"
+        self._number = 0
         self._connection: Connection | None = None
         self._pid = os.getpid()
-        self._closed = False
+
+    @property
+    def word(self) -> str:
+        """See `redis_watch.Ear`."""
+        return f"{self._channel} {self._number}"
 
     def listen(self, deadline_ns: int) -> None:
-        """Be subscribed when this returns."""
-        self._connection = self._ears.subscribed(self._channel, deadline_ns)
+        """Be subscribed, on a new connection, when this returns."""
+        connection = Connection(self._address, deadline_ns)
+        try:
+            self._confirm(connection, deadline_ns)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
 
-    async def wait(self, timeout_ns: int) -> bool:
-        """See `ports.Watch.wait`. Losing the connection is a hint too: a release may have gone unheard."""
+    def _confirm(self, connection: Connection, deadline_ns: int) -> None:
+        channel = self._channel.encode()
+        connection.send(pack(("SUBSCRIBE", channel)), deadline_ns)
+        while True:
+            # Hints for earlier waiters may come before it; they are nobody's any more.
+            reply = connection.next_reply(deadline_ns)
+            if isinstance(reply, ReplyError):
+                raise refusal(reply, self._address)
+            if isinstance(reply, list) and reply[:2] == [b"subscribe", channel]:
+                return
+
+    def sound(self, deadline_ns: int) -> bool:
+        """Whether an idle ear can be trusted again; if not, it is closed."""
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            if time.monotonic_ns() - connection.used_ns >= DOUBT_NS:
+                self._confirm(connection, deadline_ns)
+            elif connection.stale():
+                self.hang_up()
+                return False
+        except BaseException as error:
+            self.hang_up()
+            if not isinstance(error, BackendError):
+                raise
+            return False
+        return True
+
+    async def hear(self, timeout_ns: int) -> bool:
+        """See `redis_watch.Ear`. Losing the connection is a hint too: a release may have gone unheard."""
         deadline_ns = time.monotonic_ns() + max(MS, timeout_ns)  # a hint that is there already is found in any case
         if self._connection is None:
             return self._listen_again(deadline_ns)
+        hint = [b"message", self._channel.encode(), self.word.encode()]
         try:
-            self._connection.next_reply(deadline_ns)
+            while self._connection.next_reply(deadline_ns) != hint:
+                pass  # meant for an earlier waiter
         except (Severed, Garbled):
-            self._lose()
+            self.hang_up()
             return True
         except Timeout:
             return False
         except BaseException:
-            self._lose()
+            self.hang_up()
             raise
         return True
 
-    async def close(self) -> None:
-        """See `ports.Watch.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        connection, self._connection = self._connection, None
+    def close(self, *, sound: bool) -> None:
+        """See `redis_watch.Ear`. In a forked child the ear is the parent's, and only this end of it is closed."""
+        connection = self._connection
         if self._pid != os.getpid():
-            if connection is not None:
-                connection.close()
+            self.hang_up()
             return
-        self._ears.give_back(self, connection, self._channel)
+        self._number += 1
+        if connection is not None:
+            connection.used_ns = time.monotonic_ns()
+        if not self._ears.give_back(self, sound=sound and connection is not None):
+            self.hang_up()
 
     def _listen_again(self, deadline_ns: int) -> bool:
         try:
@@ -169,7 +188,8 @@ class BlockingEar:
             return False
         return True
 
-    def _lose(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def hang_up(self) -> None:
+        """Close the connection, and with it the only one who listens to the channel."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

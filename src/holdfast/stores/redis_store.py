@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.ports import Capabilities, Watch
@@ -25,6 +25,7 @@ from holdfast.stores.redis_values import (
     remaining_ns,
     text_or_none,
 )
+from holdfast.stores.redis_watch import LINE_NS, Ears, RedisWatch
 from holdfast.stores.redis_wire import (
     Reply,
     ReplyError,
@@ -54,18 +55,6 @@ _INSPECT, _FORCE = Script("inspect"), Script("force_release")
 _ALL_RENEWED = b"1" * KEYS_A_CALL
 
 
-class Ears(Protocol):
-    """One colour of listening."""
-
-    async def open(self, channel: str) -> Watch:
-        """Listen to a channel; returns when the server has confirmed it."""
-        ...
-
-    async def close(self) -> None:
-        """Give back what is not in use."""
-        ...
-
-
 class RedisStore:
     """`ports.Store` on one server, in the colour of its driver."""
 
@@ -78,9 +67,12 @@ class RedisStore:
         self._fence_key = f"{address.namespace}:fence"
         self._audit_key = f"{address.namespace}:audit"
         self._reserved = (self._fence_key, self._audit_key)
-        self._channels = f"{address.namespace}:free:"
+        self._lines = f"{address.namespace}:ears:"
         self._queues = f"{address.namespace}:queue:"
         self._tickets = f"{address.namespace}:tickets:"
+        # The newest waiter of each lock. Of all waiters of a process only one gets past the local mutex and asks;
+        # others that come here all the same get in line by themselves when they wait.
+        self._watches: dict[str, RedisWatch] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,18 +89,41 @@ class RedisStore:
         head = f"{ask.owner} {MARK} {ask.family}"
         if head.count(" ") != 2 or not ask.token.isalnum():
             raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
-        words: tuple[Word, ...] = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
-        if ask.ticket is None:
+        watch = self._watches.get(lock)
+        if watch is None and ask.ticket is None:
+            words = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
             reply = await self._asker.run(_ACQUIRE, 2, words, deadline)
         else:
-            place = (ask.ticket, milliseconds(ask.ticket_ttl_ns), self._channels + lock)
-            words = (*words[:2], *self._queue(lock), *words[2:], *place)
-            reply = await self._asker.run(_ACQUIRE_FAIR, 4, words, deadline)
+            reply = await self._ask_in_line(ask, lock, head, watch, deadline)
         if type(reply) is bytes:
             return self._granted(ask, head, reply)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         return self._busy(ask, reply)
+
+    async def _ask_in_line(self, ask: Ask, lock: str, head: str, watch: RedisWatch | None, deadline: int) -> Reply:
+        """Ask with a ticket, with an ear, or with both. If the key is taken, the ear is in line by the same step."""
+        if watch is not None and not watch.may_ask:
+            watch = None
+        keys: tuple[Word, ...] = (lock, self._fence_key)
+        words: tuple[Word, ...] = (head, ask.token, milliseconds(ask.ttl_ns))
+        if ask.ticket is not None:
+            keys += (*self._queue(lock), self._line(lock))
+            ear = "" if watch is None else watch.word
+            words += (ask.ticket, milliseconds(ask.ticket_ttl_ns), ear, milliseconds(LINE_NS))
+        elif watch is not None:
+            keys += (self._line(lock),)
+            words += (watch.word, watch.ahead_us, milliseconds(LINE_NS))
+        script = _ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
+        try:
+            reply = await self._asker.run(script, len(keys), (*keys, *words), deadline)
+        except BaseException as error:
+            if watch is not None:
+                watch.unanswered(error)
+            raise
+        if watch is not None and not isinstance(reply, ReplyError):
+            watch.answered(type(reply) is bytes)
+        return reply
 
     def _granted(self, ask: Ask, head: str, value: bytes) -> Grant:
         """Read a grant. Everything that is known about it beforehand must be in it, or it is none."""
@@ -200,11 +215,11 @@ class RedisStore:
         expected, how = f" {token}", "end"
         if claim is not None and claim.endswith(expected):
             expected, how = claim, ""
-        words = (lock, expected, how, milliseconds(keep_ns) if keep_ns > 0 else 0, self._channels + lock)
+        words = (lock, self._line(lock), expected, how, milliseconds(keep_ns) if keep_ns > 0 else 0)
         try:
-            reply = await self._asker.run_once(_RELEASE, 1, words, deadline)
+            reply = await self._asker.run_once(_RELEASE, 2, words, deadline)
         except Severed as severed:
-            reply = await self._asker.once_more(severed, _RELEASE, 1, words, deadline)
+            reply = await self._asker.once_more(severed, _RELEASE, 2, words, deadline)
             if reply != 1:
                 raise
         if forbids_scripts(reply) and not how and keep_ns <= 0:
@@ -226,7 +241,7 @@ class RedisStore:
         return refused
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
-        """See `ports.Store.inspect`. Waiters: the tickets, or the connections that listen, whichever is more."""
+        """See `ports.Store.inspect`. Waiters: the tickets, or the ears in line, whichever is more."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
         reply = await self._asker.run(_INSPECT, 3, self._inspection([lock]), deadline)
@@ -235,8 +250,8 @@ class RedisStore:
         match reply:
             case [None]:
                 return None
-            case [[bytes(value), int(left_ms), int(tickets), int(listeners)]]:
-                return holding(key, value, left_ms, max(tickets, listeners))
+            case [[bytes(value), int(left_ms), int(tickets), int(ears)]]:
+                return holding(key, value, left_ms, max(tickets, ears))
         raise garbled(self._address, "an inspection")
 
     async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
@@ -271,8 +286,8 @@ class RedisStore:
         result: dict[str, Holding] = {}
         for lock, answer in zip(locks, reply, strict=True):
             match answer:
-                case [bytes(value), int(left_ms), int(tickets), int(listeners)]:
-                    known = holding(lock.removeprefix(self._prefix), value, left_ms, max(tickets, listeners))
+                case [bytes(value), int(left_ms), int(tickets), int(ears)]:
+                    known = holding(lock.removeprefix(self._prefix), value, left_ms, max(tickets, ears))
                     if known.fence is not None:
                         result[known.key] = known
         return result
@@ -281,8 +296,8 @@ class RedisStore:
         """See `ports.Store.force_release`. Never asked twice: the act would be written down twice, or as "nobody"."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, self._fence_key, self._audit_key, key, actor, reason, self._channels + lock, AUDIT_MAX)
-        reply = await self._asker.run_once(_FORCE, 3, words, deadline)
+        words = (lock, self._fence_key, self._audit_key, self._line(lock), key, actor, reason, AUDIT_MAX)
+        reply = await self._asker.run_once(_FORCE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         if reply is None:
@@ -312,14 +327,21 @@ class RedisStore:
         """See `ports.Store.leave`."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, *self._queue(lock), ticket, self._channels + lock)
-        reply = await self._asker.run(_LEAVE, 3, words, deadline)
+        words = (lock, *self._queue(lock), self._line(lock), ticket)
+        reply = await self._asker.run(_LEAVE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
 
     async def watch(self, key: str) -> Watch:
-        """See `ports.Store.watch`. Channels know no database numbers: a like-named lock elsewhere may wake us."""
-        return await self._ears.open(self._channels + self._lock(key))
+        """See `ports.Store.watch`. The next ask for the key puts the waiter in line, or its wait if it does not."""
+        lock = self._lock(key)
+        watch = RedisWatch(self._asker, await self._ears.open(), lock, self._line(lock), self._forget)
+        self._watches[lock] = watch
+        return watch
+
+    def _forget(self, watch: RedisWatch) -> None:
+        if self._watches.get(watch.lock) is watch:
+            self._watches.pop(watch.lock, None)
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`."""
@@ -343,10 +365,12 @@ class RedisStore:
     def _queue(self, lock: str) -> tuple[str, str]:
         return f"{self._queues}{{{lock}}}", f"{self._tickets}{{{lock}}}"
 
+    def _line(self, lock: str) -> str:
+        return f"{self._lines}{{{lock}}}"
+
     def _inspection(self, locks: list[str]) -> list[Word]:
         words: list[Word] = []
         for lock in locks:
-            words += (lock, *self._queue(lock))
+            words += (lock, f"{self._tickets}{{{lock}}}", self._line(lock))
         words.append(VALUE_MAX)
-        words += [self._channels + lock for lock in locks]
         return words

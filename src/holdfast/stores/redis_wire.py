@@ -29,9 +29,9 @@ CLIENT_NAME = "holdfast"
 # What an ACL user needs, for leases and for looking at and breaking them. A test runs with exactly these.
 USER_COMMANDS = (
     "+eval +evalsha +get +set +del +exists +pexpire +pttl +time +type +publish +subscribe +unsubscribe "
-    "+zadd +zrem +zrank +zrange +zscore +zrangebyscore +zremrangebyscore"
+    "+zadd +zrem +zrank +zrange +zscore +zpopmin +zrangebyscore +zremrangebyscore"
 )
-OPERATOR_COMMANDS = "+getrange +zcount +pubsub +scan +xadd +xrevrange +ping"
+OPERATOR_COMMANDS = "+getrange +zcount +zcard +scan +xadd +xrevrange +ping"
 
 _pack: Callable[[tuple[Word, ...]], bytes] = pack_command  # type: ignore[assignment]  # declared for one word, takes any
 
@@ -126,7 +126,7 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
     if code == "NOPERM":
         return Misconfigured(
             f"{where}: {text}; url user: grant {_user(address)} with ACL SETUSER ~{address.prefix}* "
-            f"~{address.namespace}:* &{address.namespace}:free:* {USER_COMMANDS}, and to operators {OPERATOR_COMMANDS}"
+            f"~{address.namespace}:* &{address.namespace}:ear:* {USER_COMMANDS}, and to operators {OPERATOR_COMMANDS}"
         )
     if code in ("HFTYPE", "WRONGTYPE"):
         kind = text.split()[1] if code == "HFTYPE" else "not a string"

@@ -1,13 +1,14 @@
 -- force_release: an operator takes a key from whoever holds it, and it is written down in the same step.
 --
--- KEYS  1 the lock   2 the fence counter   3 the audit stream
--- ARGV  1 key as people know it   2 actor   3 reason   4 channel for hints   5 most records to keep
+-- KEYS  1 the lock   2 the fence counter   3 the audit stream   4 those who wait (zset)
+-- ARGV  1 key as people know it   2 actor   3 reason   4 most records to keep
 -- Reply false when nobody held it, else the record as names and values in turn
 --       an error "HFTYPE <type>" (never deletes what is not a string), "HFFENCE …"
 --
 -- Promises: the fence written down is above every earlier one, so a guard that learns it shuts the old holder out. The
--- record is kept (about the newest ARGV[5] of them). The token is not in it.
--- Needs: GET SET DEL TYPE TIME XADD PUBLISH.
+-- record is kept (about the newest ARGV[4] of them). The token is not in it.
+-- The next of those who wait is woken, as by `release`.
+-- Needs: GET SET DEL TYPE TIME XADD ZPOPMIN PUBLISH.
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then
   return redis.error_reply('HFTYPE ' .. redis.call('TYPE', KEYS[1]).ok)
@@ -34,7 +35,12 @@ owner, previous = owner or '', previous or ''
 redis.call('SET', KEYS[2], fence_text)
 local record = {'us', now_text, 'action', 'force_release', 'key', ARGV[1], 'actor', ARGV[2], 'reason', ARGV[3],
   'owner', owner, 'previous', previous, 'fence', fence_text}
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[5], '*', unpack(record))
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', unpack(record))
 redis.call('DEL', KEYS[1])
-redis.pcall('PUBLISH', ARGV[4], '')
+for _ = 1, 32 do
+  local ear = redis.pcall('ZPOPMIN', KEYS[4])[1]
+  if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+    break
+  end
+end
 return record

@@ -1,15 +1,17 @@
--- release: compare and delete, and tell those who wait.
+-- release: compare and delete, and wake the next of those who wait.
 --
--- KEYS  1 the lock
+-- KEYS  1 the lock   2 those who wait (zset of ears "<channel> <number>", first come first)
 -- ARGV  1 expected   2 '' when `expected` is the whole value, 'end' when the value must end with it (the grant's answer
---       was never seen, so only " <token>" is known)   3 ms to keep the key for (0: delete it)   4 channel for hints
+--       was never seen, so only " <token>" is known)   3 ms to keep the key for (0: delete it)
 -- Reply 1 released, 0 not ours (absent, other value, other type) and nothing changed
 --
 -- Promises: what is deleted is what was granted to this token. A kept key answers to nobody's token any more and goes
--- after min(its remaining time, ms). The hint is sent in the same step; a user without permission for the channel
--- releases all the same, and waiters find out by polling. A script and not DELEX/DELIFEQ, because those wake nobody;
--- they are the way out where scripts are forbidden.
--- Needs: GET DEL PUBLISH, and PTTL SET for kept keys.
+-- after min(its remaining time, ms); one waiter is woken all the same, because that may be sooner than it was told.
+-- One is woken, not all: whoever is woken and does not take the key passes the hint on (`unlisten`), or stands in line
+-- again by asking (`acquire`). An ear at which nobody listens belongs to the dead, and the next one is tried; too many
+-- of them in a row are left to polling. A user without permission for channels releases all the same. A script and not
+-- DELEX/DELIFEQ, because those wake nobody; they are the way out where scripts are forbidden.
+-- Needs: GET DEL ZPOPMIN PUBLISH, and PTTL SET for kept keys.
 local held = redis.pcall('GET', KEYS[1])
 if type(held) ~= 'string' then
   return 0
@@ -32,5 +34,10 @@ else
   local nobody = string.gsub(held, '%S+$', '-')
   redis.call('SET', KEYS[1], nobody, 'PX', string.format('%.0f', keep))
 end
-redis.pcall('PUBLISH', ARGV[4], '')
+for _ = 1, 32 do
+  local ear = redis.pcall('ZPOPMIN', KEYS[2])[1]
+  if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+    break
+  end
+end
 return 1

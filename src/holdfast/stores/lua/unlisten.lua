@@ -1,0 +1,22 @@
+-- unlisten: leave the line of those who wait, and pass on a hint that was not used.
+--
+-- KEYS  1 the lock   2 those who wait (zset)
+-- ARGV  1 the ear
+-- Reply 1 the ear was in line, 0 it was not
+--
+-- Promises: an ear that is no longer in line has been sent a hint, and whoever gives up after that must not swallow it:
+-- if the key is still free the next one is woken, as by `release`. Nothing is owed when the key is taken: its holder
+-- wakes the next one in turn.
+-- Needs: ZREM EXISTS ZPOPMIN PUBLISH.
+if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
+  return 1
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  for _ = 1, 32 do
+    local ear = redis.pcall('ZPOPMIN', KEYS[2])[1]
+    if not ear or redis.pcall('PUBLISH', string.match(ear, '(.+) '), ear) ~= 0 then
+      break
+    end
+  end
+end
+return 0
