@@ -146,8 +146,7 @@ class Keeper:
             self._ring_at(tenure, now.mono + (loss if warn is None else max(0, min(loss, warn))))
 
     def _ring_at(self, tenure: Tenure, due_ns: int) -> None:
-        """A calendar rounds down, and a lease that is looked at a moment too early would be looked at over and over."""
-        self._alarms.put(tenure, due_ns + SLOT_NS - 1)
+        self._alarms.put(tenure, _rounded_up(due_ns))
 
     async def _ring_due(self, due: list[Tenure]) -> None:
         now = self._ports.clock.now()
@@ -155,13 +154,16 @@ class Keeper:
         # unless the clocks have parted since the last ring: then the host was suspended or stepped, and each is judged.
         offsets = (now.boot - now.mono) // CLOCKS_PARTED_NS, (now.wall - now.mono) // CLOCKS_PARTED_NS
         parted, self._offsets = offsets != self._offsets, offsets
+        going_well: dict[int, list[Tenure]] = {}
         for tenure in due:
             standing, look_ns = tenure.recorded, tenure.timing.next_look_ns
             next_look = standing.confirmed.mono + look_ns
             if look_ns and next_look > now.mono and standing.state is State.HELD and tenure.entered and not parted:
-                self._ring_at(tenure, next_look)
+                going_well.setdefault(next_look, []).append(tenure)
             else:
                 self._ring(tenure)
+        for next_look, tenures in going_well.items():
+            self._alarms.put_all(tenures, _rounded_up(next_look))
 
     def _ring(self, tenure: Tenure) -> None:
         standing = tenure.standing()  # judging it is what declares the loss
@@ -243,3 +245,8 @@ class Keeper:
         now, pause = self._ports.clock.now().mono, 2 * orphan.pause_ns
         if not settled and now < orphan.until_ns:
             self._loose_ends.put(orphan._replace(pause_ns=pause), now + pause)
+
+
+def _rounded_up(due_ns: int) -> int:
+    """A calendar rounds down, and a lease that is looked at a moment too early would be looked at over and over."""
+    return due_ns + SLOT_NS - 1
