@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from holdfast.core.lease import Standing, State
 from holdfast.errors import LeaseLost
@@ -86,6 +86,26 @@ class HeldLease:
         """Do not mind if this lease is dropped: it is meant to be held until it expires."""
         self._abandonable = False
 
+    def _found_at_exit(self, before: Standing, refused: bool) -> LeaseLost | None:
+        """What the end of a `with` block found: None when the lease was ours until it was given back."""
+        if before.state is State.LOST:
+            return self._lost_error(before)
+        if not refused:
+            return None
+        return LeaseLost(
+            f"lock lost: {self.key} was not ours any more when it was released",
+            key=self.key,
+            reason=str(LossReason.STOLEN),
+            fence=self._fence(),
+        )
+
+    def _report_at_exit(self, lost: LeaseLost, error: BaseException | None) -> None:
+        """Raise the loss if nothing else is wrong; else mention it on what is, unless that says so itself."""
+        if error is None:
+            raise lost
+        if not (isinstance(error, LeaseLost) and error.key == self.key):
+            error.add_note(f"besides: {lost}")
+
     def _fence(self) -> int | None:
         grant = self._tenure.grant
         return None if grant is None else grant.fence
@@ -132,3 +152,38 @@ class HeldLease:
             f"<{type(self).__name__} {self.key!r} {standing.state}{reason} fence={self._fence()} "
             f"owner={self.owner} remaining={self.remaining():.3f} fingerprint={self.fingerprint}>"
         )
+
+
+class Granted(HeldLease):
+    """What only a lease that the store knows about has."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int:
+        """A number that rises with every grant of this lock. Give it to whatever you write to."""
+        fence = self._fence()
+        if fence is None:  # cannot be: a full lease is only ever made from a grant
+            raise RuntimeError("a lease without a grant")
+        return fence
+
+    @property
+    def guaranteed(self) -> Literal[True]:
+        """True: the store granted it."""
+        return True
+
+
+class Degraded(HeldLease):
+    """What a lease has that the store may know nothing about."""
+
+    __slots__ = ()
+
+    @property
+    def fence(self) -> int | None:
+        """None, until the lease has been promoted."""
+        return self._fence()
+
+    @property
+    def guaranteed(self) -> bool:
+        """False, until the lease has been promoted."""
+        return not self._tenure.degraded

@@ -9,24 +9,23 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import DegradedLease, Lease, block
 from holdfast.aio.lock import Lock
+from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff
 from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
-from holdfast.errors import BadInput, Closed
+from holdfast.errors import BadInput
 from holdfast.flows import acquiring, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
-from holdfast.ports import Capabilities, Observer, Ports
+from holdfast.ports import Observer, Ports
 from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Health, Household, Statistics
+from holdfast.runtime.household import Household, Statistics
 from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
-from holdfast.runtime.making import make_household
-from holdfast.runtime.policies import PolicySwitch
-from holdfast.stores.registry import Engine, open_engine
+from holdfast.stores.registry import Engine
 from holdfast.template import NameTemplate
 from holdfast.types import Busy, Duration, check_key, duration_ns
 
@@ -34,14 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Reconnection(NamedTuple):
-    """What another process needs to reach the same locks."""
-
-    url: str | None
-    options: tuple[tuple[str, Any], ...]
-
-
-class Locks:
+class Locks(AnyLocks):
     """The locks of one store. Make it with `connect`; use it from all tasks of one loop; close it at the end."""
 
     def __init__(
@@ -51,10 +43,7 @@ class Locks:
         reconnection: Reconnection | None = None,
         runtime: LoopRuntime | None = None,
     ) -> None:
-        self.engine = engine
-        self.house = house
-        self._reconnection = reconnection
-        self._closed = False
+        super().__init__(engine, house, reconnection)
         self._bound: tuple[LoopRuntime, Ports] | None = None
         if runtime is not None:
             self._bound = runtime, house.ports(engine.asynchronous(), runtime)
@@ -74,16 +63,6 @@ class Locks:
             runtime = LoopRuntime(running_loop())
             self._bound = runtime, self.house.ports(self.engine.asynchronous(), runtime)
         return self._bound
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the store can do, and what it promises."""
-        return self.engine.capabilities
-
-    @property
-    def policy(self) -> PolicySwitch:
-        """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
-        return self.house.policy
 
     @overload
     def lock(self, name: str, *, risk: None = None, **settings: Unpack[LockSettings]) -> Lock[Lease]: ...
@@ -240,10 +219,6 @@ class Locks:
         """Counts and gauges, for metrics and for people."""
         return self.house.statistics(self.runtime.gate.waiting())
 
-    def health(self) -> Health:
-        """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
-        return self.house.health_report()
-
     async def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
         if not self._closed:
@@ -259,21 +234,9 @@ class Locks:
         await off_loop(self.house.close)
         run_now(self.engine.blocking.close())
 
-    def open_house(self) -> Household:
-        """The household, if this `Locks` is open; an error that says so otherwise."""
-        if self._closed:
-            raise Closed
-        return self.house
-
     def usable(self) -> bool:
         """Whether it can be used, here and now."""
         return not self._closed and (self._bound is None or self._bound[0].here())
-
-    def reconnection(self) -> Reconnection:
-        """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
-        if self._reconnection is None or not self.capabilities.shared:
-            raise TypeError("locks of a private store cannot be pickled; connect to one that processes share, by URL")
-        return self._reconnection
 
     async def __aenter__(self) -> Self:
         self._bind()
@@ -283,9 +246,6 @@ class Locks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<Locks {self.capabilities.engine} owner={self.house.owner}{' closed' if self._closed else ''}>"
 
 
 def connect(
@@ -304,23 +264,17 @@ def connect(
     risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
     request to the store. Engines connect when they are first used.
     """
-    engine = open_engine(url)
-    house = make_household(
-        engine.blocking,
-        service=service,
-        instance=instance,
-        policy=policy,
-        policy_file=policy_file,
-        observers=observers,
-        request_timeout=request_timeout,
+    return Locks(
+        *open_locks(
+            url,
+            service=service,
+            instance=instance,
+            policy=policy,
+            policy_file=policy_file,
+            observers=observers,
+            request_timeout=request_timeout,
+        )
     )
-    options = {
-        "service": service,
-        "policy": dict(policy or {}),
-        "policy_file": policy_file,
-        "request_timeout": request_timeout,
-    }
-    return Locks(engine, house, Reconnection(url, tuple(options.items())))
 
 
 _RECONNECTED: dict[str, Locks] = {}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 from holdfast.core.lease import Standing, State
 from holdfast.description import Description, timeout_ns
-from holdfast.errors import LeaseLost, NotOwner
+from holdfast.errors import NotOwner
 from holdfast.flows import keeping, releasing
 from holdfast.flows.acquiring import CLEANUP_NS
 from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports
-from holdfast.possession import HeldLease
+from holdfast.possession import Degraded, Granted, HeldLease
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household
 from holdfast.runtime.signals import ThreadLost
@@ -106,43 +106,18 @@ class AnyLease(HeldLease):
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
         before = self._tenure.standing()
         outcome = self._release(before) if before.live else Released.UNKNOWN
-        if before.state is not State.LOST and outcome is not Released.NOT_OWNED:
-            return
-        lost = self._refused() if before.live else self._lost_error(before)
-        if error is None:
-            raise lost
-        if not (isinstance(error, LeaseLost) and error.key == self.key):  # it says so itself
-            error.add_note(f"besides: {lost}")
-
-    def _refused(self) -> LeaseLost:
-        return LeaseLost(
-            f"lock lost: {self.key} was not ours any more when it was released",
-            key=self.key,
-            reason="stolen",
-            fence=self._fence(),
-        )
+        lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
+        if lost is not None:
+            self._report_at_exit(lost, error)
 
 
-class Lease(AnyLease):
+class Lease(AnyLease, Granted):
     """Possession of a lock that the store knows about: it has a fence, and the store keeps others out."""
 
     __slots__ = ()
 
-    @property
-    def fence(self) -> int:
-        """A number that rises with every grant of this lock. Give it to whatever you write to."""
-        fence = self._fence()
-        if fence is None:  # cannot be: a full lease is only ever made from a grant
-            raise RuntimeError("a lease without a grant")
-        return fence
 
-    @property
-    def guaranteed(self) -> Literal[True]:
-        """True: the store granted it."""
-        return True
-
-
-class DegradedLease(AnyLease):
+class DegradedLease(AnyLease, Degraded):
     """Possession that only this process knows about, because the store failed and the policy said to go on.
 
     It excludes other threads of this process and nobody else, and it has no fence, until the store is back and grants
@@ -151,16 +126,6 @@ class DegradedLease(AnyLease):
     """
 
     __slots__ = ()
-
-    @property
-    def fence(self) -> int | None:
-        """None, until the lease has been promoted."""
-        return self._fence()
-
-    @property
-    def guaranteed(self) -> bool:
-        """False, until the lease has been promoted."""
-        return not self._tenure.degraded
 
 
 def lease_of(house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> Lease | DegradedLease:

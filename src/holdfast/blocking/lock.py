@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -12,6 +11,7 @@ from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
+from holdfast.named import NamedLock
 from holdfast.ports import Place
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.threads import caller_id
@@ -23,44 +23,24 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound=Lease | DegradedLease)
 
 
-class Lock(Generic[L]):
+class Lock(NamedLock, Generic[L]):
     """A named lock: immutable, cheap, and safe to share between threads and to pickle.
 
     A lock without a risk class always fails closed, so its leases are `Lease`; one with a risk class may give out a
     `DegradedLease` when the store is down and the policy says so.
     """
 
-    __slots__ = ("_description", "_entered", "_locks")
+    __slots__ = ("_entered", "_locks")
 
     def __init__(self, locks: Locks, description: Description) -> None:
+        super().__init__(description)
         self._locks = locks
-        self._description = description
         self._entered: dict[int, list[L]] = {}
-
-    @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return self._description.wish.key
-
-    @property
-    def ttl(self) -> float:
-        """How long the store keeps the key without a renewal, in seconds."""
-        return self._description.wish.timing.ttl_ns / 1e9
-
-    @property
-    def family(self) -> str:
-        """What kind of lock it is."""
-        return self._description.wish.family
-
-    @property
-    def risk(self) -> str | None:
-        """The risk class that decides what a store error means; None always fails closed."""
-        return self._description.wish.risk
 
     def acquire(self, timeout: Duration | None = None) -> L:
         """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own)."""
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
-        locks, wish = self._locks, self._wish()
+        locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key)
         possession: Possession | None = None
         try:
@@ -74,7 +54,7 @@ class Lock(Generic[L]):
 
     def try_acquire(self) -> L | None:
         """Take the lock if it is free; None if it is busy. Never waits for a holder."""
-        locks, wish = self._locks, self._wish()
+        locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key)
         answer: Possession | Busy | None = None
         try:
@@ -96,11 +76,6 @@ class Lock(Generic[L]):
     def inspect(self) -> Inspection:
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return self._locks.inspect(self.name)
-
-    def _wish(self) -> Wish:
-        wish = self._description.wish
-        owner = self._locks.open_house().owner
-        return wish if wish.owner is owner else replace(wish, owner=owner)
 
     def _take_back(self, wish: Wish, got: Possession | Busy | None, place: Place) -> None:
         """The caller does not get what was got for it, because it was interrupted on the way."""
@@ -147,9 +122,6 @@ class Lock(Generic[L]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._locks.reconnection(), self._description)
-
-    def __repr__(self) -> str:
-        return f"<Lock {self.name!r} ttl={self.ttl:g} family={self.family} risk={self.risk}>"
 
 
 def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:

@@ -8,25 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast.blocking.leader import Leader
 from holdfast.blocking.lease import DegradedLease, Lease, block
 from holdfast.blocking.lock import Lock
+from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff
 from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
-from holdfast.errors import BadInput, Closed
+from holdfast.errors import BadInput
 from holdfast.flows import acquiring, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
-from holdfast.ports import Capabilities, Observer
+from holdfast.ports import Observer
 from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Health, Household, Statistics
-from holdfast.runtime.making import make_household
+from holdfast.runtime.household import Household, Statistics
 from holdfast.runtime.offload import exclusively
-from holdfast.runtime.policies import PolicySwitch
 from holdfast.runtime.threads import ThreadRuntime
-from holdfast.stores.registry import Engine, open_engine
+from holdfast.stores.registry import Engine
 from holdfast.template import NameTemplate
 from holdfast.types import Busy, Duration, check_key, duration_ns
 
@@ -34,34 +33,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Reconnection(NamedTuple):
-    """What another process needs to reach the same locks."""
-
-    url: str | None
-    options: tuple[tuple[str, Any], ...]
-
-
-class Locks:
+class Locks(AnyLocks):
     """The locks of one store. Make it with `connect`; use it from as many threads as you like; close it at the end."""
 
     def __init__(self, engine: Engine, house: Household, reconnection: Reconnection | None = None) -> None:
-        self.engine = engine
-        self.house = house
+        super().__init__(engine, house, reconnection)
         self._runtime = ThreadRuntime()
         self.ports = house.ports(engine.blocking, self._runtime)
         house.on_fork.append(self._runtime.forked)
-        self._reconnection = reconnection
-        self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the store can do, and what it promises."""
-        return self.engine.capabilities
-
-    @property
-    def policy(self) -> PolicySwitch:
-        """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
-        return self.house.policy
 
     @overload
     def lock(self, name: str, *, risk: None = None, **settings: Unpack[LockSettings]) -> Lock[Lease]: ...
@@ -217,10 +196,6 @@ class Locks:
         """Counts and gauges, for metrics and for people."""
         return self.house.statistics(self._runtime.gate.waiting())
 
-    def health(self) -> Health:
-        """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
-        return self.house.health_report()
-
     def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
         if not self._closed:
@@ -229,21 +204,9 @@ class Locks:
             self.house.close()
             run_now(self.engine.blocking.close())
 
-    def open_house(self) -> Household:
-        """The household, if this `Locks` is open; an error that says so otherwise."""
-        if self._closed:
-            raise Closed
-        return self.house
-
     def usable(self) -> bool:
         """Whether it can be used, here and now."""
         return not self._closed
-
-    def reconnection(self) -> Reconnection:
-        """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
-        if self._reconnection is None or not self.capabilities.shared:
-            raise TypeError("locks of a private store cannot be pickled; connect to one that processes share, by URL")
-        return self._reconnection
 
     def __enter__(self) -> Self:
         return self
@@ -252,9 +215,6 @@ class Locks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<Locks {self.capabilities.engine} owner={self.house.owner}{' closed' if self._closed else ''}>"
 
 
 def connect(
@@ -273,23 +233,17 @@ def connect(
     risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
     request to the store. Engines connect when they are first used.
     """
-    engine = open_engine(url)
-    house = make_household(
-        engine.blocking,
-        service=service,
-        instance=instance,
-        policy=policy,
-        policy_file=policy_file,
-        observers=observers,
-        request_timeout=request_timeout,
+    return Locks(
+        *open_locks(
+            url,
+            service=service,
+            instance=instance,
+            policy=policy,
+            policy_file=policy_file,
+            observers=observers,
+            request_timeout=request_timeout,
+        )
     )
-    options = {
-        "service": service,
-        "policy": dict(policy or {}),
-        "policy_file": policy_file,
-        "request_timeout": request_timeout,
-    }
-    return Locks(engine, house, Reconnection(url, tuple(options.items())))
 
 
 _RECONNECTED: dict[str, Locks] = {}

@@ -1,0 +1,99 @@
+"""What both colours of `connect` do, and what both colours of `Locks` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.errors import Closed
+from holdfast.ports import Capabilities, Observer
+from holdfast.runtime.household import Health, Household
+from holdfast.runtime.making import make_household
+from holdfast.runtime.policies import PolicySwitch
+from holdfast.stores.registry import Engine, open_engine
+from holdfast.types import Duration
+
+
+class Reconnection(NamedTuple):
+    """What another process needs to reach the same locks."""
+
+    url: str | None
+    options: tuple[tuple[str, Any], ...]
+
+
+class Opening(NamedTuple):
+    """What a `Locks` is made of."""
+
+    engine: Engine
+    house: Household
+    reconnection: Reconnection
+
+
+def open_locks(
+    url: str | None,
+    *,
+    service: str | None,
+    instance: str | None,
+    policy: Mapping[str, str] | None,
+    policy_file: str | Path | None,
+    observers: Sequence[Observer],
+    request_timeout: Duration,
+) -> Opening:
+    """Open the engine that a URL means, and put together what its leases share."""
+    engine = open_engine(url)
+    house = make_household(
+        engine.blocking,
+        service=service,
+        instance=instance,
+        policy=policy,
+        policy_file=policy_file,
+        observers=observers,
+        request_timeout=request_timeout,
+    )
+    options = {
+        "service": service,
+        "policy": dict(policy or {}),
+        "policy_file": policy_file,
+        "request_timeout": request_timeout,
+    }
+    return Opening(engine, house, Reconnection(url, tuple(options.items())))
+
+
+class AnyLocks:
+    """The locks of one store: what can be said of them without asking it."""
+
+    def __init__(self, engine: Engine, house: Household, reconnection: Reconnection | None) -> None:
+        self.engine = engine
+        self.house = house
+        self._reconnection = reconnection
+        self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do, and what it promises."""
+        return self.engine.capabilities
+
+    @property
+    def policy(self) -> PolicySwitch:
+        """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
+        return self.house.policy
+
+    def health(self) -> Health:
+        """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
+        return self.house.health_report()
+
+    def open_house(self) -> Household:
+        """The household, if this `Locks` is open; an error that says so otherwise."""
+        if self._closed:
+            raise Closed
+        return self.house
+
+    def reconnection(self) -> Reconnection:
+        """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
+        if self._reconnection is None or not self.capabilities.shared:
+            raise TypeError("locks of a private store cannot be pickled; connect to one that processes share, by URL")
+        return self._reconnection
+
+    def __repr__(self) -> str:
+        return f"<Locks {self.capabilities.engine} owner={self.house.owner}{' closed' if self._closed else ''}>"
