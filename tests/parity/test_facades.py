@@ -113,7 +113,7 @@ def test_what_waits_in_one_colour_is_awaited_in_the_other(name: str) -> None:
 
 
 def test_every_setting_is_explained_with_its_default() -> None:
-    described = dict(re.findall(r"^    (\w+): (.+)$", LockSettings.__doc__ or "", re.MULTILINE))
+    described = dict(re.findall(r"^(\w+): (.+)$", inspect.getdoc(LockSettings) or "", re.MULTILINE))
     assert described.keys() == LockSettings.__annotations__.keys()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sqlite3
@@ -45,7 +46,8 @@ def test_a_crowd_of_processes_takes_turns_in_the_order_of_its_fences(url: str, t
     check_turns(turns)
     assert len(turns) > CROWD, "so few turns prove nothing"
     last = max(turn["fence"] for turn in turns)
-    row = sqlite3.connect(table).execute("SELECT fence, writes FROM guarded").fetchone()
+    with contextlib.closing(sqlite3.connect(table)) as connection:
+        row = connection.execute("SELECT fence, writes FROM guarded").fetchone()
     assert row == (last, len(turns))
 
 

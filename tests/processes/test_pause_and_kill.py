@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def test_a_paused_holder_wakes_up_to_refusals_and_the_new_owner_keeps_the_lock(u
         assert stale.do("write", value="stale")["accepted"] is False
         assert newer.do("state")["held"]
         assert newer.do("ensure")["error"] is None
-    row = sqlite3.connect(table).execute("SELECT value, fence, writes FROM guarded").fetchone()
+    with contextlib.closing(sqlite3.connect(table)) as connection:
+        row = connection.execute("SELECT value, fence, writes FROM guarded").fetchone()
     assert row == ("third", new["fence"], 3)
 
 
@@ -110,10 +112,10 @@ def test_ctrl_c_in_a_wait_and_in_a_block_leaves_nothing_behind(url: str) -> None
         until(lambda: locks.inspect("k").held, "it works")
         waiter.tell("acquire", name="k", ttl=3600, fair=True)
         until(lambda: locks.inspect("k").waiters == 1, "the other waits")
-        assert waiter.interrupted().endswith("KeyboardInterrupt")
+        assert "\nKeyboardInterrupt" in waiter.interrupted()
         until(lambda: locks.inspect("k").waiters == 0, "it left the queue")
         assert locks.inspect("k").held
-        assert holder.interrupted().endswith("KeyboardInterrupt")
+        assert "\nKeyboardInterrupt" in holder.interrupted()
         with locks.lock(
             "k", ttl=5, fair=True, timeout=0
         ) as lease:  # at once: the key is free and no ticket is in the way
