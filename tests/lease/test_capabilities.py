@@ -1,0 +1,31 @@
+"""A lock asks of a store only what the store says it can do."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.description import describe
+from holdfast.errors import Misconfigured
+from holdfast.ports import Capabilities
+from holdfast.types import Guarantee
+
+PLAIN = Capabilities(
+    "plain", Guarantee.EFFICIENCY_ONLY, wakeups=False, fair=False, durable=False, shared=True, renewal=False
+)
+
+
+@pytest.mark.requires("R16")
+def test_a_store_that_cannot_renew_is_not_asked_to() -> None:
+    timing = describe("k", None, {"ttl": 10}, "me", PLAIN).wish.timing
+    assert not timing.auto_renew
+    assert timing.loss_age_ns() == timing.valid_ns()  # nobody renews it, so its whole validity may be used
+
+
+def test_a_store_without_a_queue_refuses_fair_locks_by_name() -> None:
+    with pytest.raises(Misconfigured, match="fair: plain keeps no queue"):
+        describe("k", None, {"ttl": 10, "fair": True}, "me", PLAIN)
+
+
+def test_a_lock_that_demands_more_than_the_store_promises_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="plain promises efficiency_only, and this lock demands fenced"):
+        describe("k", None, {"ttl": 10, "guarantee": "fenced"}, "me", PLAIN)
