@@ -68,7 +68,7 @@ class HeldLease:
         least = duration_ns("min_remaining", min_remaining)
         standing = self._tenure.standing()
         if not standing.live:
-            self._raise_lost(standing)
+            raise self._lost_error(standing)
         if least and (left := self._tenure.remaining_ns()) < least:
             raise LeaseLost(
                 f"{noun(self.family)} about to be lost: {self.key} has {left / NS:.3f} s left of the "
@@ -109,9 +109,6 @@ class HeldLease:
     def _fence(self) -> int | None:
         grant = self._tenure.grant
         return None if grant is None else grant.fence
-
-    def _raise_lost(self, standing: Standing) -> NoReturn:
-        raise self._lost_error(standing)
 
     def _lost_error(self, standing: Standing) -> LeaseLost:
         what, reason = noun(self.family), standing.reason

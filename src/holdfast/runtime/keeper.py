@@ -1,6 +1,6 @@
 """The keeper renews leases; the alarm says when they are lost; the reaper ties up loose ends. None holds up another.
 
-Both read the same tenures. The keeper talks to the store over blocking ports of its own, in batches, also on behalf of
+All read the same tenures. The keeper talks to the store over blocking ports of its own, in batches, also on behalf of
 asyncio programs: an event loop that is blocked must not cost the lease. The alarm never talks to anything: a renewal
 that hangs cannot delay the news of a loss. A young tenure is known to the alarm alone; only when it nears its first
 renewal is it entered with the keeper, because most leases are given back long before.

@@ -45,8 +45,6 @@ class Ticker(Generic[T]):
         self._lead_ns = IDLE_NS
         self._stopping = False
         self.crashes = 0
-        self.beats = 0
-        self.beat_ns = 0
 
     def __len__(self) -> int:
         return len(self._calendar)
@@ -132,8 +130,6 @@ class Ticker(Generic[T]):
         """Sleep until something is due and take it out. None: stopping, or idle for long."""
         with self._mutex:
             now = self._clock.now().mono
-            self.beats += 1
-            self.beat_ns = now
             due = self._calendar.next_due_ns()
             if self._stopping or (due is None and self._idle_for_long(now)):
                 self._thread = None
