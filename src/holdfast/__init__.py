@@ -13,6 +13,7 @@ from holdfast.blocking.leader import Leader
 from holdfast.blocking.lease import DegradedLease, Lease, Lost
 from holdfast.blocking.lock import Lock
 from holdfast.blocking.locks import Locks, connect
+from holdfast.condition import Condition
 from holdfast.core import backoff
 from holdfast.core.retry import RetryDelays
 from holdfast.description import LockSettings
@@ -26,11 +27,15 @@ from holdfast.errors import (
     LeaseLost,
     LockBusy,
     Misconfigured,
+    NotEntered,
     NotOwner,
     PolicyDenied,
     RetryLater,
+    RowExists,
+    RowMissing,
     Timeout,
     Unavailable,
+    Unfenced,
 )
 from holdfast.inspection import ForcedRelease, Inspection
 from holdfast.runtime.household import Health, Statistics
@@ -43,6 +48,7 @@ __all__ = [
     "BackendError",
     "BadInput",
     "Closed",
+    "Condition",
     "DegradedLease",
     "FencedOut",
     "ForcedRelease",
@@ -60,13 +66,17 @@ __all__ = [
     "LossReason",
     "Lost",
     "Misconfigured",
+    "NotEntered",
     "NotOwner",
     "PolicyDenied",
     "RetryDelays",
     "RetryLater",
+    "RowExists",
+    "RowMissing",
     "Statistics",
     "Timeout",
     "Unavailable",
+    "Unfenced",
     "aio",
     "backoff",
     "connect",

@@ -7,6 +7,10 @@
     ├── LeaseLost                       it was ours and is no longer; `reason` says why; stop writing
     ├── NotOwner                        release or renewal of a lease that is not (or no longer) ours
     ├── FencedOut                       storage has seen a newer fence; this write changed nothing
+    ├── NotEntered                      the section's registration is gone (rolled back, restored); enter again
+    ├── Unfenced (TypeError)            a lease without a fence was given to a guard that does not allow it
+    ├── RowMissing (LookupError)        there is nothing to write to, and nobody newer was there; nothing changed
+    ├── RowExists                       there is something already where an insert was asked for; nothing changed
     ├── BackendError                    the store did not do its part; says nothing about who holds the lock
     │   ├── Unavailable (ConnectionError)   not reached: the request certainly had no effect, or we undid it
     │   ├── Timeout (TimeoutError)          no answer: the request may or may not have taken effect
@@ -87,10 +91,38 @@ class NotOwner(HoldfastError):
 class FencedOut(HoldfastError):
     """Storage refused a write because it has seen a newer fence. Nothing was changed."""
 
-    def __init__(self, message: str, *, fence: int, seen: int) -> None:
+    def __init__(self, message: str, *, fence: int, seen: int, key: str = "", resource: str = "") -> None:
         super().__init__(message)
         self.fence = fence
         self.seen = seen
+        self.key = key
+        self.resource = resource
+
+
+class NotEntered(HoldfastError):
+    """A write inside a section found that the resource no longer carries the section's fence. Nothing was changed.
+
+    The transaction that entered was rolled back, the data was restored from a copy, or it was replaced behind the
+    guard's back. What was read before may be stale: enter again, and read again.
+    """
+
+    def __init__(self, message: str, *, fence: int, seen: int | None, resource: str = "") -> None:
+        super().__init__(message)
+        self.fence = fence
+        self.seen = seen
+        self.resource = resource
+
+
+class Unfenced(HoldfastError, TypeError):
+    """A degraded lease has no fence, and this guard was not told to allow that. Nothing was sent."""
+
+
+class RowMissing(HoldfastError, LookupError):
+    """What was to be changed is not there, and no newer holder has been there either. Nothing was changed."""
+
+
+class RowExists(HoldfastError):
+    """What was to be inserted is there already, under a fence that is not newer. Nothing was changed."""
 
 
 class BackendError(HoldfastError):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.history import Kind, Record
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Renewal
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
 
 class Clock(Protocol):
@@ -121,6 +121,15 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads. Idempotent; the store can be used again after it (it reconnects)."""
+        ...
+
+
+@runtime_checkable
+class SharesDatabase(Protocol):
+    """A store whose leases lie in a SQL database in which a user can have tables too."""
+
+    def ownership(self, grant: Grant, schema: str | None) -> Ownership:
+        """The predicate that holds while the grant stands. `schema`: the name under which the database is attached."""
         ...
 
 

@@ -6,9 +6,11 @@ import hashlib
 import warnings
 from typing import Literal, NoReturn
 
+from holdfast.condition import Condition
 from holdfast.core.lease import Standing, State
-from holdfast.errors import LeaseLost
+from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquiring import noun
+from holdfast.ports import SharesDatabase
 from holdfast.runtime.household import Household
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS, Duration, LossReason, duration_ns
@@ -163,6 +165,28 @@ class Granted(HeldLease):
         if fence is None:  # cannot be: a full lease is only ever made from a grant
             raise RuntimeError("a lease without a grant")
         return fence
+
+    def condition(self, schema: str | None = None) -> Condition:
+        """SQL that is true while this lease is ours, for a transaction of your own in the database that keeps it.
+
+        SQLite leases only, so far; `schema` is the name under which you attached their file, if you did. `LeaseLost`
+        when the lease is known to be lost already, `Misconfigured` when its store is not in a SQL database.
+        """
+        if schema is not None and not str(schema).isidentifier():
+            raise BadInput("schema", f"{schema!r} is not the name of an attached database", "use letters and digits")
+        self.ensure_held()
+        store, grant = self._house.store, self._tenure.grant
+        if grant is None or not isinstance(store, SharesDatabase):
+            raise Misconfigured(
+                f"leases of {store.capabilities.engine} do not lie in a SQL database; give the fence to a guard instead"
+            )
+        lost = LeaseLost(
+            f"{noun(self.family)} lost: {self.key} ({LossReason.STOLEN})",
+            key=self.key,
+            reason=str(LossReason.STOLEN),
+            fence=grant.fence,
+        )
+        return Condition(store.ownership(grant, schema), lost)
 
     @property
     def guaranteed(self) -> Literal[True]:

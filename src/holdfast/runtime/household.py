@@ -83,6 +83,7 @@ class Household:
         make_ticks: MakeTicks | None = None,
         keeper_runtime: Runtime | None = None,
     ) -> None:
+        self.store = keeper_store
         self.clock = clock
         self.entropy = entropy
         self.witness = witness

@@ -20,7 +20,7 @@ from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.stores.sqlite_judge import Judge, at
 from holdfast.stores.sqlite_listeners import Listeners, addresses_of
 from holdfast.stores.sqlite_schema import sql
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal
 
 _ACQUIRE: Final = sql("acquire")
 _HOLDER: Final = sql("holder")
@@ -37,6 +37,7 @@ _QUEUE: Final = sql("queue")
 _QUEUE_OUT: Final = sql("queue_out")
 _UNLISTEN: Final = sql("unlisten")
 _LISTENERS: Final = sql("listeners")
+_OWNERSHIP: Final = sql("ownership").rpartition("--")[2].partition("\n")[2].strip()  # it becomes part of a line
 _SWEEPS: Final = (sql("sweep_leases"), sql("sweep_tickets"), sql("sweep_listeners"))
 
 _SWEEP_EVERY: Final = 1024  # grants; more when more leases are alive, so that the cost of sweeping stays constant
@@ -58,6 +59,20 @@ class Ledger:
         self.judge = Judge(file, clock)
         self.listeners = Listeners(file, self.judge)
         self._until_sweep = 1  # the first grant sweeps, so that programs that run briefly do their share
+
+    def ownership(self, grant: Grant, schema: str | None) -> Ownership:
+        """What is true of the file while nobody else has been given the key, and it was not given back.
+
+        Time is left out on purpose: a lease that ran out is still nobody else's until somebody takes it, and nobody can
+        while the transaction that asks is open.
+        """
+        prefix = "" if schema is None else f'"{schema}".'
+        parameters: dict[str, str | int] = {
+            "holdfast_key": grant.key,
+            "holdfast_owned": digest(grant.token),
+            "holdfast_at": grant.fence,
+        }
+        return Ownership(_OWNERSHIP.format(prefix=prefix), parameters, self.file.path)
 
     # Leases.
 

@@ -15,6 +15,7 @@ from holdfast.errors import Misconfigured
 
 FORMAT = "holdfast"
 VERSION = 1
+GUARDS = "holdfast_guard_"  # objects of the guards, which may have been in a user's file before our tables
 
 _SQL = files("holdfast.stores") / "sql"
 
@@ -62,6 +63,7 @@ def _found(connection: sqlite3.Connection, path: str, version: int) -> int | Non
     names = [
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name GLOB 'holdfast_*' ORDER BY name")
+        if not name.startswith(GUARDS)
     ]
     if not names:
         return None

@@ -13,7 +13,7 @@ from holdfast.errors import BackendError
 from holdfast.ports import Capabilities, Watch
 from holdfast.stores.sqlite_ledger import Ledger
 from holdfast.stores.sqlite_wakeups import SUPPORTED, Bell
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
+from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
 T = TypeVar("T")
 
@@ -57,6 +57,10 @@ class SqliteStore:
     def capabilities(self) -> Capabilities:
         """What this store can do."""
         return CAPABILITIES
+
+    def ownership(self, grant: Grant, schema: str | None) -> Ownership:
+        """See `ports.SharesDatabase`."""
+        return self.ledger.ownership(grant, schema)
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""

@@ -1,0 +1,226 @@
+"""What every guard does before and after a step: who is let in, what the outcome means, and the counting of both.
+
+Promises: a lease without a fence does not get past `admit` unless the guard was made to allow it; a lease that is known
+to be lost is refused here, before anything is sent, with `FencedOut` where the storage has met a newer fence already
+and `LeaseLost` where it has not; every refusal is counted, logged and told to the observer. Does not promise that an
+admitted step is accepted: a lease can be lost a microsecond later, which is what the storage is asked for.
+
+Clock: none of its own. Whether a lease is held is judged by the lease; records carry the wall clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from string import Formatter
+from threading import Lock as Mutex
+from typing import NamedTuple, TypeVar
+
+from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
+from holdfast.core.history import Kind, Record
+from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
+from holdfast.guards import failpoints
+from holdfast.guards.bearer import Bearer, CarriedFence
+from holdfast.ports import Clock, Observer
+from holdfast.possession import Degraded, Granted, HeldLease
+from holdfast.runtime.system import SystemClock
+from holdfast.types import check_label
+
+V = TypeVar("V")
+
+log = logging.getLogger("holdfast.guards")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStatistics:
+    """What one guard has decided since it was made. `refused` is the number to alert on."""
+
+    entered: int = 0  # registrations before a read
+    accepted: int = 0  # writes
+    refused: int = 0  # stale: the storage, or its memory, had met a newer fence
+    lost: int = 0  # not sent: the lease was no longer held, though nobody newer was seen
+    not_entered: int = 0  # the registration of a section was gone
+    missing: int = 0  # nothing to update or delete
+    existing: int = 0  # something where an insert was asked for
+    unfenced: int = 0  # steps of degraded leases, where those are allowed: unprotected
+    unfenced_refused: int = 0  # degraded leases sent away
+
+
+class Presented(NamedTuple):
+    """One step of one holder, after `admit`. `fence` is None for a degraded lease where those are allowed."""
+
+    resource: str
+    key: str
+    owner: str
+    fence: int | None
+    rule: Rule
+
+    @property
+    def checked_fence(self) -> int:
+        """The fence, where the rule says that there is one."""
+        if self.fence is None:
+            raise RuntimeError("a step without a fence")
+        return self.fence
+
+
+class Admission:
+    """The door of one guard. Safe from any thread."""
+
+    def __init__(
+        self,
+        guard: str,
+        *,
+        key: str | None = None,
+        names: tuple[str, ...] = ("resource",),
+        allow_degraded: bool = False,
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`guard` names it in logs and metrics; `key` is the template of the lock's name, filled from `names`."""
+        self.guard = check_label("guard", guard)
+        self._key = None if key is None else _check_template(key, names)
+        self._allow_degraded = bool(allow_degraded)
+        self._observer = observer
+        self._clock = clock or SystemClock()
+        self._mutex = Mutex()
+        self._counts = dict.fromkeys((each.name for each in fields(GuardStatistics)), 0)
+
+    def statistics(self) -> GuardStatistics:
+        """The counts so far."""
+        with self._mutex:
+            return GuardStatistics(**self._counts)
+
+    async def admit(
+        self,
+        bearer: Bearer,
+        resource: str,
+        rule: Rule,
+        seen: Callable[[], Awaitable[int | None]],
+        names: Mapping[str, object] | None = None,
+    ) -> Presented:
+        """Let a holder in, or raise. `seen` asks the storage for its fence, and is called only if the lease is lost."""
+        presented = self._present(bearer, resource, rule, names or {"resource": resource})
+        if isinstance(bearer, HeldLease) and not bearer.held:
+            newest = None if presented.fence is None else await seen()
+            if newest is not None and newest > presented.checked_fence:
+                raise self._stale(Kind.WRITE, presented, newest)
+            self.lost()
+            bearer.ensure_held()  # raises LeaseLost, with the reason
+        failpoints.reach("admitted")
+        return presented
+
+    def lost(self) -> None:
+        """Count a step that was not taken because the lease was known to be lost, or about to be."""
+        self._count("lost")
+
+    def entered(self, presented: Presented, outcome: Outcome[V]) -> V | None:
+        """What a registration brought: the value, or None where there is nothing yet. Raises if it was refused."""
+        value = None if isinstance(outcome, Absent) else self._value(Kind.READ, presented, outcome)
+        self._count("unfenced" if presented.fence is None else "entered")
+        self._note(Kind.READ, presented, ok=True)
+        return value
+
+    def written(self, presented: Presented, outcome: Outcome[V]) -> V:
+        """What a write brought, or the error that says why it was refused."""
+        value = self._value(Kind.WRITE, presented, outcome)
+        self._count("unfenced" if presented.fence is None else "accepted")
+        self._note(Kind.WRITE, presented, ok=True)
+        return value
+
+    def _value(self, kind: Kind, presented: Presented, outcome: Outcome[V]) -> V:
+        if isinstance(outcome, Accepted):
+            return outcome.value
+        raise self._refusal(kind, presented, outcome)
+
+    def _refusal(
+        self, kind: Kind, presented: Presented, outcome: Stale | Absent | Present | Unregistered
+    ) -> HoldfastError:
+        what = presented.resource
+        if isinstance(outcome, Stale):
+            return self._stale(kind, presented, outcome.seen)
+        if isinstance(outcome, Absent):
+            self._count("missing")
+            return RowMissing(f"{what} does not exist")
+        if isinstance(outcome, Present):
+            self._count("existing")
+            return RowExists(f"{what} exists already")
+        self._count("not_entered")
+        fence = presented.checked_fence
+        return NotEntered(
+            f"{what} carries the fence {outcome.seen}, not {fence} under which it was entered: that was rolled back or "
+            "overwritten; enter again and read again",
+            fence=fence,
+            seen=outcome.seen,
+            resource=what,
+        )
+
+    def _stale(self, kind: Kind, presented: Presented, seen: int) -> FencedOut:
+        fence = presented.checked_fence
+        self._count("refused")
+        self._note(kind, presented, ok=False, detail=f"seen {seen}")
+        log.warning(
+            "%s: refused a stale %s of %s: fence %d of %s, but %d was seen",
+            *(self.guard, kind, presented.resource, fence, presented.owner or presented.key, seen),
+        )
+        return FencedOut(
+            f"{presented.resource}: fence {fence} of {presented.key} is stale, {seen} was seen; nothing was changed",
+            fence=fence,
+            seen=seen,
+            key=presented.key,
+            resource=presented.resource,
+        )
+
+    def _present(self, bearer: Bearer, resource: str, rule: Rule, names: Mapping[str, object]) -> Presented:
+        """Read the fence off a lease, and refuse what has none or belongs to another lock."""
+        if not isinstance(bearer, Granted | Degraded | CarriedFence):
+            raise BadInput(
+                "lease",
+                f"{type(bearer).__name__} is not a lease",
+                "pass what acquire() returned; a fence that travelled here is a CarriedFence(key, fence)",
+            )
+        if self._key is not None and (wanted := self._key.format(**names)) != bearer.key:
+            raise BadInput(
+                "lease",
+                f"{bearer.key!r} is not the lock of {resource}",
+                f"hold {wanted!r}; fences of two locks do not compare",
+            )
+        fence = bearer.fence
+        if fence is None:
+            if not self._allow_degraded:
+                self._count("unfenced_refused")
+                raise Unfenced(
+                    f"{resource}: the lease of {bearer.key} is degraded and has no fence, so a stale writer could not "
+                    "be told; this guard must be made with allow_degraded=True to accept that"
+                )
+            rule = Rule.NONE
+        owner = "" if isinstance(bearer, CarriedFence) else bearer.owner
+        return Presented(resource, bearer.key, owner, fence, rule)
+
+    def _count(self, name: str) -> None:
+        with self._mutex:
+            self._counts[name] += 1
+
+    def _note(self, kind: Kind, presented: Presented, *, ok: bool, detail: str = "") -> None:
+        if self._observer is None:
+            return
+        at_ns = self._clock.now().wall
+        shown = f"{self.guard} {presented.resource} {detail}".rstrip()
+        record = Record(kind, at_ns, presented.key, owner=presented.owner, fence=presented.fence, ok=ok, detail=shown)
+        try:
+            self._observer.note(record)
+        except Exception:  # an observer is the caller's; the write is done or refused, and must not look otherwise
+            log.exception("the observer of the guard %s raised; the step itself is not affected", self.guard)
+
+
+def _check_template(template: object, names: tuple[str, ...]) -> str:
+    fix = f"use text with places such as 'invoice:{{{names[0]}}}'; there is {', '.join(names)}"
+    if not isinstance(template, str):
+        raise BadInput("key", f"{type(template).__name__} is not a template", fix)
+    try:
+        places = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise BadInput("key", f"{template!r} is not a template ({error})", fix) from None
+    if unknown := [place for place in places if place not in names]:
+        raise BadInput("key", f"{{{unknown[0]}}} in {template!r} names nothing", fix)
+    return template

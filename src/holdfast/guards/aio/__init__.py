@@ -1,0 +1,1 @@
+"""Guards for asyncio: the same names as in `holdfast.guards`, awaited."""

@@ -1,0 +1,28 @@
+"""psycopg 3, as far as guards use it; without it, an error that says how to get it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.errors import Misconfigured
+
+try:
+    from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Error, errors
+    from psycopg.pq import TransactionStatus
+    from psycopg.rows import dict_row
+    from psycopg.types.numeric import Int8
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.partition(".")[0] != "psycopg":
+        raise
+    raise Misconfigured(
+        'a guard on Postgres needs a driver that is not installed (psycopg): pip install "holdfast[postgres]"'
+    ) from missing
+
+__all__ = ["AsyncConnection", "AsyncCursor", "Connection", "Cursor", "Error", "Int8", "dict_row", "errors", "is_idle"]
+
+_IDLE: Final = TransactionStatus.IDLE
+
+
+def is_idle(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Whether no transaction is open: what is begun now is ours to end."""
+    return connection.info.transaction_status == _IDLE

@@ -1,0 +1,127 @@
+"""Another process that holds a lease and writes to one guarded resource: told what to do over stdin, a JSON line each.
+
+Run as `python section_worker.py LEASES SUBJECT RESOURCE`: the URL of the leases, and the factory of a subject of the
+guard kit, pickled, in base64. Every answer to a step says which failpoints it has passed, and a step can be told to
+stop the whole process, as a suspended machine is, at the moment at which the lease has been checked and nothing has
+been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import pickle
+import signal
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+import holdfast
+from holdfast.guards import failpoints
+from holdfast.guards.admission import Admission
+
+COUNTED = ("accepted", "refused", "lost")
+
+
+class Worker:
+    """One lease, one subject."""
+
+    def __init__(self, leases: str, factory: Any, resource: str, loop: asyncio.Runner) -> None:
+        self.doors: list[Admission] = []
+        _introduce(self.doors)
+        self.loop = loop
+        self.resource = resource
+        self.locks = holdfast.connect(leases, service="worker", request_timeout=5.0)
+        self.subject = self.settled(factory(resource))
+        self.lease: Any = None
+
+    def acquire(self, ttl: float, timeout: float | None = None) -> dict[str, Any]:
+        self.lease = self.locks.lock(self.resource, ttl=ttl).acquire(timeout)
+        return {"fence": self.lease.fence}
+
+    def release(self) -> dict[str, Any]:
+        return {"released": self.lease.release()}
+
+    def ensure(self) -> dict[str, Any]:
+        return self._tried(self.lease.ensure_held)
+
+    def look(self) -> dict[str, Any]:
+        value, fence = self.settled(self.subject.look())
+        return {"value": value, "fence": fence}
+
+    def step(self, what: str, value: str | None = None, stop_at: int | None = None) -> dict[str, Any]:
+        """Enter, write, overwrite or delete; with `stop_at`, stop after so many checks of the lease."""
+        reached: list[str] = []
+
+        def at(point: str) -> None:
+            reached.append(point)
+            if point == "admitted" and reached.count(point) == stop_at:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        arguments = [self.lease] if value is None else [self.lease, value]
+        with ExitStack() as armed:
+            for point in failpoints.POINTS:
+                armed.enter_context(failpoints.armed(point, partial(at, point)))
+            answer = self._tried(lambda: self.settled(getattr(self.subject, what)(*arguments)))
+        return {**answer, "reached": reached}
+
+    def statistics(self) -> dict[str, int]:
+        """What the guards of this process have decided, all together."""
+        counts: Counter[str] = Counter()
+        for door in self.doors:
+            counts.update(asdict(door.statistics()))
+        return {name: counts[name] for name in COUNTED}
+
+    def settled(self, answer: Any) -> Any:
+        """The answer of a call in either colour."""
+
+        async def wait() -> Any:
+            return await answer
+
+        return self.loop.run(wait()) if isawaitable(answer) else answer
+
+    def close(self) -> None:
+        self.settled(self.subject.close())
+        self.locks.close()
+
+    def _tried(self, act: Any) -> dict[str, Any]:
+        try:
+            value = act()
+        except holdfast.HoldfastError as error:
+            fence, seen = getattr(error, "fence", None), getattr(error, "seen", None)
+            return {"error": type(error).__name__, "text": str(error), "fence": fence, "seen": seen}
+        return {"error": None, "value": value if isinstance(value, str) else None}
+
+
+def _introduce(doors: list[Admission]) -> None:
+    """Know every guard that is made in this process: some are made for one session, and one request, only."""
+    made = Admission.__init__
+
+    def known(self: Admission, *arguments: Any, **settings: Any) -> None:
+        made(self, *arguments, **settings)
+        doors.append(self)
+
+    Admission.__init__ = known  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Read, do, answer, until the input ends."""
+    leases, pickled, resource = sys.argv[1:4]
+    with asyncio.Runner() as loop:
+        worker = Worker(leases, pickle.loads(base64.b64decode(pickled)), resource, loop)
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            command = json.loads(line)
+            answer = getattr(worker, command.pop("do"))(**command)
+            print(json.dumps(answer), flush=True)
+        worker.close()
+
+
+if __name__ == "__main__":
+    main()

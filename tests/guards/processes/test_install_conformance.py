@@ -1,0 +1,18 @@
+"""The guards pass their own kit on tables with triggers: what the triggers refuse, the guards never send."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures_tables import Place
+from guard_subjects_install import prepared
+from holdfast.guards.conformance import Check, checks_for, run_check
+
+CHECKS = checks_for(deletes=True)
+
+
+@pytest.mark.requires("R58", "R73")
+@pytest.mark.parametrize("mode", ["rising", "strict"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_a_guarded_table_with_triggers_keeps_the_contract(place: Place, mode: str, check: Check) -> None:
+    run_check(check, prepared(place.connection, place.url, mode), threads=4)

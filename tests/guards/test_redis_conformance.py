@@ -1,0 +1,25 @@
+"""The guard kit on real servers: string keys and hash keys, in both colours."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from guard_subjects_redis import AsyncHashSubject, AsyncStringSubject, HashSubject, StringSubject
+from holdfast.guards.conformance import Check, checks_for, run_check
+from servers import RedisServer
+
+pytestmark = pytest.mark.server
+
+SUBJECTS = [(StringSubject, False), (HashSubject, False), (AsyncStringSubject, True), (AsyncHashSubject, True)]
+
+
+@pytest.mark.requires("R28", "R29", "R34", "R47")
+@pytest.mark.parametrize("check", checks_for(deletes=True), ids=str)
+@pytest.mark.parametrize(("subject", "asynchronous"), SUBJECTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_guarded_keys_keep_the_contract(
+    check: Check, subject: Any, asynchronous: bool, redis_server: RedisServer
+) -> None:
+    run_check(check, partial(subject, redis_server.url), asynchronous=asynchronous)

@@ -1,0 +1,54 @@
+"""The guard kit on tables and mapped classes of SQLAlchemy, on both kinds of database and in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guard_subjects_sqlalchemy import (
+    AsyncCoreSubject,
+    AsyncEntitySubject,
+    Base,
+    CoreSubject,
+    EntitySubject,
+    prepare,
+    sqlite_url,
+)
+from holdfast.guards.conformance import Check, checks_for, run_check
+
+# The awaited guards run the same steps on a thread; what other processes can do to them is shown by the blocking ones.
+CASES = [
+    pytest.param(subject, asynchronous, check, id=f"{name}-{check}")
+    for name, subject, asynchronous in [
+        ("core", CoreSubject, False),
+        ("orm", EntitySubject, False),
+        ("core-asyncio", AsyncCoreSubject, True),
+        ("orm-asyncio", AsyncEntitySubject, True),
+    ]
+    for check in checks_for(deletes=True, processes=not asynchronous)
+]
+
+every_case = pytest.mark.parametrize(("subject", "asynchronous", "check"), CASES)
+
+
+@pytest.mark.requires("R28", "R29", "R34", "R47")
+@every_case
+def test_rows_of_a_sqlite_file_keep_the_contract(
+    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, tmp_path: Path
+) -> None:
+    url = sqlite_url(tmp_path / "app.db")
+    prepare(url, Base.metadata)
+    run_check(check, partial(subject, url), asynchronous=asynchronous, threads=4)
+
+
+@pytest.mark.requires("R28", "R29", "R34", "R47")
+@every_case
+def test_rows_of_postgres_keep_the_contract(
+    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, postgres_url: str
+) -> None:
+    prepare(postgres_url, Base.metadata)
+    run_check(check, partial(subject, postgres_url), asynchronous=asynchronous, threads=4)

