@@ -73,6 +73,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/states.py --write
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write
+	@$(PY) tools/inventory.py --write
 	@$(PY) tools/ledger.py --write
 
 ledger: $(STAMPS)/dev ## One line for each requirement: what proves it

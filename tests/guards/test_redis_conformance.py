@@ -13,12 +13,21 @@ from servers import RedisServer
 
 pytestmark = pytest.mark.server
 
-SUBJECTS = [(StringSubject, False), (HashSubject, False), (AsyncStringSubject, True), (AsyncHashSubject, True)]
+# What other processes can do is a matter of the scripts, which all of them share.
+CASES = [
+    pytest.param(subject, asynchronous, check, id=f"{subject.__name__}-{check}")
+    for subject, asynchronous in [
+        (StringSubject, False),
+        (HashSubject, False),
+        (AsyncStringSubject, True),
+        (AsyncHashSubject, True),
+    ]
+    for check in checks_for(deletes=True, processes=subject is StringSubject)
+]
 
 
 @pytest.mark.requires("R28", "R29", "R34", "R47")
-@pytest.mark.parametrize("check", checks_for(deletes=True), ids=str)
-@pytest.mark.parametrize(("subject", "asynchronous"), SUBJECTS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("subject", "asynchronous", "check"), CASES)
 def test_guarded_keys_keep_the_contract(
     check: Check, subject: Any, asynchronous: bool, redis_server: RedisServer
 ) -> None:

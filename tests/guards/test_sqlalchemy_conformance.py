@@ -20,23 +20,28 @@ from guard_subjects_sqlalchemy import (
 )
 from holdfast.guards.conformance import Check, checks_for, run_check
 
-# The awaited guards run the same steps on a thread; what other processes can do to them is shown by the blocking ones.
-CASES = [
-    pytest.param(subject, asynchronous, check, id=f"{name}-{check}")
-    for name, subject, asynchronous in [
-        ("core", CoreSubject, False),
-        ("orm", EntitySubject, False),
-        ("core-asyncio", AsyncCoreSubject, True),
-        ("orm-asyncio", AsyncEntitySubject, True),
-    ]
-    for check in checks_for(deletes=True, processes=not asynchronous)
+SUBJECTS = [
+    ("core", CoreSubject, False),
+    ("orm", EntitySubject, False),
+    ("core-asyncio", AsyncCoreSubject, True),
+    ("orm-asyncio", AsyncEntitySubject, True),
 ]
 
-every_case = pytest.mark.parametrize(("subject", "asynchronous", "check"), CASES)
+
+def cases(among_processes: str) -> pytest.MarkDecorator:
+    """Every check for every subject; what other processes can do is shown for one of them on each database."""
+    return pytest.mark.parametrize(
+        ("subject", "asynchronous", "check"),
+        [
+            pytest.param(subject, asynchronous, check, id=f"{name}-{check}")
+            for name, subject, asynchronous in SUBJECTS
+            for check in checks_for(deletes=True, processes=name == among_processes)
+        ],
+    )
 
 
 @pytest.mark.requires("R28", "R29", "R34", "R47")
-@every_case
+@cases(among_processes="core")
 def test_rows_of_a_sqlite_file_keep_the_contract(
     check: Check, subject: Callable[[str, str], Any], asynchronous: bool, tmp_path: Path
 ) -> None:
@@ -46,7 +51,7 @@ def test_rows_of_a_sqlite_file_keep_the_contract(
 
 
 @pytest.mark.requires("R28", "R29", "R34", "R47")
-@every_case
+@cases(among_processes="orm")
 def test_rows_of_postgres_keep_the_contract(
     check: Check, subject: Callable[[str, str], Any], asynchronous: bool, postgres_url: str
 ) -> None:

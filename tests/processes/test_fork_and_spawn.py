@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -89,6 +90,24 @@ def test_a_child_takes_and_waits_for_locks_of_its_own(url: str) -> None:
         assert owner != lease.owner
         assert lease.release()
         assert not locks.inspect("other").held
+
+
+def test_one_locks_that_cannot_start_anew_in_a_child_does_not_keep_another_from_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("this one is beyond repair")
+
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(holdfast.connect(url)) for _ in range(4)]
+        for each in many[::2]:
+            monkeypatch.setattr(each.house, "forked", broken)
+
+        def child() -> bool:
+            with many[1].lock("one", ttl=0.5) as one, many[3].lock("other", ttl=0.5) as other:
+                return not one.lost.wait(0.8) and other.held
+
+        assert in_child(child)
 
 
 def test_children_do_not_draw_the_parents_chances_again(tmp_path: Path) -> None:

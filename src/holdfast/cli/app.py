@@ -15,7 +15,18 @@ import typer
 from typer.main import get_command
 
 from holdfast import __version__
-from holdfast.cli import breaking, demo, guarding, looking, running, watching
+from holdfast.cli import (
+    breaking,
+    demo,
+    guarding,
+    inventorying,
+    jobbing,
+    looking,
+    running,
+    upping,
+    watching,
+    working,
+)
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url
 from holdfast.cli.screen import put_json, say
@@ -57,6 +68,10 @@ looking.add_to(app)
 watching.add_to(app)
 breaking.add_to(app)
 guarding.add_to(app)
+upping.add_to(app)
+working.add_to(app)
+jobbing.add_to(app)
+inventorying.add_to(app)
 demo.add_to(app)
 app.command()(version)
 

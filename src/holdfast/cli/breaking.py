@@ -41,7 +41,7 @@ def release(
         look = store.inspect(name)
         if look.held and not yes:
             _ask(look)
-        record = store.force_release(name, reason=reason, actor=_actor()) if look.held else None
+        record = store.force_release(name, reason=reason, actor=actor()) if look.held else None
     if record is None:
         if json:
             put_json({"key": name, "released": False})
@@ -65,7 +65,8 @@ def _ask(look: Inspection) -> None:
     typer.confirm("Fence its holder out?", abort=True, err=True)
 
 
-def _actor() -> str:
+def actor() -> str:
+    """Who is at the shell, for records."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name

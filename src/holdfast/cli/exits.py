@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from types import MappingProxyType
 
+from holdfast.core.jobs import InvalidTransition
 from holdfast.errors import (
     BackendError,
     BadInput,
@@ -17,6 +18,8 @@ from holdfast.errors import (
     LockBusy,
     Misconfigured,
     PolicyDenied,
+    RowExists,
+    RowMissing,
 )
 
 
@@ -33,6 +36,7 @@ class Exit(IntEnum):
     LOST = 76
     DENIED = 77
     CONFIG = 78
+    UNFINISHED = 124
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
     SIGNALLED = 128
@@ -42,7 +46,7 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
     {
         Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
         Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check` or `demo` saw a promise "
-        "broken",
+        "broken, there is no such job or it did not succeed, `up` or `worker` had to cut work short",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
         Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
@@ -51,6 +55,7 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
         Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",
         Exit.CONFIG: "the store was reached and can never work like this: password, rights, schema, missing driver",
+        Exit.UNFINISHED: "`jobs follow --timeout`: the job was not over in time, as `timeout` says it",
         Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",
         Exit.NOT_FOUND: "the command was not found; the lock was not taken",
         Exit.SIGNALLED: "the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
@@ -64,6 +69,9 @@ _ERRORS: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (PolicyDenied, Exit.DENIED),
     (Misconfigured, Exit.CONFIG),
     (BackendError, Exit.UNAVAILABLE),
+    (RowMissing, Exit.NO),
+    (RowExists, Exit.NO),
+    (InvalidTransition, Exit.NO),
 )
 
 

@@ -6,6 +6,7 @@ leases are lost there (`forked`), its threads and places in line do not exist, a
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from holdfast.runtime.threads import ThreadRuntime
 from holdfast.runtime.ticker import Ticker
 from holdfast.runtime.witness import Witness
 from holdfast.types import NS, Owner
+
+log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,10 @@ _HOUSEHOLDS: weakref.WeakSet[Household] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for household in list(_HOUSEHOLDS):
-        household.forked()
+        try:
+            household.forked()
+        except Exception:  # one that cannot start anew must not keep the others from it: nobody would renew for them
+            log.exception("a Locks could not be made ready in a forked process; connect again there")
 
 
 if hasattr(os, "register_at_fork"):

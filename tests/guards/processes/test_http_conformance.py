@@ -17,7 +17,7 @@ def test_httpx_keeps_the_contract(document_service: str, check: Check) -> None:
 
 
 @pytest.mark.requires("R28", "R34", "R47")
-@pytest.mark.parametrize("check", checks_for(deletes=True), ids=str)
+@pytest.mark.parametrize("check", checks_for(deletes=True, processes=False), ids=str)
 def test_awaited_httpx_keeps_the_contract(document_service: str, check: Check) -> None:
     run_check(check, partial(AsyncHttpSubject, document_service), asynchronous=True, threads=4)
 

@@ -1,0 +1,179 @@
+"""A job watched until it is over: live on a terminal, a line for each event elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.jobviews import as_json, event_dict, event_line, job_dict, short, state_cell
+from holdfast.cli.screen import cell, out, put_json, seconds
+from holdfast.core.jobs import JobState
+from holdfast.errors import BackendError, Misconfigured
+from holdfast.plane.model import Job, JobEvent
+from holdfast.plane.opening import Ground
+from holdfast.plane.service import Caller
+from holdfast.types import NS
+
+LOOK_S: Final = 0.2
+_RECENT: Final = 12
+
+
+async def follow(ground: Ground, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
+    """Show what happens to a job until it is over or the time is. The exit code says how it ended."""
+    view: _View = _JsonView() if json else _LiveView(ground) if out().is_terminal else _LineView()
+    with view:
+        try:
+            async with asyncio.timeout(timeout):
+                job = await _watch(ground, caller, job_id, view)
+        except TimeoutError:
+            view.unfinished(await ground.service.job(caller, job_id))
+            return Exit.UNFINISHED
+        view.over(job)
+    return exit_of(job)
+
+
+def exit_of(job: Job) -> Exit:
+    """What the end of a job means to a script."""
+    return Exit.OK if job.state is JobState.SUCCEEDED else Exit.NO
+
+
+async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Job:
+    known = -1
+    first = True
+    while True:  # ends when the job does, by cancellation, or in an error
+        try:
+            job = await ground.service.job(caller, job_id)
+            events = await ground.service.events(caller, job_id) if job.version != known else []
+        except BackendError as error:
+            if first or isinstance(error, Misconfigured):
+                raise
+            view.failed(str(error))  # whoever follows through an outage wants to see its end
+        else:
+            view.show(job, [event for event in events if event.version > known])
+            known, first = max((known, *(event.version for event in events))), False
+            if job.state.terminal:
+                return job
+        await asyncio.sleep(LOOK_S)
+
+
+class _View(Protocol):
+    """How a job is shown while it goes on."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, job: Job, news: list[JobEvent]) -> None: ...
+
+    def failed(self, error: str) -> None: ...
+
+    def over(self, job: Job) -> None: ...
+
+    def unfinished(self, job: Job) -> None: ...
+
+
+class _Plain:
+    """A view that needs no ending."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class _JsonView(_Plain):
+    """One object for each event, and one for the job at the end."""
+
+    def show(self, job: Job, news: list[JobEvent]) -> None:
+        for event in news:
+            put_json({"event": event_dict(event)})
+
+    def failed(self, error: str) -> None:
+        put_json({"error": error})
+
+    def over(self, job: Job) -> None:
+        put_json({"job": job_dict(job)})
+
+    def unfinished(self, job: Job) -> None:
+        put_json({"job": job_dict(job), "unfinished": True})
+
+
+class _LineView(_Plain):
+    """A line for each event."""
+
+    def show(self, job: Job, news: list[JobEvent]) -> None:
+        for event in news:
+            out().print(event_line(event), soft_wrap=True)
+
+    def failed(self, error: str) -> None:
+        out().print(cell(error), soft_wrap=True)
+
+    def over(self, job: Job) -> None:
+        out().print(verdict(job), soft_wrap=True)
+
+    def unfinished(self, job: Job) -> None:
+        out().print(cell(f"{job.id} is {job.state}, and not over yet"), soft_wrap=True)
+
+
+class _LiveView:
+    """The history so far, and what the job is doing now."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._clock = ground.clock
+        self._live = Live(console=out(), refresh_per_second=8, transient=True)
+        self._console = self._live.console
+        self._spinner = Spinner("dots", style="cyan")
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, job: Job, news: list[JobEvent]) -> None:
+        for event in news:
+            self._console.print(event_line(event))
+        now_ns = self._clock.now().wall
+        line = Text.assemble(
+            state_cell(job.state),
+            cell(f" for {seconds((now_ns - job.updated_ns) / NS)}"),
+            cell(f"   attempt {job.attempt} of {job.max_attempts}", "dim"),
+            cell(f"   {job.worker}" if job.worker and not job.state.terminal else "", "dim"),
+            cell("   (Ctrl-C stops looking, not the job)", "dim"),
+        )
+        self._spinner.update(text=line)
+        self._live.update(Group(self._spinner))
+
+    def failed(self, error: str) -> None:
+        self._console.print(cell(error, "red"))
+
+    def over(self, job: Job) -> None:
+        self._live.update(Text())
+        self._console.print(verdict(job))
+
+    def unfinished(self, job: Job) -> None:
+        self._live.update(Text())
+        self._console.print(cell(f"{job.id} is {job.state}, and not over yet", "yellow"))
+
+
+def verdict(job: Job) -> Text:
+    """How it ended, on one line."""
+    if job.state is JobState.SUCCEEDED:
+        told = "" if job.result is None else f": {short(as_json(job.result))}"
+        return cell(f"{job.id} succeeded at attempt {job.attempt}{told}", "bold green")
+    return cell(f"{job.id} ended {job.state}: {job.reason or 'no reason was given'}", "bold red")

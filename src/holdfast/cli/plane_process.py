@@ -1,0 +1,123 @@
+"""The process behind `holdfast up`: takes its port, starts the parts, runs until a signal comes, and drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.up_screen import UpScreen
+from holdfast.plane import sample as sampled
+from holdfast.plane.app import App
+from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
+from holdfast.plane.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.web.auth import Access
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class PlaneProcess:
+    """One process of a plane, from its port to its exit code."""
+
+    def __init__(
+        self, settings: Settings, parts: tuple[str, ...], app: App | None, *, sample: bool, json: bool
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._app = app
+        self._sample = sample
+        self._screen = UpScreen(settings, parts, app, sample=sample, json=json)
+
+    def run(self) -> int:
+        """Run until a signal comes or a part fails; the exit code."""
+        with self._screen.job_lines():
+            return self._served()
+
+    def _served(self) -> int:
+        if API not in self._parts:
+            return asyncio.run(self._run(None))
+        from holdfast.cli.serving import ApiPart, access_for, address_of, listen
+
+        # Before anything is opened: a second plane by mistake should find out at once.
+        access: Access = access_for(self._settings.api)
+        with contextlib.closing(listen(self._settings.api)) as ours:
+            self._screen.address = address_of(ours)
+            return asyncio.run(self._run(lambda plane: ApiPart(plane, ours, access)))
+
+    async def _run(self, api: PartMaker | None) -> int:
+        ending, hurrying = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        ended_by = signal.SIGINT
+
+        def signalled(number: signal.Signals) -> None:
+            nonlocal ended_by
+            ended_by = number
+            (hurrying if ending.is_set() else ending).set()
+
+        for number in _ENDING:
+            loop.add_signal_handler(number, signalled, number)
+        app = self._app if WORKER in self._parts else None
+        plane = Plane(self._settings, self._parts, app=app, api=api)
+        failure: BaseException | None = None
+        self._screen.opening()
+        starting = asyncio.create_task(plane.start())
+        await _first(ending.wait(), asyncio.shield(starting))
+        if not starting.done():  # a store that does not answer must not hold up Ctrl-C
+            starting.cancel()
+            await asyncio.wait((starting,))
+            return Exit.SIGNALLED + ended_by
+        self._screen.started(plane)
+        try:
+            async with self._feeding(plane), self._screen.watching(plane):
+                await _first(ending.wait(), plane.wait())
+        except Exception as error:  # noqa: BLE001 - it is said, and makes the exit code, after all has been closed
+            failure = error
+        finished = await self._drain(plane, hurrying)
+        if failure is not None:
+            raise failure
+        return Exit.OK if finished else Exit.NO
+
+    async def _drain(self, plane: Plane, hurrying: asyncio.Event) -> bool:
+        self._screen.draining(plane)
+        stopping = asyncio.create_task(plane.stop())
+        hurry = asyncio.create_task(hurrying.wait())
+        await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            self._screen.hurrying()
+            plane.hurry()
+        hurry.cancel()
+        finished = await stopping
+        self._screen.ended(finished=finished)
+        return finished
+
+    @asynccontextmanager
+    async def _feeding(self, plane: Plane) -> AsyncIterator[None]:
+        if not self._sample:
+            yield
+            return
+        feeding = asyncio.create_task(sampled.feed(plane.ground.service))
+        try:
+            yield
+        finally:
+            feeding.cancel()
+            await asyncio.wait((feeding,))
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Return when one of them has; raise what it raised."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()

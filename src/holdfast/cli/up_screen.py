@@ -1,0 +1,260 @@
+"""What `holdfast up` prints: where to look, what runs, how it is doing, and how it ends.
+
+On a terminal the last line lives: jobs by state, and what this process leads. Elsewhere there is a line for each thing
+that happens, and with --json an object. What jobs log is shown too; the sample's own failures are meant, and are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from rich.live import Live
+from rich.text import Text
+
+from holdfast import __version__
+from holdfast.cli.jobviews import state_cell
+from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
+from holdfast.core.jobs import JobState
+from holdfast.errors import BackendError
+from holdfast.plane.app import App
+from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
+from holdfast.plane.service import Caller
+from holdfast.plane.setting_rules import takeovers
+from holdfast.plane.settings import Settings
+from holdfast.stores.registry import redacted
+
+LOOK_S: Final = 1.0
+_ME: Final = Caller("holdfast up")
+_SHOWN: Final = (
+    *(JobState.PENDING, JobState.RETRYING, JobState.DISPATCHED, JobState.RUNNING),
+    *(JobState.SUCCEEDED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED),
+)
+
+
+class UpScreen:
+    """The screen of one plane process."""
+
+    def __init__(
+        self, settings: Settings, parts: tuple[str, ...], app: App | None, *, sample: bool, json: bool
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._app = app
+        self._sample = sample
+        self._json = json
+        self._live = not json and out().is_terminal
+        self._counted: Mapping[JobState, int] = {}
+        self._count_again = 0.0
+        self.address: str | None = None
+
+    # What happens, in its order.
+
+    def opening(self) -> None:
+        """Stores are being opened."""
+        if not self._json:
+            say(f"opening {redacted(self._settings.database_url)}")
+
+    def started(self, plane: Plane) -> None:
+        """Everything runs."""
+        if self._json:
+            health = [each.as_dict() for each in plane.health()]
+            self._event("started", address=self.address, places=self._places(), parts=health)
+            return
+        console = out()
+        console.print()
+        console.print(
+            Text.assemble(cell(" HOLDFAST ", "bold reverse"), cell(f"  {__version__}  the plane is up", "bold"))
+        )
+        console.print()
+        if self.address is not None:
+            console.print(cell("  open       ", "bold"), cell(self.address, "bold green underline"), soft_wrap=True)
+            console.print()
+        for name, place in self._places().items():
+            console.print(cell(f"  {name:<11}", "dim"), cell(place), soft_wrap=True)
+        console.print()
+        for name, doing in self._doing().items():
+            console.print(cell(f"  {name:<11}", "bold"), cell(doing), soft_wrap=True)
+        console.print()
+        for number, text in enumerate(self._hints()):
+            console.print(cell(f"  {'try' if not number else '':<11}", "dim"), cell(text, "cyan"), soft_wrap=True)
+        console.print()
+        grace = f"  Ctrl-C drains and ends, within {seconds(self._settings.grace)}; a second one ends the wait."
+        console.print(cell(grace, "dim"))
+        console.print()
+
+    @asynccontextmanager
+    async def watching(self, plane: Plane) -> AsyncIterator[None]:
+        """Show how it is doing, while the block runs. Only on a terminal."""
+        if not self._live:
+            yield
+            return
+        with Live(console=out(), auto_refresh=False, transient=True) as live:
+            looking = asyncio.create_task(self._look(plane, live))
+            try:
+                yield
+            finally:
+                looking.cancel()
+                await asyncio.wait((looking,))
+
+    def draining(self, plane: Plane) -> None:
+        """It was told to end, or a part has failed."""
+        running = sum(each.detail.get("active", 0) for each in plane.health())
+        text = f"ending: nothing more is begun; {running} attempts have up to {seconds(self._settings.grace)} to finish"
+        self._say("draining", text, running=running)
+
+    def hurrying(self) -> None:
+        """It was told again."""
+        self._say("hurrying", "ending now: what still runs is stopped and given back")
+
+    def ended(self, *, finished: bool) -> None:
+        """All is closed."""
+        text = "ended; everything that was begun is finished, and every lease is released"
+        if not finished:
+            text = "ended; some work was cut short and given back, for others or the next start"
+        self._say("ended", text, finished=finished)
+
+    @contextmanager
+    def job_lines(self) -> Iterator[None]:
+        """Show what jobs log, a line each, with the job that it is about."""
+        log, lines = logging.getLogger("holdfast.plane.job"), _JobLines(self._said_by_job)
+        level, propagate = log.level, log.propagate
+        log.addHandler(lines)
+        log.setLevel(logging.CRITICAL if self._sample else logging.INFO)
+        log.propagate = False
+        try:
+            yield
+        finally:
+            log.removeHandler(lines)
+            log.setLevel(level)
+            log.propagate = propagate
+
+    # The parts of it.
+
+    def _said_by_job(self, record: logging.LogRecord) -> None:
+        known = record.__dict__
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage() + (f" ({type(error).__name__}: {error})" if error else "")
+        told = {name: known.get(name) for name in ("job", "attempt", "tenant", "topic")}
+        if self._json:
+            self._event("log", level=record.levelname.lower(), text=text, **told)
+        else:
+            say(f"{told['job']}, attempt {told['attempt']}: {text}")
+
+    def _places(self) -> dict[str, str]:
+        settings = self._settings
+        database, leases = redacted(settings.database_url), redacted(settings.lease_url)
+        same = leases == database.partition("?")[0]
+        bus = "in the database" if settings.bus is None else redacted(settings.bus)
+        return {"database": database, "bus": bus, "leases": "in the database" if same else leases}
+
+    def _doing(self) -> dict[str, str]:
+        settings, doing = self._settings, dict[str, str]()
+        for name in self._parts:
+            if name in LOOPS:
+                every = seconds(settings.value(f"{name}.interval"))
+                doing[name] = f"every {every}, {settings.value(f'{name}.lead')} leader"
+        if "scheduler" in self._parts:
+            doing["scheduler"] = f"{settings.scheduler.concurrency} messages at once, a lock for each job"
+        if WORKER in self._parts and self._app is not None:
+            each, pools = settings.worker, ", ".join(settings.worker.pools or self._app.pools)
+            doing["workers"] = f"{each.count} × {each.concurrency} attempts of {self._app.name}, in {pools}"
+        elif WORKER not in self._parts and API in self._parts and self._app is None:
+            doing["workers"] = "none here; give --app module:name, run `holdfast worker`, or try --sample"
+        if self._sample:
+            doing["sample"] = "agents of three tenants plan, call tools and report; some calls fail and are tried again"
+        return doing
+
+    def _hints(self) -> list[str]:
+        named = self._flags()
+        goal = '\'{"goal": "find the slow query"}\''
+        hints = [f"holdfast jobs submit agent.plan --payload {goal} --follow{named}"] if self._sample else []
+        return [
+            *hints,
+            f"holdfast jobs list{named}",
+            f"holdfast watch holdfast: --url {redacted(self._settings.lease_url)}",
+        ]
+
+    def _flags(self) -> str:
+        """How another shell finds the same plane, if it would not by itself."""
+        given = {key: self._settings.origin(key).kind for key in ("database", "bus", "leases")}
+        return "".join(
+            f" --{key} {redacted(str(self._settings.value(key)))}" for key, kind in given.items() if kind == "flag"
+        )
+
+    async def _look(self, plane: Plane, live: Live) -> None:
+        while True:  # ends by cancellation
+            try:
+                line = await self._line(plane)
+            except BackendError as error:
+                line = cell(f"  {error}", "red")
+            live.update(line, refresh=True)
+            await asyncio.sleep(LOOK_S)
+
+    async def _line(self, plane: Plane) -> Text:
+        counts = await self._counts(plane)
+        line = cell("  ")
+        for state in _SHOWN:
+            if counts[state]:
+                line.append_text(state_cell(state)).append_text(cell(f" {counts[state]}   "))
+        leads = [each.part for each in plane.health() if each.detail.get("leader")]
+        if leads:
+            line.append_text(cell(f"leads {', '.join(leads)}", "dim"))
+        return line if line.plain.strip() else cell("  no jobs yet", "dim")
+
+    async def _counts(self, plane: Plane) -> Mapping[JobState, int]:
+        """Finished jobs are counted seldom where there are many of them: it takes a fiftieth of the time at most."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._count_again:
+            return {**self._counted, **await plane.ground.service.counts(_ME, finished=False)}
+        self._counted = await plane.ground.service.counts(_ME)
+        self._count_again = loop.time() + 50 * (loop.time() - began)
+        return self._counted
+
+    def _say(self, event: str, text: str, **told: Any) -> None:
+        if self._json:
+            self._event(event, text=text, **told)
+        else:
+            say(text)
+
+    def _event(self, event: str, **told: Any) -> None:
+        put_json({"event": event, **told})
+
+
+class _JobLines(logging.Handler):
+    """Passes on what jobs log."""
+
+    def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._tell(record)
+
+
+def show_settings(settings: Settings, *, json: bool) -> None:
+    """The settings in effect, where each came from, and what follows from them. No secrets."""
+    shown: Mapping[str, Mapping[str, Any]] = settings.shown()
+    bounds = takeovers(settings)
+    if json:
+        put_json({"file": settings.file, "settings": shown, "takeover": [each._asdict() for each in bounds]})
+        return
+    table = plain_table(("SETTING", "left"), ("VALUE", "left"), ("FROM", "left"))
+    for name, told in shown.items():
+        value = told["value"]
+        text = "-" if value in (None, []) else ", ".join(value) if isinstance(value, list) else f"{value}"
+        given = told["from"] != "default"
+        table.add_row(cell(name, "bold"), cell(text), cell(told["from"], "green" if given else "dim"))
+    put_table(table)
+    print()
+    table = plain_table(("WHEN ONE DIES, OTHERS HAVE", "left"), ("WITHIN", "right"), ("BECAUSE", "left"))
+    for each in bounds:
+        table.add_row(cell(each.what), cell(f"{each.seconds:g} s", "bold"), cell(each.because))
+    put_table(table)
+    print()
+    out().print(cell(f"fine: {settings.file or 'no file, only defaults, environment and flags'}", "bold green"))

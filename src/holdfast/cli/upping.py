@@ -1,0 +1,126 @@
+"""`holdfast up`: a plane, or some of its parts, in this process, until it is told to end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import Json
+from holdfast.cli.planes import Bus, Config, Database, Leases, settings
+from holdfast.cli.screen import say
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.plane.app import App
+    from holdfast.plane.settings import Settings
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast up --sample",
+        "[dim]$[/dim] holdfast up --app billing.jobs:app --workers 4",
+        "[dim]$[/dim] holdfast up --only scheduler,replayer --database postgresql://… --bus nats://… --leases redis://…",
+        "[dim]$[/dim] holdfast up --check",
+        "[bold]Parts[/bold]",
+        "api, scheduler, worker, reconciler, replayer, snapshot, cleanup. Each may run alone, and any number of times.",
+        "[bold]Ending it[/bold]",
+        "TERM or Ctrl-C drains: nothing more is begun, and what runs has the grace period. Once more ends the wait.",
+        "[bold]Exit codes[/bold]",
+        (
+            "0 everything was finished; 1 something was cut short and given back; 64 settings, a flag or a busy port; "
+            "69 a store could not be reached; 78 one can never work like this."
+        ),
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up", epilog=EPILOG)(up)
+
+
+def up(
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PARTS", help="Only these parts, with commas between them. [dim](default: all)[/dim]"),
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE:APP", help="What the workers run.", show_default=False)
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="How many workers. [dim](2)[/dim]")] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Run a sample workload of agents, so that there is something to see.")
+    ] = False,
+    host: Annotated[str | None, typer.Option(metavar="H", help="Where to listen. [dim](127.0.0.1)[/dim]")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="The port; 0: any. [dim](8420)[/dim]")] = None,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the settings, and print them with where each came from.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
+    flags = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
+    places = {"database": database, "bus": bus, "leases": leases}
+    if check:
+        return _check(config, {**flags, **places}, json=json)
+    # The plane is large, and the other commands should not wait for it.
+    from holdfast.cli.plane_process import PlaneProcess
+
+    chosen = settings(config, **flags, **places)
+    parts = _parts(only)
+    code = _code(chosen, parts, only, sample=sample)
+    if code is None:
+        parts = tuple(each for each in parts if each != "worker")
+    return PlaneProcess(chosen, parts, code, sample=sample, json=json).run()
+
+
+def _check(config: str | None, flags: dict[str, object], *, json: bool) -> int:
+    from holdfast.cli.up_screen import show_settings
+    from holdfast.plane.setting_sources import BadSettings
+
+    try:
+        chosen = settings(config, **flags)
+    except BadSettings as error:
+        for problem in error.problems:
+            say(str(problem))
+        return Exit.USAGE
+    show_settings(chosen, json=json)
+    return Exit.OK
+
+
+def _parts(only: str | None) -> tuple[str, ...]:
+    from holdfast.plane.assembly import PARTS, check_parts
+
+    if only is None:
+        return PARTS
+    named = [each.strip() for each in only.split(",")]
+    try:
+        return check_parts(named)
+    except BadInput as error:
+        raise BadInput("--only", error.problem, error.fix) from None
+
+
+def _code(chosen: Settings, parts: tuple[str, ...], only: str | None, *, sample: bool) -> App | None:
+    """What the workers run; None: there are to be none, as nobody said what they should run."""
+    if sample:
+        from holdfast.plane import sample as sampled
+
+        if chosen.worker.app is not None:
+            raise BadInput("--sample", f"is given with the app {chosen.worker.app}", "choose one of them")
+        return sampled.app
+    if "worker" not in parts:
+        return None
+    if chosen.worker.app is None:
+        if only is not None:
+            fix = "say what they run, with --app module:name or worker.app, or try --sample"
+            raise BadInput("--app", "is missing, and workers are wanted", fix)
+        return None
+    from holdfast.plane.loading import load_app
+
+    return load_app(chosen.worker.app)

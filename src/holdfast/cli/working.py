@@ -1,0 +1,71 @@
+"""`holdfast worker`: runs the jobs of an app, until it is told to end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.exits import Exit, exit_for
+from holdfast.cli.options import Url, url_of
+from holdfast.cli.planes import Bus, Config, Database, settings
+from holdfast.cli.reporting import Reporter
+from holdfast.errors import HoldfastError
+from holdfast.types import duration_ns
+
+EPILOG = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast worker billing.jobs:app",
+        "[dim]$[/dim] holdfast worker billing.jobs:app --pool money --concurrency 4 --drain-timeout 60",
+        "[bold]Ending it[/bold]",
+        (
+            "TERM or Ctrl-C: it takes nothing more and finishes what runs within the drain timeout; what is not "
+            "finished by then is stopped and given back. The same signal again ends the wait."
+        ),
+        "[bold]Exit codes[/bold]",
+        "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker", epilog=EPILOG)(worker)
+
+
+def worker(
+    context: typer.Context,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the jobs are.", show_default=False)],
+    config: Config = None,
+    url: Url = None,
+    database: Database = None,
+    bus: Bus = None,
+    pool: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="A pool to serve; may be repeated. [dim](default: all)[/dim]")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(metavar="N", help="Attempts at once, in each pool.")] = 8,
+    drain_timeout: Annotated[float, typer.Option(metavar="S", help="How long what runs may go on at the end.")] = 30.0,
+    lease_ttl: Annotated[float, typer.Option(metavar="S", help="How soon another takes over when this dies.")] = 30.0,
+    name: Annotated[
+        str | None, typer.Option(metavar="W", help="The worker's name. [dim](default: made up)[/dim]")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
+) -> int:
+    """Run the jobs of an app, each under a lease of its own."""
+    # The plane is large, and the other commands should not wait for it.
+    from holdfast.cli.worker_process import WorkerProcess
+    from holdfast.plane.loading import load_app
+
+    report = Reporter(as_json=json)
+    duration_ns("drain-timeout", drain_timeout)
+    places = settings(config, database=database, bus=bus, leases=url_of(context, url))
+    try:
+        process = WorkerProcess(load_app(app), places, pool or None, concurrency, lease_ttl, name, report)
+        drained = process.run(drain_timeout, as_json=json)
+    except HoldfastError as error:
+        if not json:
+            raise
+        report("failed", str(error), code=int(exit_for(error)))
+        return exit_for(error)
+    return Exit.OK if drained.finished else Exit.NO

@@ -1,0 +1,193 @@
+"""What the scheduler does with a job that it looks at, and with the result of an attempt. Pure: no clock, no chance.
+
+Promises: a job that is with a worker or over is left alone; every other job is dispatched, sent away for a definite
+time, or ended with a reason that people and programs can read. Nothing is retried for ever: attempts and the deadline
+bound it. Times are nanoseconds of the wall clock, for time limits only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from holdfast.core.jobs import JobState
+from holdfast.types import MS, NS
+
+NO_WORKER_BASE_NS = NS
+NO_WORKER_MAX_NS = 30 * NS
+NO_WORKER_SPREAD_NS = 500 * MS
+TENANT_FULL_NS = 2 * NS
+
+
+class Code(StrEnum):
+    """Why a job ended or waits, for programs."""
+
+    UNKNOWN_TOPIC = "unknown_topic"
+    DEADLINE = "deadline"
+    MAX_ATTEMPTS = "max_attempts"
+    NO_WORKER = "no_worker"
+    NOT_YET = "not_yet"
+    TENANT_LIMIT = "tenant_limit"
+    WORKER_ERROR = "worker_error"
+    FATAL = "fatal"
+    STATE_TIMEOUT = "state_timeout"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a decision needs to know of a job."""
+
+    state: JobState
+    attempt: int
+    max_attempts: int
+    not_before_ns: int
+    deadline_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Leave it alone."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Hand it to the workers of its pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Look again after this time, or when somebody rings."""
+
+    delay_ns: int
+    code: Code
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """It is over. `dead`: a person should see it."""
+
+    state: JobState
+    code: Code | None
+    reason: str
+    dead: bool
+
+
+Decision: TypeAlias = Nothing | Dispatch | Later | End
+
+
+def decide(
+    job: Look, *, now_ns: int, known_topic: bool, live_workers: int, looks: int = 0, jitter: int = 0
+) -> Decision:
+    """What to do with a job that is to be scheduled.
+
+    `looks` says how often it was looked at in vain; `jitter` is a draw from 0 to NO_WORKER_SPREAD_NS.
+    """
+    if job.state.terminal:
+        return Nothing("it is over")
+    if job.state in (JobState.DISPATCHED, JobState.RUNNING):
+        return Nothing("it is with a worker")
+    if job.state is JobState.APPROVAL_REQUIRED:
+        return Nothing("it waits for a person")
+    if job.deadline_ns is not None and now_ns >= job.deadline_ns:
+        return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
+    if not known_topic:
+        return End(JobState.FAILED, Code.UNKNOWN_TOPIC, "no worker has ever announced this topic", dead=True)
+    if job.attempt >= job.max_attempts:
+        return End(JobState.FAILED, Code.MAX_ATTEMPTS, f"{job.attempt} attempts were made", dead=True)
+    if job.not_before_ns > now_ns:
+        return Later(job.not_before_ns - now_ns, Code.NOT_YET, "it is not due yet")
+    if live_workers <= 0:
+        grown = NO_WORKER_BASE_NS << min(looks, 16)
+        return Later(min(grown + jitter, NO_WORKER_MAX_NS), Code.NO_WORKER, "no worker of its pool is alive")
+    return Dispatch()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended, as its worker says."""
+
+    ok: bool
+    error: str | None = None
+    retryable: bool = True
+    retry_after_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Another attempt is due after this time."""
+
+    delay_ns: int
+    reason: str
+
+
+def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> End | Again:
+    """What the end of an attempt means for its job. `backoff_ns`: the delay before another, drawn by the caller."""
+    if ended.ok:
+        return End(JobState.SUCCEEDED, None, "", dead=False)
+    reason = ended.error or "the worker gave no reason"
+    if not ended.retryable:
+        return End(JobState.FAILED, Code.FATAL, reason, dead=True)
+    if job.attempt >= job.max_attempts:
+        return End(
+            JobState.FAILED, Code.MAX_ATTEMPTS, f"attempt {job.attempt} of {job.max_attempts}: {reason}", dead=True
+        )
+    delay_ns = backoff_ns if ended.retry_after_ns is None else max(0, ended.retry_after_ns)
+    if job.deadline_ns is not None and now_ns + delay_ns >= job.deadline_ns:
+        return End(JobState.TIMEOUT, Code.DEADLINE, f"no attempt fits before the deadline: {reason}", dead=False)
+    return Again(delay_ns, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StateLimits:
+    """How long a job may stay in a state, and how long before it is looked at again. Nanoseconds."""
+
+    replay_ns: int = 30 * NS  # PENDING, SCHEDULED and RETRYING (past its due time) are replayed after this
+    scheduled_ns: int = 120 * NS
+    dispatched_ns: int = 300 * NS
+    running_ns: int = 900 * NS  # unless the job says otherwise
+    retrying_ns: int = 3600 * NS
+    pending_ns: int | None = None  # for ever, unless a deadline says otherwise
+
+    def limit_ns(self, state: JobState) -> int | None:
+        """The time limit of a state; None: it has none."""
+        limits = {
+            JobState.PENDING: self.pending_ns,
+            JobState.SCHEDULED: self.scheduled_ns,
+            JobState.DISPATCHED: self.dispatched_ns,
+            JobState.RUNNING: self.running_ns,
+            JobState.RETRYING: self.retrying_ns,
+        }
+        return limits.get(state)
+
+    def problems(self) -> list[str]:
+        """What is wrong with them: a replay that comes after the time limit would never happen."""
+        found = [
+            f"{state} is timed out after {limit / NS:g} s but replayed only after {self.replay_ns / NS:g} s"
+            for state in (JobState.PENDING, JobState.SCHEDULED, JobState.RETRYING)
+            if (limit := self.limit_ns(state)) is not None and limit <= self.replay_ns
+        ]
+        return found + [
+            f"the limit of {state} is not above zero"
+            for state in JobState
+            if (limit := self.limit_ns(state)) is not None and limit <= 0
+        ]
+
+
+def overdue(job: Look, *, updated_ns: int, timeout_ns: int | None, now_ns: int, limits: StateLimits) -> End | None:
+    """Whether a job has been in its state for too long, or its deadline has passed; and what that means."""
+    if job.state.terminal:
+        return None
+    if job.deadline_ns is not None and now_ns >= job.deadline_ns:
+        return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
+    limit = limits.limit_ns(job.state)
+    if job.state is JobState.RUNNING and timeout_ns is not None:
+        limit = timeout_ns
+    since_ns = max(updated_ns, job.not_before_ns if job.state is JobState.RETRYING else 0)
+    if limit is None or now_ns - since_ns <= limit:
+        return None
+    return End(JobState.TIMEOUT, Code.STATE_TIMEOUT, f"timeout: {job.state} >{limit / NS:g}s", dead=True)

@@ -1,0 +1,162 @@
+"""Which functions run which jobs: an `App` is a list of functions by topic, and holds nothing else.
+
+    app = App("billing")
+
+    @app.job("invoice.charge", pool="money", max_concurrency=4)
+    async def charge(payload, *, ctx): ...
+
+Promises: what cannot run as a job is refused where it is declared, with the reason, and not when the first job arrives.
+A function stays what it was: the decorator returns it unchanged, so that it can be called and tested as any other.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import BadInput
+from holdfast.plane.model import check_whole
+from holdfast.types import Duration, check_label, duration_ns
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_POOL: Final = "default"
+CONCURRENCY_MAX: Final = 10_000
+CONTEXT: Final = "ctx"  # the parameter of that name gets the context
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
+_GATHERED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFunction:
+    """A function and how it is to be run."""
+
+    topic: str
+    function: Callable[..., Any]
+    payload: str | None  # the name of the parameter that gets the payload; None: the first, which cannot be named
+    wants_context: bool
+    asynchronous: bool
+    pool: str = DEFAULT_POOL
+    max_concurrency: int | None = None  # in one worker; None: as many as the worker has places
+    timeout_ns: int | None = None  # how long one attempt may run, if the job itself does not ask for less
+
+    def call(self, payload: Any, context: Any) -> Callable[[], Any]:
+        """The call, ready to be made."""
+        named = {CONTEXT: context} if self.wants_context else {}
+        if self.payload is None:
+            return partial(self.function, payload, **named)
+        return partial(self.function, **named, **{self.payload: payload})
+
+
+class App:
+    """The job functions of one service."""
+
+    def __init__(self, name: str) -> None:
+        self.name = check_name("name", name)
+        self._functions: dict[str, JobFunction] = {}
+
+    @property
+    def functions(self) -> Mapping[str, JobFunction]:
+        """Every function by its topic."""
+        return MappingProxyType(self._functions)
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The pools that its topics belong to, sorted."""
+        return tuple(sorted({each.pool for each in self._functions.values()}))
+
+    def topics(self, pool: str) -> tuple[str, ...]:
+        """The topics of one pool, sorted."""
+        return tuple(sorted(each.topic for each in self._functions.values() if each.pool == pool))
+
+    def job(
+        self,
+        topic: str,
+        *,
+        pool: str = DEFAULT_POOL,
+        max_concurrency: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that runs the jobs of a topic.
+
+        It takes the payload, and the context if it has a parameter called `ctx`; it may be `async def` or `def` (which
+        runs in a thread). What it returns is the result, and must be JSON. It may run more than once for one job: give
+        `ctx.carried` to a guard wherever that would hurt.
+        """
+        check_label("topic", topic)
+        check_name("pool", pool)
+        if max_concurrency is not None:
+            check_whole("max_concurrency", max_concurrency, 1, CONCURRENCY_MAX)
+        timeout_ns = None if timeout is None else duration_ns("timeout", timeout, low_ns=1)
+
+        def decorate(function: F) -> F:
+            if topic in self._functions:
+                raise BadInput("topic", f"{topic!r} has a function already", "give each topic one function")
+            payload, wants_context = _parameters(function)
+            self._functions[topic] = JobFunction(
+                topic, function, payload, wants_context, _awaited(function), pool, max_concurrency, timeout_ns
+            )
+            return function
+
+        return decorate
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r} {len(self._functions)} topics>"
+
+
+def check_name(field: str, value: object) -> str:
+    """The name of an app, a pool or a worker, or `BadInput`. It becomes one part of a subject, so it has no dots."""
+    if not isinstance(value, str) or _NAME.match(value) is None:
+        shown = repr(value)[:60]
+        raise BadInput(
+            field,
+            f"{shown} is not a name",
+            "use letters, digits, _ and -, beginning with a letter or digit, at most 100",
+        )
+    return value
+
+
+def _parameters(function: object) -> tuple[str | None, bool]:
+    """The name of the parameter for the payload (None: by place), and whether there is one for the context."""
+    if not callable(function) or inspect.isclass(function):
+        raise BadInput("function", f"{function!r} is not a function", "decorate a def or an async def")
+    name = getattr(function, "__qualname__", repr(function))
+    if any(kind(each) for each in _bodies(function) for kind in _GENERATORS):
+        raise BadInput("function", f"{name} is a generator", "return one result; a job cannot yield")
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+    except ValueError:
+        raise BadInput("function", f"{name} does not say what it takes", "wrap it in a def") from None
+    given = parameters.pop(CONTEXT, None)
+    payload = next((each for each in parameters.values() if each.kind not in _GATHERED), None)
+    if payload is None:
+        raise BadInput("function", f"{name} takes no payload", "write def f(payload) or def f(ctx, payload)")
+    if given is not None and given.kind is given.POSITIONAL_ONLY:
+        raise BadInput("function", f"{name} takes a ctx that cannot be given by name", "remove the /")
+    missing = [
+        each.name
+        for each in parameters.values()
+        if each is not payload and each.kind not in _GATHERED and each.default is each.empty
+    ]
+    if missing:
+        raise BadInput("function", f"{name} wants {', '.join(missing)} as well", "take the payload, and ctx; no more")
+    by_place = payload.kind is payload.POSITIONAL_ONLY
+    return None if by_place else payload.name, given is not None and given.kind not in _GATHERED
+
+
+_GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def _bodies(function: object) -> tuple[object, ...]:
+    """Where the body may be: in the function itself, or in the method that makes an object callable."""
+    return function, getattr(type(function), "__call__", None)  # noqa: B004 - what it is is asked, not whether it is there
+
+
+def _awaited(function: object) -> bool:
+    return any(inspect.iscoroutinefunction(each) for each in _bodies(function))

@@ -1,0 +1,226 @@
+"""A plane in one process: any of its parts, started in the right order and stopped in the reverse one.
+
+    async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
+        await plane.wait()
+
+Promises: leaving the block stops within the grace period: callers are let go, workers finish or give back, consumers
+drain, loops pass their leadership on, and only then are bus, database and leases closed. A part that cannot start stops
+those that have, and so does a store that is not there at the start; one that goes away later is waited for. Any number
+of planes, in one process or many, may share the same places; what only one may do is done
+by the one that holds the lease. Killing a plane loses nothing that was acknowledged.
+
+Does not promise that a function which ignores its end is gone: it is reported, and its writes are refused.
+
+Clock: the event loop's, for the grace period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from holdfast.errors import BackendError, BadInput, Unavailable
+from holdfast.plane.app import App
+from holdfast.plane.opening import Ground, opened
+from holdfast.plane.parts import Health, LoopPart, Part, SchedulerPart, State, WorkerPart, loop_of
+from holdfast.plane.service import CHECKED
+from holdfast.plane.settings import Settings
+from holdfast.ports import Clock, Entropy
+from holdfast.stores.registry import redacted
+
+API: Final = "api"
+WORKER: Final = "worker"
+LOOPS: Final = ("snapshot", "reconciler", "replayer", "cleanup")
+PARTS: Final = (*LOOPS, "scheduler", WORKER, API)
+"""All parts, in the order in which they start."""
+
+FLOOR_S: Final = 2.0
+"""What a part has at least for its end, when those before it have used up the grace period."""
+
+ANSWER_S: Final = 5.0
+"""How long a store may take for its first answer."""
+
+PartMaker: TypeAlias = Callable[["Plane"], Part]
+
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+class Plane:
+    """The parts of a plane that run in this process. Make it, enter it, and leave it; it cannot be used twice."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Collection[str] = PARTS,
+        *,
+        app: App | None = None,
+        api: PartMaker | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        instance: str | None = None,
+    ) -> None:
+        """`app` is what the workers run; `api` makes the part that answers HTTP, which is not the plane's own."""
+        self.settings = settings
+        self.names = check_parts(parts)
+        if WORKER in self.names and app is None:
+            raise BadInput("app", "is missing, and a worker needs one", "give an App, or leave the worker out")
+        if API in self.names and api is None:
+            raise BadInput("api", "is missing", "give what makes it, or leave the part out")
+        self._app, self._api = app, api
+        self._clock, self._entropy, self._instance = clock, entropy, instance
+        self._stack = AsyncExitStack()
+        self._ground: Ground | None = None
+        self._parts: list[Part] = []
+        self._states: dict[str, State] = dict.fromkeys(self.names, State.STARTING)
+        self._watches: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Task[bool] | None = None
+
+    @property
+    def ground(self) -> Ground:
+        """What the parts stand on. There is none before the start."""
+        if self._ground is None:
+            raise BadInput("plane", "was not started", "enter it first: async with Plane(…) as plane")
+        return self._ground
+
+    def part(self, name: str) -> Part:
+        """One of the parts that run here."""
+        for each in self._parts:
+            if each.name == name:
+                return each
+        raise BadInput("part", f"{name!r:.60} does not run here", f"use one of {', '.join(self.names) or 'none'}")
+
+    def health(self) -> Sequence[Health]:
+        """How each part is, in the order in which they start."""
+        details: dict[str, Mapping[str, Any]] = {each.name: each.detail() for each in self._parts}
+        return [Health(name, self._states[name], details.get(name, {})) for name in self.names]
+
+    async def start(self) -> None:
+        """Open everything and start the parts. Returns when all run, or stops them and raises what stood in the way."""
+        if self._failure is not None:
+            raise BadInput("plane", "was started before", "make another")
+        self._failure = asyncio.get_running_loop().create_future()
+        try:
+            self._ground = await self._stack.enter_async_context(
+                opened(self.settings, clock=self._clock, entropy=self._entropy, instance=self._instance)
+            )
+            await self._ask_around()
+            for name in self.names:
+                part = self._made(name)
+                self._parts.append(part)
+                await part.start()
+                self._states[name] = State.RUNNING
+                self._watches.append(asyncio.create_task(self._watch(part), name=f"watch {name}"))
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def wait(self) -> None:
+        """Return when the plane was stopped; raise what ended a part that nobody had stopped."""
+        if self._failure is not None:
+            await asyncio.shield(self._failure)
+
+    async def stop(self, grace: float | None = None) -> bool:
+        """Stop everything within `grace` seconds, by default as the settings say. False: work was cut short.
+
+        Idempotent: whoever comes second waits for the first.
+        """
+        if self._stopping is None:
+            limit = self.settings.grace if grace is None else grace
+            self._stopping = asyncio.create_task(self._stop(limit), name="stop the plane")
+        return await asyncio.shield(self._stopping)
+
+    def hurry(self) -> None:
+        """End the grace period of a stop that is under way: attempts are stopped and given back now."""
+        for part in self._parts:
+            if isinstance(part, WorkerPart):
+                part.hurry()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(None if error is None else 0.0)
+
+    # Starting.
+
+    async def _ask_around(self) -> None:
+        """Whoever starts a plane should see at once that a store is not there. Later, parts wait for stores."""
+        places = {"database": self.settings.database_url, "bus": self.settings.bus, "leases": self.settings.lease_url}
+        for name in CHECKED:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self.ground.service.check(name)
+            except TimeoutError as error:
+                if isinstance(error, BackendError):
+                    raise
+                place = redacted(places[name] or self.settings.database_url)
+                raise Unavailable(f"the {name} does not answer within {ANSWER_S:g} s: {place}") from None
+
+    def _made(self, name: str) -> Part:
+        ground = self.ground
+        if name == API and self._api is not None:
+            return self._api(self)
+        if name == WORKER and self._app is not None:
+            return WorkerPart(ground, self._app)
+        return SchedulerPart(ground) if name == "scheduler" else LoopPart(loop_of(ground, name))
+
+    async def _watch(self, part: Part) -> None:
+        """A part that ends by itself has failed: whoever waits for the plane is told."""
+        try:
+            await part.ended()
+            error: Exception = RuntimeError(f"the {part.name} ended by itself")
+        except Exception as caught:  # noqa: BLE001 - whatever it was, `wait` raises it
+            error = caught
+        self._states[part.name] = State.FAILED
+        _log.error("the %s has ended: %s", part.name, error, exc_info=error)
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+            self._failure.exception()  # it is in the log, also if nobody waits
+
+    # Stopping.
+
+    async def _stop(self, grace: float) -> bool:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace
+        for watch in self._watches:
+            watch.cancel()
+        if self._watches:
+            await asyncio.wait(self._watches)
+        finished = True
+        for part in reversed(self._parts):
+            left = until - loop.time()
+            finished = await self._stop_part(part, max(left, min(grace, FLOOR_S))) and finished
+        await self._stack.aclose()
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(None)
+        return finished
+
+    async def _stop_part(self, part: Part, grace: float) -> bool:
+        """One part's trouble with its end must not keep the others from theirs."""
+        failed = self._states[part.name] is State.FAILED
+        self._states[part.name] = State.STOPPING
+        try:
+            finished = await part.stop(grace)
+        except Exception:  # noqa: BLE001 - it is logged, and the rest has to be closed
+            _log.exception("the %s did not end well", part.name)
+            finished = False
+        self._states[part.name] = State.FAILED if failed else State.STOPPED
+        return finished
+
+
+def check_parts(parts: Collection[str]) -> tuple[str, ...]:
+    """The parts in the order in which they start, or `BadInput`."""
+    if isinstance(parts, str):
+        raise BadInput("parts", f"{parts!r:.60} is one text", "give a set of names")
+    unknown = [str(each) for each in parts if each not in PARTS]
+    if unknown:
+        raise BadInput("parts", f"{unknown[0]!r:.60} is no part", f"use some of {', '.join(PARTS)}")
+    return tuple(name for name in PARTS if name in parts)

@@ -1,0 +1,273 @@
+"""One attempt at one job, from its message to its result.
+
+The order is the promise: lease, then `job.started`, then the function, then `job.result`, then the end of the lease,
+then the acknowledgement. Each step is durable before the next begins, so a crash between two of them repeats an attempt
+and never loses one. Everything that is published carries the fence of the lease; a late word of an attempt that lost
+its lease is told apart by it. An attempt that knows that it has lost its lease says nothing: its successor will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.locks import Locks
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import BackendError, LockBusy, RetryLater
+from holdfast.guards.bearer import carried
+from holdfast.plane import families, outcome, subjects
+from holdfast.plane.app import JobFunction
+from holdfast.plane.context import AnyContext, BlockingContext, Context
+from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
+from holdfast.plane.finished import Finished
+from holdfast.plane.model import Message
+from holdfast.plane.order import Order
+from holdfast.plane.outcome import Outcome, Status
+from holdfast.plane.ports import Bus
+from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.ports import Clock, Entropy
+from holdfast.types import NS, Instant
+
+_log: Final = logging.getLogger("holdfast.plane.worker")
+
+
+class NotHere(LockBusy):
+    """This worker cannot run it, or not now; another may. Contention, and nobody's failure."""
+
+
+class Currency(Protocol):
+    """Knows which attempts are still wanted. `plane.attempts.Attempts` does."""
+
+    async def current(self, job: str, attempt: int) -> bool:
+        """Whether the attempt may still be run."""
+        ...
+
+
+@dataclass(slots=True)
+class Workplace:
+    """What every attempt in one pool of one worker shares."""
+
+    worker: str  # how it is known to the registry and the scheduler
+    bus: Bus
+    locks: Locks
+    clock: Clock
+    entropy: Entropy
+    crew: Crew
+    finished: Finished
+    statistics: WorkerStatistics
+    hurried: asyncio.Event  # nobody waits any longer for what does not answer
+    lease_ttl: float
+    cancel_grace_ns: int
+    delays: RetryDelays
+    currency: Currency | None
+
+    def later(self, error: LockBusy | BackendError) -> RetryLater:
+        """Give a message back for the time that its class of trouble asks for."""
+        return self.delays.later(error, self.entropy.below)
+
+
+class Attempt:
+    """One attempt in the making."""
+
+    def __init__(self, place: Workplace, order: Order, job: JobFunction, *, delivered_before: bool) -> None:
+        self._place = place
+        self._job = job
+        self._delivered_before = delivered_before
+        self.order = order
+        self.run_fence: int | None = None  # of the lease under which it is made, once it has one
+        self.context: AnyContext | None = None
+        self.execution: Execution | None = None
+        self._early: tuple[Interruption, str] | None = None
+
+    def interrupt(self, why: Interruption, reason: str) -> None:
+        """Ask it to stop, wherever it is."""
+        if self.execution is None:
+            self._early = self._early or (why, reason)
+        else:
+            self.execution.interrupt(why, reason)
+
+    async def make(self) -> None:
+        """Returns when the message may be acknowledged; `RetryLater` gives it back."""
+        lease = await self._take_lease()
+        self.run_fence = lease.fence
+        try:
+            if await self._outdated():
+                self._place.statistics.outdated += 1
+                return
+            await self._under(lease)
+        except asyncio.CancelledError:
+            self._place.statistics.given_back += 1
+            raise
+        finally:
+            await lease.release()
+
+    async def _take_lease(self) -> Lease:
+        place, job = self._place, self.order.job
+        lock = families.WORKER_JOB.lock(place.locks, ttl=place.lease_ttl, max_hold=self._longest_s(), job=job)
+        try:
+            lease = await lock.try_acquire()
+        except BackendError as error:
+            place.statistics.unreachable += 1
+            raise place.later(error) from error
+        if lease is None:
+            place.statistics.busy += 1
+            raise place.later(LockBusy(f"job {job} is being run", key=lock.name))
+        place.statistics.taken += 1
+        return lease
+
+    async def _outdated(self) -> bool:
+        """Whether this is a leftover. Asked under the lease: whoever ran it before us has said its result by now."""
+        currency = self._place.currency
+        if currency is None or not self._delivered_before:
+            return False
+        try:
+            return not await currency.current(*self.order.name)
+        except BackendError as error:
+            self._place.statistics.unreachable += 1
+            self._place.statistics.given_back += 1
+            raise self._place.later(error) from error
+
+    async def _under(self, lease: Lease) -> None:
+        place, order, run = self._place, self.order, carried(lease)
+        await self._publish(subjects.started(order.job, order.attempt, place.worker, run), lease)
+        since = place.clock.now()
+        limit_ns = self._limit_ns(since)
+        ended = await self._run(lease, since, limit_ns)
+        said = self._judged(ended, lease, limit_ns)
+        if said is None:
+            return
+        message = subjects.finished(order.job, order.attempt, place.worker, run, said.body())
+        await self._publish(message, lease)
+        place.finished.keep(order.name, message, said.size)
+        self._count(said)
+
+    def _longest_s(self) -> float | None:
+        """How long the lease may be held at all: a function that blocks the loop also blocks its own time limit.
+
+        The keeper would renew for it without end; so its lease ends by itself, a TTL after everything should be over.
+        """
+        limit_ns = self._limit_ns(self._place.clock.now())
+        if limit_ns is None:
+            return None
+        return max(0, limit_ns + self._place.cancel_grace_ns) / NS + self._place.lease_ttl
+
+    def _limit_ns(self, since: Instant) -> int | None:
+        """How long it may run: the least of what the job, its function and its deadline allow."""
+        order = self.order
+        until_ns = None if order.deadline_ns is None else order.deadline_ns - since.wall
+        return min(
+            (each for each in (order.timeout_ns, self._job.timeout_ns, until_ns) if each is not None), default=None
+        )
+
+    async def _run(self, lease: Lease, since: Instant, limit_ns: int | None) -> Ended | Unfinished:
+        """Call the function, and interrupt it when its lease is lost or its time is over."""
+        place, loop = self._place, asyncio.get_running_loop()
+        kind = Context if self._job.asynchronous else BlockingContext
+        context = self.context = kind(self.order, lease, place.worker, place.clock, since, limit_ns)
+        execution = self.execution = Execution(place.crew, context, place.cancel_grace_ns)
+
+        def out_of_time() -> None:
+            execution.interrupt(Interruption.TIME_LIMIT, "it has run for as long as it may")
+
+        async def watch() -> None:
+            if await lease.lost.wait():
+                execution.interrupt(Interruption.LOST, f"its lease was lost ({lease.lost.reason})")
+
+        if self._early is not None:
+            execution.interrupt(*self._early)
+        timer: asyncio.TimerHandle | None = None
+        if limit_ns is not None and limit_ns <= 0:
+            out_of_time()
+        elif limit_ns is not None:
+            timer = loop.call_later(limit_ns / NS, out_of_time)
+        watcher = loop.create_task(watch())
+        try:
+            return await execution.run(self._job, self.order.payload)
+        finally:
+            watcher.cancel()
+            if timer is not None:
+                timer.cancel()
+
+    def _judged(self, ended: Ended | Unfinished, lease: Lease, limit_ns: int | None) -> Outcome | None:
+        """What is to be said about it: an outcome, or nothing. `RetryLater`: nothing, and the message goes back."""
+        execution = self.execution
+        why = None if execution is None else execution.why
+        self._log_end(ended, why)
+        if lease.lost.is_set():
+            self._place.statistics.lost += 1
+            raise self._place.later(LockBusy(f"the lease of job {self.order.job} was lost", key=lease.key))
+        if why is Interruption.STOPPED:
+            self._place.statistics.stopped += 1
+            return None
+        if not lease.held:
+            return outcome.failed("the function released the lease under which it ran", retryable=False)
+        if isinstance(ended, Returned):
+            return outcome.returned(ended.value)
+        if why is Interruption.DRAINED:
+            self._place.statistics.given_back += 1
+            raise RetryLater(0.0, NotHere(f"the worker of job {self.order.job} is ending"))
+        if why is Interruption.TIME_LIMIT:
+            self._place.statistics.timed_out += 1
+            return outcome.failed(_overtime(ended, limit_ns), retryable=True)
+        if isinstance(ended, Raised) and not isinstance(ended.error, asyncio.CancelledError):
+            return outcome.raised(ended.error)
+        return outcome.failed("the function cancelled itself", retryable=True)
+
+    async def _publish(self, message: Message, lease: Lease) -> None:
+        """Publish, and try again for as long as the lease is ours and nobody is in a hurry."""
+        place, tries = self._place, 0
+        while True:
+            try:
+                await place.bus.publish([message])
+            except BackendError as error:
+                place.statistics.unreachable += 1
+                if place.hurried.is_set() or not lease.held or (self.execution is None and self._early is not None):
+                    place.statistics.given_back += 1
+                    raise place.later(error) from error
+                _log.warning("%s could not be published and is tried again: %s", message.id, error)
+            else:
+                return
+            delay_ns = place.delays.backend.delay_ns(tries, 0, place.entropy.below)
+            tries += 1
+            await _unless(place.hurried, delay_ns)
+
+    def _count(self, said: Outcome) -> None:
+        statistics = self._place.statistics
+        if said.status is Status.SUCCEEDED:
+            statistics.succeeded += 1
+        elif said.retryable:
+            statistics.retried += 1
+        else:
+            statistics.failed += 1
+
+    def _log_end(self, ended: Ended | Unfinished, why: Interruption | None) -> None:
+        if self.context is None:
+            return
+        if isinstance(ended, Unfinished):
+            self.context.log.error("the function was asked to stop (%s) and goes on; its writes are fenced", why)
+        elif isinstance(ended, Raised) and why is None and not isinstance(ended.error, _SAID_ON_PURPOSE):
+            self.context.log.warning("the attempt failed", exc_info=ended.error)
+
+
+# What a function raises to say something is no accident, and needs no traceback in the log.
+_SAID_ON_PURPOSE: Final = (RetryLater, outcome.Fatal, asyncio.CancelledError)
+
+
+def _overtime(ended: Ended | Unfinished, limit_ns: int | None) -> str:
+    allowed = (limit_ns or 0) / NS
+    if allowed <= 0:
+        return "timeout: its deadline had passed before it began"
+    rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
+    return f"timeout: it ran for longer than {allowed:g} s{rest}"
+
+
+async def _unless(event: asyncio.Event, delay_ns: int) -> None:
+    """Wait for a while, or until the event."""
+    try:
+        async with asyncio.timeout(delay_ns / NS):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,203 @@
+"""The cleanup: forgets finished jobs, their history, dead letters and workers when they have been kept long enough.
+
+Promises: nothing that is not over is ever removed. A finished job is kept for seven days from its end. One that has an
+idempotency key is then emptied (no payload, result, labels, history) and kept as a small row until its key is ninety
+days old, so that the same key still gives the same job and how it ended, and nothing is done twice. Dead letters are
+kept for thirty days, and of each tenant the newest ten thousand. A worker that was silent for seven days is forgotten,
+and with it the topics that only it knew. Everything happens in short transactions, a bounded number in each tick, and
+each carries the fence of the leader: what a stale one would remove is refused.
+
+Jobs are walked in the order of their making, and the place is kept in a document, so that neither a restart nor another
+leader begins anew. Once a day the walk does begin anew, for jobs that were passed over because they had not ended then.
+
+Clock: the wall clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeAlias
+
+from holdfast.aio.locks import Locks
+from holdfast.core.looping import Mode
+from holdfast.errors import BadInput
+from holdfast.plane.documents import Document
+from holdfast.plane.families import DEAD_LETTER_CLEANUP
+from holdfast.plane.jobqueries import BEFORE_ALL, Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.model import check_whole
+from holdfast.plane.ports import Database, Tx
+from holdfast.ports import Clock
+from holdfast.types import NS, Duration
+
+NAME: Final = "loop:cleanup"
+INTERVAL: Final = 60.0
+BATCH: Final = 500
+BATCHES: Final = 100
+DAY_NS: Final = 86_400 * NS
+LAP_NS: Final = DAY_NS
+
+_PAGE: Final = sql("cleanup_page")
+_EVENTS: Final = sql("cleanup_events")
+_JOBS: Final = sql("cleanup_jobs")
+_STRIP: Final = sql("cleanup_strip")
+_LETTERS: Final = sql("deadletter_sweep")
+_FIRST_TENANT: Final = sql("cleanup_first_tenant")
+_NEXT_TENANT: Final = sql("cleanup_next_tenant")
+_SURPLUS: Final = sql("cleanup_surplus")
+_WORKERS: Final = sql("worker_sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long things are kept. Nanoseconds, but for the number of dead letters."""
+
+    jobs_ns: int = 7 * DAY_NS  # from their end
+    keys_ns: int = 90 * DAY_NS  # from the making of their job
+    letters_ns: int = 30 * DAY_NS
+    letters_of_tenant: int = 10_000
+    workers_ns: int = 7 * DAY_NS  # from their last word
+
+    def check(self) -> Retention:
+        """The retention itself, or `BadInput`."""
+        for each in fields(self):
+            check_whole(each.name, getattr(self, each.name), 1, 2**62)
+        if self.keys_ns < self.jobs_ns:
+            raise BadInput("keys_ns", "is shorter than jobs_ns", "a key lives as long as its job, or longer")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupStatistics:
+    """What was forgotten since the cleanup was made."""
+
+    jobs: int = 0
+    emptied: int = 0  # kept for their key
+    letters: int = 0
+    workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the walks are; what the document says."""
+
+    jobs: Place = BEFORE_ALL
+    lap_ns: int = 0  # when the present walk through the jobs began
+    tenant: str | None = None  # whose dead letters were counted last; None: begin with the first
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Progress:
+        """From the document; one that was never written begins everything."""
+        return cls(Place(*body["jobs"]), body["lap_ns"], body["tenant"]) if body else cls()
+
+    def body(self) -> dict[str, Any]:
+        """For the document."""
+        return {"jobs": list(self.jobs), "lap_ns": self.lap_ns, "tenant": self.tenant}
+
+
+Step: TypeAlias = Callable[[Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
+"""One batch: what was forgotten, where the walk is then, and whether there is more of the kind."""
+
+
+class Cleanup:
+    """The cleanup of one plane."""
+
+    def __init__(
+        self,
+        database: Database,
+        locks: Locks,
+        clock: Clock,
+        *,
+        retention: Retention | None = None,
+        batch: int = BATCH,
+        batches: int = BATCHES,
+    ) -> None:
+        self.retention = (retention or Retention()).check()
+        self.document = Document(database, NAME, DEAD_LETTER_CLEANUP, clock)
+        self._locks = locks
+        self._clock = clock
+        self._batch = check_whole("batch", batch, 1, 100_000)
+        self._batches = check_whole("batches", batches, 1, 100_000)
+        self._tally: Counter[str] = Counter()
+
+    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+        """The loop that runs it."""
+        return Loop("cleanup", DEAD_LETTER_CLEANUP, interval, self.tick, locks=self._locks, mode=mode, **settings)
+
+    def statistics(self) -> CleanupStatistics:
+        """Counts so far."""
+        return CleanupStatistics(**self._tally)
+
+    async def tick(self, tick: Tick) -> None:
+        """A bounded number of batches of each kind."""
+        writer = tick.lease.owner
+        progress = Progress.of((await self.document.enter(tick.lease, writer=writer)).body)
+        for step in (self._old_letters, self._surplus_letters, self._finished_jobs, self._silent_workers):
+            for _ in range(self._batches):
+                if not tick.more():
+                    return
+                progress, more = await self._do(tick, step, progress)
+                if not more:
+                    break
+
+    async def _do(self, tick: Tick, step: Step, progress: Progress) -> tuple[Progress, bool]:
+        """One batch in one transaction, with the place where it ends, under the leader's fence."""
+
+        async def work(tx: Tx) -> tuple[tuple[Counter[str], Progress, bool], Mapping[str, Any]]:
+            done = await step(tx, progress)
+            return done, done[1].body()
+
+        gone, after, more = await self.document.write(tick.lease, work, writer=tick.lease.owner)
+        self._tally.update(gone)
+        return after, more
+
+    # The kinds.
+
+    async def _old_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+        before_ns = self._clock.now().wall - self.retention.letters_ns
+        gone = await tx.query(_LETTERS, {"before_ns": before_ns, "most": self._batch})
+        return Counter(letters=len(gone)), progress, len(gone) == self._batch
+
+    async def _surplus_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+        """One tenant at a time, by name; after the last one the first again, in the next tick."""
+        statement = _FIRST_TENANT if progress.tenant is None else _NEXT_TENANT
+        found = await tx.query(statement, {"after": progress.tenant})
+        if not found:
+            return Counter(), replace(progress, tenant=None), False
+        tenant = found[0]["tenant"]
+        values = {"tenant": tenant, "keep": self.retention.letters_of_tenant, "most": self._batch}
+        gone = await tx.query(_SURPLUS, values)
+        if len(gone) < self._batch:
+            progress = replace(progress, tenant=tenant)
+        return Counter(letters=len(gone)), progress, True
+
+    async def _finished_jobs(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+        now_ns = self._clock.now().wall
+        at, lap_ns = progress.jobs, progress.lap_ns
+        if now_ns - lap_ns >= LAP_NS:
+            at, lap_ns = BEFORE_ALL, now_ns
+        values: dict[str, Any] = {
+            "created_ns": at.at_ns,
+            "id": at.id,
+            "before_ns": now_ns - self.retention.jobs_ns,
+            "keys_before_ns": now_ns - self.retention.keys_ns,
+            "most": self._batch,
+        }
+        page = await tx.query(_PAGE, values)
+        if not page:
+            return Counter(), replace(progress, jobs=at, lap_ns=lap_ns), False
+        last = Place(page[-1]["created_ns"], page[-1]["id"])
+        values |= {"last_ns": last.at_ns, "last_id": last.id}
+        await tx.query(_EVENTS, values)
+        emptied = await tx.query(_STRIP, values)
+        gone = await tx.query(_JOBS, values)
+        counts = Counter(jobs=len(gone), emptied=len(emptied))
+        return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self._batch
+
+    async def _silent_workers(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+        before_ns = self._clock.now().wall - self.retention.workers_ns
+        gone = await tx.query(_WORKERS, {"before_ns": before_ns})
+        return Counter(workers=len(gone)), progress, False

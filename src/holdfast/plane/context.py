@@ -1,0 +1,247 @@
+"""What a job function gets: its job, the lease under which it runs, and how much time is left.
+
+Everything here is local and judged at the moment of asking, so it may be asked as often as one likes. A function in a
+thread gets a `BlockingContext`, whose lease can be waited for in threads; one on the event loop gets a `Context`, and
+is cancelled when it must stop. Clock: time limits run on the longest of the host's clocks, as leases do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from holdfast.aio.lease import Lease
+from holdfast.blocking.lease import Lost
+from holdfast.core.lease import State
+from holdfast.errors import BadInput
+from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.plane.model import check_text
+from holdfast.plane.order import Order
+from holdfast.ports import Clock
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
+
+NOTE_CHARS_MAX: Final = 200
+
+_log: Final = logging.getLogger("holdfast.plane.job")
+
+
+class Cancelled:
+    """Whether a function should stop, as an event: `is_set()`, `wait()`, and `reason` once it is set.
+
+    It is set when the attempt is out of time, stopped by somebody, or interrupted by the end of its worker; and when
+    its lease is lost, which is known here at once, even while the event loop is busy.
+    """
+
+    __slots__ = ("_over", "_reason", "_tenure")
+
+    def __init__(self, lease: Lease) -> None:
+        self._tenure = lease._tenure  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
+        self._over = threading.Event()
+        self._reason: str | None = None
+        self._tenure.tell(self._ended)
+
+    def set(self, reason: str) -> None:
+        """Ask the function to stop. The first reason is kept."""
+        if self._reason is None:
+            self._reason = reason
+        self._over.set()
+
+    def is_set(self) -> bool:
+        """Whether it should stop, now."""
+        return self._over.is_set() or self._tenure.standing().state is State.LOST
+
+    def wait(self, timeout: Duration | None = None) -> bool:
+        """Block until it should stop; False when the time is over first. Takes the place of `time.sleep`."""
+        self._over.wait(None if timeout is None else duration_ns("timeout", timeout) / NS)
+        return self.is_set()
+
+    @property
+    def reason(self) -> str | None:
+        """Why, once it is set."""
+        lost = self._tenure.standing().reason
+        return self._reason or (None if lost is None else f"the lease was lost ({lost})")
+
+    def __bool__(self) -> bool:
+        return self.is_set()
+
+    def _ended(self, _: Tenure) -> None:
+        self._over.set()
+
+
+class LeaseView:
+    """The lease of an attempt, for a function that runs in a thread. The worker renews and releases it."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    @property
+    def key(self) -> str:
+        """The name of the lock."""
+        return self._lease.key
+
+    @property
+    def owner(self) -> str:
+        """Who holds it, for people."""
+        return self._lease.owner
+
+    @property
+    def fence(self) -> int:
+        """A number that rises with every grant of this lock. Give it to whatever you write to."""
+        return self._lease.fence
+
+    @property
+    def ttl(self) -> float:
+        """How long the store keeps the key without a renewal, in seconds."""
+        return self._lease.ttl
+
+    @property
+    def held(self) -> bool:
+        """Whether it may still be relied on, now."""
+        return self._lease.held
+
+    @property
+    def lost(self) -> Lost:
+        """The loss of this lease, to ask or to wait for."""
+        return Lost(self._lease._tenure)  # noqa: SLF001 - as above
+
+    def remaining(self) -> float:
+        """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""
+        return self._lease.remaining()
+
+    def ensure_held(self, min_remaining: Duration = 0) -> None:
+        """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
+        self._lease.ensure_held(min_remaining)
+
+    def progress(self) -> None:
+        """Report that the work is getting somewhere."""
+        self._lease.progress()
+
+    def __repr__(self) -> str:
+        return f"<LeaseView of {self._lease!r}>"
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines carry job, attempt, tenant, topic and fence, besides what the caller adds."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add what is known to one line."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class AnyContext:
+    """What both kinds of function get."""
+
+    def __init__(self, order: Order, lease: Lease, worker: str, clock: Clock, since: Instant, limit_ns: int | None):
+        self._order = order
+        self._held = lease
+        self._clock = clock
+        self._since = since
+        self._limit_ns = limit_ns
+        self.worker = worker
+        self.cancelled = Cancelled(lease)
+        self.note: str | None = None  # as the function last reported
+        self.fraction: float | None = None
+        self.log = JobLog(
+            _log,
+            {
+                "job": order.job,
+                "attempt": order.attempt,
+                "tenant": order.tenant,
+                "topic": order.topic,
+                "fence": lease.fence,
+            },
+        )
+
+    @property
+    def job(self) -> str:
+        """The id of the job."""
+        return self._order.job
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._order.attempt
+
+    @property
+    def tenant(self) -> str:
+        """Whose job it is."""
+        return self._order.tenant
+
+    @property
+    def topic(self) -> str:
+        """What kind of job it is."""
+        return self._order.topic
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What its submitter attached to it."""
+        return MappingProxyType(dict(self._order.labels))
+
+    @property
+    def trace(self) -> str:
+        """The trace that it belongs to, or nothing."""
+        return self._order.trace
+
+    @property
+    def fence(self) -> int:
+        """The fence of the lease under which this attempt runs. It rises with every attempt."""
+        return self._held.fence
+
+    @property
+    def carried(self) -> CarriedFence:
+        """The fence with the name of its lock, as guards take it and as it may be sent to other processes."""
+        return carried(self._held)
+
+    def remaining(self) -> float:
+        """How many seconds are left: the least of lease, time limit and deadline. 0.0: stop now."""
+        held = self._held.remaining()
+        if self._limit_ns is None:
+            return held
+        left = self._limit_ns - elapsed_ns(self._since, self._clock.now())
+        return max(0.0, min(held, left / NS))
+
+    def ensure_held(self, min_remaining: Duration = 0) -> None:
+        """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
+        self._held.ensure_held(min_remaining)
+
+    def progress(self, note: str | None = None, fraction: float | None = None) -> None:
+        """Report that the work is getting somewhere: what it is at, and how much of it is done (0 to 1)."""
+        if note is not None:
+            self.note = check_text("note", note, NOTE_CHARS_MAX)
+        if fraction is not None:
+            self.fraction = _part(fraction)
+        self._held.progress()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.job!r} attempt={self.attempt} fence={self.fence}>"
+
+
+class Context(AnyContext):
+    """What an `async def` gets."""
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which this attempt runs. The worker releases it."""
+        return self._held
+
+
+class BlockingContext(AnyContext):
+    """What a `def` gets, in its thread."""
+
+    @property
+    def lease(self) -> LeaseView:
+        """The lease under which this attempt runs. The worker releases it."""
+        return LeaseView(self._held)
+
+
+def _part(fraction: object) -> float:
+    if isinstance(fraction, bool) or not isinstance(fraction, float | int) or not 0 <= fraction <= 1:
+        raise BadInput("fraction", f"{fraction!r} is not a part of the work", "give a number from 0 to 1")
+    return float(fraction)

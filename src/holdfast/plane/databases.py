@@ -1,0 +1,119 @@
+"""Which database a URL means. Imports an engine only when it is asked for, so that its driver stays optional.
+
+Promises: a URL is understood or refused before anything is opened or sent; what is refused says what would be accepted;
+no password appears in any text made here. Does not promise that the database can be reached: it connects when used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, cast
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.plane.ports import Database
+from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
+from holdfast.ports import Clock
+from holdfast.stores.registry import redacted
+from holdfast.types import duration_ns
+
+_SQLITE_OPTIONS: Final = ("busy_timeout", "synchronous")
+_POSTGRES_OPTIONS: Final = ("pool_max", "pool_timeout")
+_POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+_POOL_MAX: Final = 1000
+_DRIVERS: Final = ("psycopg", "psycopg_pool")
+_EXAMPLES: Final = "use sqlite:///plane.db or postgresql://user@host/database"
+
+
+def open_database(url: str, *, clock: Clock | None = None) -> Database:
+    """Open the database that a URL names.
+
+    `sqlite:///plane.db` is a file in the working directory, `sqlite:////var/lib/plane.db` an absolute path. Options:
+    `?synchronous=full|normal` (full is the default) and `?busy_timeout=SECONDS`.
+
+    `postgresql://user:password@host:5432/database` takes every option of Postgres's own library, and `?pool_max=NUMBER`
+    and `?pool_timeout=SECONDS`.
+    """
+    if not isinstance(url, str):
+        raise BadInput("url", f"{type(url).__name__} is not a URL", _EXAMPLES)
+    if "\0" in url:
+        raise BadInput("url", "contains a zero byte", "remove it")
+    scheme, mark, _rest = url.partition("://")
+    if not mark:
+        raise BadInput("url", f"{redacted(url)!r} has no scheme", _EXAMPLES)
+    if scheme.lower() == "sqlite":
+        return _sqlite(url, clock)
+    if scheme.lower().partition("+")[0] in _POSTGRES_SCHEMES:
+        return _postgres(url, clock)
+    raise BadInput("url", f"{scheme}:// is not a database of the plane", _EXAMPLES)
+
+
+def _sqlite(url: str, clock: Clock | None) -> Database:
+    head, _, query = url.partition("?")
+    path = unquote(head.partition("://")[2])
+    fix = "use sqlite:///name.db or sqlite:////absolute/path.db"
+    if not path.startswith("/") or path == "/" or path.endswith("/") or "\0" in path:
+        raise BadInput("url", f"{url!r} does not name a file", fix)
+    if path == "/:memory:" or path.startswith("/file:"):
+        raise BadInput("url", f"{url!r} is not a file that other processes can open", fix)
+    options = _options(query, _SQLITE_OPTIONS)
+    synchronous = options.get("synchronous", "full").lower()
+    if synchronous not in {"full", "normal"}:
+        raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use full or normal")
+    busy = options.get("busy_timeout")
+    return SqliteDatabase(
+        path[1:],
+        synchronous=cast("Literal['full', 'normal']", synchronous),
+        busy_timeout_ns=BUSY_TIMEOUT_NS if busy is None else _seconds("busy_timeout", busy),
+        clock=clock,
+    )
+
+
+def _postgres(url: str, clock: Clock | None) -> Database:
+    try:
+        from holdfast.plane.postgres_database import POOL_MAX, POOL_TIMEOUT_NS, PostgresDatabase
+    except ImportError as error:  # psycopg raises it also when it has no library to talk through
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in _DRIVERS:
+            raise
+        raise Misconfigured(
+            f"postgresql:// needs a driver that is not installed ({error.name or error}): "
+            'pip install "holdfast[postgres]"'
+        ) from error
+    head, mark, query = url.partition("?")
+    scheme, _, place = head.partition("://")
+    given = parse_qsl(query, keep_blank_values=True)
+    ours = _options(urlencode([pair for pair in given if pair[0] in _POSTGRES_OPTIONS]), _POSTGRES_OPTIONS)
+    theirs = "&".join(pair for pair in query.split("&") if pair.partition("=")[0] not in _POSTGRES_OPTIONS)
+    most, wait = ours.get("pool_max"), ours.get("pool_timeout")
+    return PostgresDatabase(
+        f"{scheme.lower().partition('+')[0]}://{place}{mark if theirs else ''}{theirs}",
+        pool_max=POOL_MAX if most is None else _whole("pool_max", most, _POOL_MAX),
+        pool_timeout_ns=POOL_TIMEOUT_NS if wait is None else _seconds("pool_timeout", wait),
+        clock=clock,
+    )
+
+
+def _options(query: str, known: tuple[str, ...]) -> Mapping[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise BadInput("url", f"{name!r} is not an option", f"use {' or '.join(known)}")
+        if name in options:
+            raise BadInput("url", f"{name!r} is given twice", "give it once")
+        options[name] = value
+    return options
+
+
+def _seconds(field: str, text: str) -> int:
+    try:
+        return duration_ns(field, float(text))
+    except ValueError as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(field, f"{text!r} is not a number", "give seconds, such as 2.5") from None
+
+
+def _whole(field: str, text: str, most: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
+        raise BadInput(field, f"{text!r} is out of range", f"give a whole number from 1 to {most}")
+    return int(text)

@@ -1,0 +1,104 @@
+"""Dead letters: jobs that nobody will try again by itself, kept for people, who may try them again.
+
+Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
+its history stay as they are. Clock: the wall clock, for people.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors import RowMissing
+from holdfast.plane import subjects
+from holdfast.plane.jobqueries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
+from holdfast.plane.jobrows import job_of, letter_of, sql
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.model import ID_CHARS_MAX, DeadLetter, Job, Submission, check_text, check_whole
+from holdfast.plane.ports import Tx
+from holdfast.types import check_label
+
+RETRY_MARK: Final = "-retry-"
+RETRY_CHARS: Final = 8
+
+_GET: Final = sql("deadletter_get")
+_LIST_ALL: Final = sql("deadletter_list_all")
+_LIST_TENANT: Final = sql("deadletter_list_tenant")
+_RETRIED: Final = sql("deadletter_retried")
+_SWEEP: Final = sql("deadletter_sweep")
+_JOB: Final = sql("job_get")
+
+
+class DeadLetters:
+    """The dead letters of one plane."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._database = store.database
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """One dead letter, or None. That of a job has the job's id."""
+        values = {"id": check_text("id", letter_id, 2 * ID_CHARS_MAX)}
+        rows = await self._database.read(lambda tx: tx.query(_GET, values))
+        return letter_of(rows[0]) if rows else None
+
+    async def page(self, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100) -> list[DeadLetter]:
+        """Dead letters, newest first. The next page comes after `Place(letter.at_ns, letter.id)` of the last one."""
+        values = {
+            "tenant": None if tenant is None else check_label("tenant", tenant),
+            "at_ns": after.at_ns,
+            "id": after.id,
+            "most": check_whole("limit", limit, 1, PAGE_MAX),
+        }
+        statement = _LIST_ALL if tenant is None else _LIST_TENANT
+        return [letter_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
+
+    async def retry(self, letter_id: str, *, actor: str = "operator") -> tuple[Job, bool]:
+        """Try a dead letter again as a new job, `<old>-retry-<8 characters>`, with all attempts and no deadline.
+
+        Also returns whether it was made: a second retry gives the job of the first. `RowMissing`: no such letter, or
+        one that is not of a job.
+        """
+        check_text("id", letter_id, 2 * ID_CHARS_MAX)
+        check_text("actor", actor, ID_CHARS_MAX)
+        token = self._store.entropy.token()[:RETRY_CHARS]
+
+        async def work(tx: Tx) -> tuple[Job, bool]:
+            rows = await tx.query(_GET, {"id": letter_id})
+            if not rows or "payload" not in (letter := letter_of(rows[0])).body:
+                raise RowMissing(f"there is no dead letter of a job under {letter_id!r}")
+            wanted = _again(letter, token, actor)
+            if await tx.query(_RETRIED, {"id": letter_id, "job": wanted.id}):
+                work_of = self._store.submission(wanted, letter.body["pool"], [subjects.submitted()])
+                return await work_of(tx)
+            known = letter_of((await tx.query(_GET, {"id": letter_id}))[0]).retried_as
+            found = await tx.query(_JOB, {"id": known})
+            if not found:
+                raise RowMissing(f"the job {known}, as which {letter_id!r} was tried again, is no longer stored")
+            return job_of(found[0]), False
+
+        return await self._database.write(work)
+
+    async def sweep(self, before_ns: int, *, limit: int = 1000) -> int:
+        """Forget dead letters from before a time, oldest first, at most `limit`; how many that were."""
+        values = {
+            "before_ns": check_whole("before_ns", before_ns, 0, LATEST_NS),
+            "most": check_whole("limit", limit, 1, 100_000),
+        }
+        return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
+
+
+def _again(letter: DeadLetter, token: str, actor: str) -> Submission:
+    suffix = f"{RETRY_MARK}{token}"
+    body = letter.body
+    return Submission(
+        topic=letter.topic,
+        payload=body["payload"],
+        tenant=letter.tenant,
+        id=letter.job[: ID_CHARS_MAX - len(suffix)] + suffix,
+        priority=body["priority"],
+        max_attempts=body["max_attempts"],
+        timeout_ns=body["timeout_ns"],
+        submitted_by=actor,
+        trace=body["trace"],
+        labels=body["labels"],
+    )

@@ -1,0 +1,277 @@
+"""Fair dispatch: when a place in a pool is free, the next job for it is found and handed out.
+
+Promises: tenants take turns, and within a tenant the highest priority goes first, then the oldest; a job that cannot go
+does not hold up those behind it. A free place is filled by whoever made it free: the process that wrote the result
+looks for the next job at once, and the others are not bothered. Where no scheduler was at hand (a time limit, a cancel
+in another process), or a worker comes, the bell of the pool rings for all; and everybody looks every second or so, for
+rings that were lost and schedulers that died. A look costs the same however many jobs are stored. Several dispatchers
+at once never hand out a job twice, nor more jobs than the workers can take: the job's lock and the pool's count decide.
+
+Does not promise a strict order between several schedulers, each of which takes turns by itself.
+
+Clock: the event loop's, for waiting; the wall clock decides what is due, elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.fairness import Line, next_turn
+from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
+from holdfast.plane.consumptions import finished
+from holdfast.plane.jobrows import sql
+from holdfast.plane.placement import Placed, Placement
+from holdfast.plane.ports import Bell, Tx
+from holdfast.plane.slots import pool_channel
+from holdfast.plane.tenants import EVERY_POOL
+from holdfast.types import MS, NS
+
+BATCH: Final = 64  # looks at once
+TENANTS: Final = 256  # read in one go
+IDLE_NS: Final = NS
+IDLE_SPREAD_NS: Final = 500 * MS
+IN_VAIN_NS: Final = 100 * MS
+PASSED_OVER_NS: Final = 20 * MS  # doubled each time that the same job is found in somebody's hands
+PASSED_OVER_MAX_NS: Final = NS
+
+_TENANTS: Final = sql("queue_tenants")
+_LINE: Final = sql("queue_line")
+_RUNNING: Final = "SELECT running FROM plane_pool WHERE pool = :pool"
+
+_IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL)  # the job is still where it was
+
+_IN_VAIN_MAX: Final = 10_000
+
+_log = logging.getLogger("holdfast")
+
+
+@dataclass(slots=True)
+class _PoolState:
+    """What a dispatcher remembers of one pool."""
+
+    name: str
+    rung: asyncio.Event = field(default_factory=asyncio.Event)
+    crowded: bool = False  # when last looked at, more waited than there was room for
+    cursor: str = ""  # the tenant that had the last turn
+    passed_over: dict[str, float] = field(default_factory=dict)  # jobs that somebody else has, and until when
+    in_vain: Counter[str] = field(default_factory=Counter)  # how often each of them was found so
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What waits in a pool."""
+
+    free: int
+    lines: tuple[Line, ...] = ()
+    examined: str | None = None  # the last tenant that was looked at
+    more: bool = False  # there is more than what was read
+
+
+class Dispatcher:
+    """The dispatcher of one scheduler. Runs while its block does."""
+
+    def __init__(self, placement: Placement, *, batch: int = BATCH, idle_ns: int = IDLE_NS) -> None:
+        self._placement = placement
+        self._store = placement.store
+        self._batch = batch
+        self._idle_ns = idle_ns
+        self._pools: dict[str, _PoolState] = {}
+        self._bells: list[Bell] = []
+        self.tally: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Dispatcher]:
+        """Dispatch while the block runs. Leaving it lets looks that have begun finish, and begins no more."""
+        slots = self._store.slots
+        before, slots.on_freed = slots.on_freed, self.wake
+        stop = asyncio.Event()
+        loops = asyncio.create_task(self._loops(stop))
+        try:
+            yield self
+        finally:
+            slots.on_freed = before
+            stop.set()
+            for bell in self._bells:
+                bell.close()
+            self._bells.clear()
+            for state in self._pools.values():
+                state.rung.set()
+            await finished(_end(loops))
+            self._pools.clear()
+
+    def wake(self, pool: str) -> None:
+        """Look at a pool: there may be a place, or a job, that was not there before."""
+        state = self._pools.get(pool)
+        if state is not None:
+            state.rung.set()
+
+    def crowded(self, pool: str) -> bool:
+        """Whether jobs were left waiting in a pool when it was last looked at: then newcomers stand in line too."""
+        state = self._pools.get(pool)
+        return state is not None and state.crowded
+
+    @property
+    def any_crowded(self) -> bool:
+        """Whether any pool is crowded: if not, nobody has to ask which."""
+        return any(state.crowded for state in self._pools.values())
+
+    def crowd(self, pool: str) -> None:
+        """Note that a job found no place."""
+        state = self._pools.get(pool)
+        if state is not None:
+            state.crowded = True
+
+    def statistics(self) -> dict[str, int]:
+        """How many rounds were made, and what became of the looks."""
+        return dict(self.tally)
+
+    # The loops.
+
+    async def _loops(self, stop: asyncio.Event) -> None:
+        """One loop for each pool, and one that finds new pools."""
+        async with asyncio.TaskGroup() as tasks:
+            bell = self._bell(EVERY_POOL)
+            while not stop.is_set():
+                for name in await self._served():
+                    if name not in self._pools and not stop.is_set():
+                        state = self._pools[name] = _PoolState(name)
+                        tasks.create_task(self._listen(state, self._bell(pool_channel(name))))
+                        tasks.create_task(self._serve(state, stop))
+                if await _rung(bell, self._pause_ns()):
+                    for state in self._pools.values():
+                        state.rung.set()
+
+    async def _listen(self, state: _PoolState, bell: Bell) -> None:
+        with contextlib.suppress(Closed):
+            while True:  # ends when the bell is closed
+                if await bell.wait(3600 * NS):
+                    state.rung.set()
+
+    async def _serve(self, state: _PoolState, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            state.rung.clear()
+            pause_ns = await self._round_or_pause(state)
+            if pause_ns and not state.rung.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_ns / NS):
+                        await state.rung.wait()
+
+    async def _round_or_pause(self, state: _PoolState) -> int:
+        try:
+            return await self._round(state)
+        except (BackendError, Closed) as error:
+            _log.warning("pool %s: not looked at (%s)", state.name, error)
+            return self._pause_ns()
+        except Exception:  # noqa: BLE001 - one pool's trouble must not end the dispatching of all others
+            self.tally["errors"] += 1
+            _log.exception("pool %s: a look failed; it will be looked at again", state.name)
+            return self._pause_ns()
+
+    async def _served(self) -> list[str]:
+        try:
+            return list((await self._placement.workers.view(fresh=True)).pools or ())
+        except (BackendError, Closed) as error:
+            _log.warning("the workers could not be read (%s)", error)
+            return []
+
+    def _bell(self, channel: str) -> Bell:
+        bell = self._store.database.bell(channel)
+        self._bells.append(bell)
+        return bell
+
+    def _pause_ns(self, state: _PoolState | None = None) -> int:
+        """How long to wait for a ring. Jobs that were passed over are looked at again when their time is over."""
+        if state is not None and state.passed_over:
+            left_s = min(state.passed_over.values()) - asyncio.get_running_loop().time()
+            return max(MS, round(left_s * NS))
+        return self._idle_ns + self._store.entropy.below(IDLE_SPREAD_NS)
+
+    # One round.
+
+    async def _round(self, state: _PoolState) -> int:
+        """Fill the free places of a pool as far as they go in one batch. How long to wait before the next round."""
+        view = await self._placement.workers.view()
+        capacity = self._placement.capacity(view, state.name)
+        if not view.pool(state.name).workers:
+            state.crowded = False  # newcomers should find out for themselves why they cannot go
+            return self._pause_ns()
+        self.tally["rounds"] += 1
+        found = await self._find(state, capacity)
+        turn = next_turn(found.lines, min(found.free, self._batch))
+        state.crowded = found.more or found.free <= 0 or sum(len(line.jobs) for line in found.lines) > len(turn.jobs)
+        if not turn.jobs:
+            before, state.cursor = state.cursor, found.examined or state.cursor
+            # A page of tenants that may have no more: on to the next, until the end of the alphabet.
+            return 0 if found.more and state.cursor > before else self._pause_ns(state)
+        state.cursor = turn.last or state.cursor
+        placed = await asyncio.gather(*(self._place(state, job) for job in turn.jobs))
+        if all(each in _IN_VAIN for each in placed):
+            return min(IN_VAIN_NS, self._pause_ns(state))
+        return 0 if state.crowded else self._pause_ns(state)
+
+    async def _place(self, state: _PoolState, job_id: str) -> Placed | None:
+        try:
+            placed = await self._placement.place(job_id, timeout=0.0)
+        except RetryLater as later:
+            busy = isinstance(later.__cause__, LockBusy)
+            self.tally["busy" if busy else "in_trouble"] += 1
+            pause_ns = min(PASSED_OVER_NS << min(state.in_vain[job_id], 8), PASSED_OVER_MAX_NS)
+            state.in_vain[job_id] += 1
+            state.passed_over[job_id] = asyncio.get_running_loop().time() + pause_ns / NS
+            return None
+        state.in_vain.pop(job_id, None)
+        self.tally[str(placed)] += 1
+        return placed
+
+    async def _find(self, state: _PoolState, capacity: int) -> _Found:
+        """Read what waits: a page of tenants from the one after the last, and of each as many jobs as may go."""
+        now = asyncio.get_running_loop().time()
+        state.passed_over = {job: until for job, until in state.passed_over.items() if until > now}
+        if len(state.in_vain) > _IN_VAIN_MAX:
+            state.in_vain.clear()  # most of them were finished by others meanwhile
+        passed, slots = frozenset(state.passed_over), self._store.slots.slots
+
+        async def work(tx: Tx) -> _Found:
+            running = await tx.query(_RUNNING, {"pool": state.name})
+            free = capacity - (running[0]["running"] if running else 0)
+            if free <= 0:
+                return _Found(free)
+            tenants = await tx.query(_TENANTS, {"pool": state.name, "after": state.cursor, "most": TENANTS})
+            if state.cursor and len(tenants) < TENANTS:
+                first = await tx.query(_TENANTS, {"pool": state.name, "after": "", "most": TENANTS - len(tenants)})
+                tenants += [each for each in first if each["tenant"] <= state.cursor]
+            depth = -(-min(free, self._batch) // max(1, len(tenants))) + len(passed)
+            lines: list[Line] = []
+            more = len(tenants) == TENANTS
+            for row in tenants:
+                limit = slots if row["slots"] is None else row["slots"]
+                room = None if limit is None else limit - row["running"]
+                if room is not None and room <= 0:
+                    continue
+                jobs = [row["head"]]
+                if depth > 1 or len(tenants) == 1:
+                    values = {"pool": state.name, "tenant": row["tenant"], "most": depth + 1}
+                    jobs = [each["id"] for each in await tx.query(_LINE, values)]
+                more = more or len(jobs) > depth
+                lines.append(Line(row["tenant"], tuple(job for job in jobs if job not in passed), room))
+            return _Found(free, tuple(lines), tenants[-1]["tenant"] if tenants else None, more)
+
+        return await self._store.database.read(work)
+
+
+async def _end(loops: asyncio.Task[None]) -> None:
+    await loops
+
+
+async def _rung(bell: Bell, timeout_ns: int) -> bool:
+    try:
+        return await bell.wait(timeout_ns)
+    except Closed:
+        return False

@@ -1,0 +1,195 @@
+"""Every lock that the plane takes, declared once: the single truth for defaults, inventory, metric labels and docs.
+
+Nothing in the plane takes a lock that is not declared here; a test reads the code and says so. A lock is described by
+its family and the ids in its name, never by a literal:
+
+    async with families.SCHEDULER_JOB.lock(locks, job="42").acquire(): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from string import Formatter
+from typing import Any, Final
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
+from holdfast.aio.locks import Locks
+from holdfast.core import backoff
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import BadInput
+
+
+class Scope(StrEnum):
+    """How a lock is held."""
+
+    ITEM = "per item"  # taken for one piece of work, released when that is done
+    LOOP = "loop"  # taken by the one replica that runs a periodic task
+
+
+class Release(StrEnum):
+    """How it ends."""
+
+    EXPLICIT = "explicit"
+    SHUTDOWN = "on shutdown"  # a sticky leader keeps it between its ticks
+    EXPIRY = "expiry"  # a rotating hold is never released
+
+
+@dataclass(frozen=True, slots=True)
+class LockFamily:
+    """One kind of lock."""
+
+    name: str  # metric label, alert label, unit of tuning
+    pattern: str  # the key, with the ids of the item as places
+    scope: Scope
+    ttl: float  # seconds; loops: at the default interval
+    release: Release
+    on_busy: str  # for people
+    on_error: str
+    used_by: str  # the module that takes it
+    acquire_timeout: float | None = None
+    retry: backoff.Backoff | None = None
+    per_interval: float | None = None  # loops: the TTL is this many times the interval
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The ids in the key."""
+        return tuple(name for _, name, _, _ in Formatter().parse(self.pattern) if name is not None)
+
+    @property
+    def renew_every(self) -> float:
+        """Seconds between two renewals."""
+        return self.ttl / 3
+
+    def key(self, **ids: str) -> str:
+        """The name of one lock."""
+        if set(ids) != set(self.places):
+            raise BadInput(
+                "ids", f"{sorted(ids)} do not fill {self.pattern}", f"give {', '.join(self.places) or 'none'}"
+            )
+        return self.pattern.format(**ids)
+
+    def ttl_for(self, interval: float | None) -> float:
+        """The TTL of a loop that ticks every `interval` seconds; other locks have the one that they have."""
+        return self.ttl if interval is None or self.per_interval is None else self.per_interval * interval
+
+    def lock(
+        self,
+        locks: Locks,
+        *,
+        interval: float | None = None,
+        ttl: float | None = None,
+        max_hold: float | None = None,
+        **ids: str,
+    ) -> Lock[Lease]:
+        """Describe the lock of one item or loop, with the settings of its family.
+
+        `max_hold` caps the whole time that it may be held, for work that has a time limit of its own.
+        """
+        settings: dict[str, Any] = {"ttl": ttl or self.ttl_for(interval), "family": self.name, "max_hold": max_hold}
+        if self.retry is not None:
+            settings["retry"] = self.retry
+        if self.acquire_timeout is not None:
+            settings["timeout"] = self.acquire_timeout
+        return locks.lock(self.key(**ids), **settings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """One line of the inventory, for programs."""
+        return {
+            "family": self.name,
+            "key": self.pattern,
+            "scope": str(self.scope),
+            "ttl": self.ttl,
+            "renew_every": self.renew_every,
+            "release": str(self.release),
+            "acquire_timeout": self.acquire_timeout,
+            "on_busy": self.on_busy,
+            "on_error": self.on_error,
+            "used_by": self.used_by,
+        }
+
+
+# Jitter spreads waiters around the 25 ms that operators know; a wake-up on release is quicker than either.
+_QUICK: Final = backoff.jittered(0.025, 0.010)
+
+SCHEDULER_JOB: Final = LockFamily(
+    name="scheduler.job",
+    pattern="holdfast:scheduler:job:{job}",
+    scope=Scope.ITEM,
+    ttl=60.0,
+    release=Release.EXPLICIT,
+    on_busy="wait 2 s, then retry after 500 ms",
+    on_error="retry after 1 s",
+    used_by="holdfast.plane.joblock",
+    acquire_timeout=2.0,
+    retry=_QUICK,
+)
+
+WORKER_JOB: Final = LockFamily(
+    name="worker.job",
+    pattern="holdfast:worker:job:{job}",
+    scope=Scope.ITEM,
+    ttl=30.0,
+    release=Release.EXPLICIT,
+    on_busy="somebody runs it: retry after 500 ms",
+    on_error="retry after 1 s",
+    used_by="holdfast.plane.attempt",
+    acquire_timeout=0.0,
+)
+
+RECONCILER: Final = LockFamily(
+    name="reconciler",
+    pattern="holdfast:reconciler:default",
+    scope=Scope.LOOP,
+    ttl=60.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.reconciler",
+    per_interval=2.0,
+)
+
+REPLAYER: Final = LockFamily(
+    name="replayer",
+    pattern="holdfast:replayer:pending",
+    scope=Scope.LOOP,
+    ttl=60.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.replayer",
+    per_interval=2.0,
+)
+
+SNAPSHOT_WRITER: Final = LockFamily(
+    name="snapshot.writer",
+    pattern="holdfast:scheduler:snapshot:writer",
+    scope=Scope.LOOP,
+    ttl=10.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the write",
+    on_error="skip the write",
+    used_by="holdfast.plane.snapshot",
+    per_interval=2.0,
+)
+
+DEAD_LETTER_CLEANUP: Final = LockFamily(
+    name="deadletter.cleanup",
+    pattern="holdfast:deadletter:cleanup",
+    scope=Scope.LOOP,
+    ttl=120.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.cleanup",
+    per_interval=2.0,
+)
+
+FAMILIES: Final[Mapping[str, LockFamily]] = {
+    family.name: family
+    for family in (SCHEDULER_JOB, WORKER_JOB, RECONCILER, REPLAYER, SNAPSHOT_WRITER, DEAD_LETTER_CLEANUP)
+}
+
+RETRY_DELAYS: Final = RetryDelays()

@@ -1,0 +1,188 @@
+"""Jobs, events and dead letters as rows, and back: which column says what. No decisions; no I/O but the SQL files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from holdfast.core.jobs import JobState, Move
+from holdfast.plane.model import Change, DeadLetter, Job, JobEvent, Message, Submission, encoded
+from holdfast.plane.ports import Row
+
+_SQL: Final = files("holdfast.plane") / "sql"
+
+
+def sql(name: str) -> str:
+    """One statement, as it stands in the file of that name."""
+    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def job_of(row: Row) -> Job:
+    """From a row to a job."""
+    return Job(
+        id=row["id"],
+        tenant=row["tenant"],
+        topic=row["topic"],
+        pool=row["pool"],
+        state=JobState(row["state"]),
+        priority=row["priority"],
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        payload=json.loads(row["payload"]),
+        created_ns=row["created_ns"],
+        updated_ns=row["updated_ns"],
+        version=row["version"],
+        fence=row["holdfast_fence"],
+        run_fence=row["run_fence"],
+        worker=row["worker"],
+        result=None if row["result"] is None else json.loads(row["result"]),
+        reason=row["reason"],
+        code=row["code"],
+        idempotency_key=row["idempotency_key"],
+        timeout_ns=row["timeout_ns"],
+        deadline_ns=row["deadline_ns"],
+        not_before_ns=row["not_before_ns"],
+        submitted_by=row["submitted_by"],
+        trace=row["trace"],
+        labels=json.loads(row["labels"]),
+    )
+
+
+def event_of(row: Row) -> JobEvent:
+    """From a row to a line of history."""
+    return JobEvent(
+        row["job"],
+        row["version"],
+        row["at_ns"],
+        None if row["before"] is None else JobState(row["before"]),
+        JobState(row["after"]),
+        row["attempt"],
+        row["fence"],
+        row["actor"],
+        row["reason"],
+    )
+
+
+def letter_of(row: Row) -> DeadLetter:
+    """From a row to a dead letter."""
+    return DeadLetter(
+        id=row["id"],
+        job=row["job"],
+        tenant=row["tenant"],
+        topic=row["topic"],
+        reason=row["reason"],
+        code=row["code"],
+        last_state=None if row["last_state"] is None else JobState(row["last_state"]),
+        attempts=row["attempts"],
+        at_ns=row["at_ns"],
+        body=json.loads(row["body"]),
+        retried_as=row["retried_as"],
+    )
+
+
+def values_of(wanted: Submission, identity: str, pool: str, now_ns: int) -> dict[str, Any]:
+    """The columns of a new job. One that is due already waits in line at once (`not_before_ns` 0)."""
+    return {
+        "id": identity,
+        "tenant": wanted.tenant,
+        "topic": wanted.topic,
+        "pool": pool,
+        "state": str(JobState.PENDING),
+        "priority": wanted.priority,
+        "max_attempts": wanted.max_attempts,
+        "payload": encoded("payload", wanted.payload),
+        "now_ns": now_ns,
+        "idempotency_key": wanted.idempotency_key,
+        "timeout_ns": wanted.timeout_ns,
+        "deadline_ns": wanted.deadline_ns,
+        "not_before_ns": wanted.not_before_ns if wanted.not_before_ns > now_ns else 0,
+        "submitted_by": wanted.submitted_by,
+        "trace": wanted.trace,
+        "labels": encoded("labels", dict(wanted.labels)),
+    }
+
+
+def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns: int) -> dict[str, Any]:
+    """The columns after all changes: what the last one says of each, else what is there."""
+
+    def latest(name: str, current: Any) -> Any:
+        return next((value for change in reversed(changes) if (value := getattr(change, name)) is not None), current)
+
+    result = latest("result", None)
+    return {
+        "id": job.id,
+        "fence": fence,
+        "version": job.version,
+        "state": str(last.after),
+        "attempt": last.attempt,
+        "now_ns": now_ns,
+        "reason": latest("reason", None),
+        "code": latest("code", None),
+        "result": encoded("result", job.result if result is None else result),
+        "worker": latest("worker", job.worker),
+        "run_fence": latest("run_fence", job.run_fence),
+        "not_before_ns": latest("not_before_ns", job.not_before_ns),
+        "pool": latest("pool", job.pool),
+        "deadline_ns": None if last.after.terminal else job.deadline_ns,
+    }
+
+
+def event_values(
+    job: Job, step: int, made: Move, fence: int | None, actor: str, reason: str | None
+) -> Mapping[str, Any]:
+    """The columns of one line of history, for a job as it is after the move."""
+    return {
+        "job": job.id,
+        "version": job.version,
+        "step": step,
+        "at_ns": job.updated_ns,
+        "before": None if made.before is None else str(made.before),
+        "after": str(made.after),
+        "attempt": made.attempt,
+        "fence": fence,
+        "actor": actor,
+        "reason": reason,
+    }
+
+
+def letter_values(before: Job, after: Job) -> dict[str, Any]:
+    """The columns of the dead letter of a job that has ended. It has everything that another try needs."""
+    body = {
+        "payload": after.payload,
+        "priority": after.priority,
+        "max_attempts": after.max_attempts,
+        "timeout_ns": after.timeout_ns,
+        "pool": after.pool,
+        "labels": dict(after.labels),
+        "trace": after.trace,
+        "submitted_by": after.submitted_by,
+    }
+    return {
+        "id": after.id,
+        "job": after.id,
+        "tenant": after.tenant,
+        "topic": after.topic,
+        "reason": after.reason or "",
+        "code": after.code or "",
+        "last_state": str(before.state),
+        "attempts": after.attempt,
+        "at_ns": after.updated_ns,
+        # Not `encoded`: the payload was checked when it came in, and its wrapping must not make it too long.
+        "body": json.dumps(body, separators=(",", ":"), ensure_ascii=False),
+    }
+
+
+def about(message: Message, job_id: str) -> Message:
+    """Fill in the id of a job that did not have one when its messages were written."""
+    fill = {"job": job_id}
+    return Message(
+        message.id.format(**fill),
+        message.subject,
+        {**message.body, **fill},
+        message.key or job_id,
+        message.fence,
+        message.priority,
+        message.not_before_ns,
+    )

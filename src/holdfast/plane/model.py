@@ -1,0 +1,226 @@
+"""What the plane speaks of: jobs, their events, messages, workers, dead letters. Frozen values, free of I/O.
+
+Times are integer nanoseconds of the wall clock (`…_ns`); they order nothing that matters. What orders is the fence of
+the lease under which a thing was written, and the version of the row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.core.jobs import JobState
+from holdfast.errors import BadInput
+from holdfast.guards.bearer import CarriedFence
+from holdfast.types import check_label
+
+PAYLOAD_BYTES_MAX: Final = 1_000_000
+ID_CHARS_MAX: Final = 200
+PRIORITY_MAX: Final = 100
+ATTEMPTS_MAX: Final = 50
+TIME_MAX: Final = 2**63 - 1  # what a column holds
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/\-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job as somebody asks for it. `check` refuses what cannot be one."""
+
+    topic: str
+    payload: Any = None
+    tenant: str = "default"
+    id: str | None = None  # made up when not given
+    idempotency_key: str | None = None  # the same key of the same tenant is the same job
+    priority: int = 0  # higher goes first, among the jobs of one tenant
+    max_attempts: int = 3
+    timeout_ns: int | None = None  # how long one attempt may run
+    deadline_ns: int | None = None  # when the job is pointless; wall clock
+    not_before_ns: int = 0
+    submitted_by: str = ""
+    trace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> Submission:
+        """The submission itself, or `BadInput` that names the field."""
+        check_label("topic", self.topic)
+        check_label("tenant", self.tenant)
+        if self.id is not None:
+            check_id("id", self.id)
+        if self.idempotency_key is not None:
+            check_text("idempotency_key", self.idempotency_key, ID_CHARS_MAX)
+        check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        for name, value in (("timeout_ns", self.timeout_ns), ("deadline_ns", self.deadline_ns)):
+            if value is not None:
+                check_whole(name, value, 1, TIME_MAX)
+        check_whole("not_before_ns", self.not_before_ns, 0, TIME_MAX)
+        encoded("payload", self.payload)
+        if not all(isinstance(each, str) for pair in self.labels.items() for each in pair):
+            raise BadInput("labels", "are not text", "give a mapping of text to text")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it is stored."""
+
+    id: str
+    tenant: str
+    topic: str
+    pool: str
+    state: JobState
+    priority: int
+    attempt: int  # how many have begun
+    max_attempts: int
+    payload: Any
+    created_ns: int
+    updated_ns: int
+    version: int  # rises with every write
+    fence: int | None  # of the scheduler's lease under which it was last entered or written
+    run_fence: int | None = None  # of the worker's lease under which the current attempt runs
+    worker: str | None = None
+    result: Any = None
+    reason: str | None = None  # why it is in this state, for people
+    code: str | None = None  # the same for programs: unknown_topic, deadline, max_attempts, …
+    idempotency_key: str | None = None
+    timeout_ns: int | None = None
+    deadline_ns: int | None = None
+    not_before_ns: int = 0
+    submitted_by: str = ""
+    trace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write to a job: where it goes, and what goes with it. None leaves a column as it is."""
+
+    after: JobState
+    reason: str | None = None
+    code: str | None = None
+    result: Any = None
+    worker: str | None = None
+    run_fence: int | None = None
+    not_before_ns: int | None = None
+    pool: str | None = None  # of a job that is not with a worker
+    actor: str = ""  # who did it, for the event
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One line in the history of a job."""
+
+    job: str
+    version: int
+    at_ns: int
+    before: JobState | None
+    after: JobState
+    attempt: int
+    fence: int | None
+    actor: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to be delivered at least once to each group that listens to its subject.
+
+    `id` names the cause and not the delivery: it contains attempt and target, so that a second dispatch of a job is
+    another message, and the same dispatch published twice is one.
+    """
+
+    id: str
+    subject: str
+    body: Mapping[str, Any]
+    key: str = ""  # messages of one key are delivered in order where the bus can do so
+    fence: CarriedFence | None = None
+    priority: int = 0
+    not_before_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as a consumer gets it."""
+
+    message: Message
+    group: str
+    deliveries: int  # this one included
+    failures: int  # deliveries that ended in an error; busy and store trouble do not count
+    first_ns: int  # when the message was first published
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a worker says about itself."""
+
+    worker: str
+    pool: str
+    topics: tuple[str, ...]
+    capacity: int
+    active: int
+    at_ns: int
+    draining: bool = False
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A job or a message that nobody will try again by itself."""
+
+    id: str
+    job: str
+    tenant: str
+    topic: str
+    reason: str
+    code: str
+    last_state: JobState | None
+    attempts: int
+    at_ns: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    retried_as: str | None = None
+
+
+def check_id(field_name: str, value: object) -> str:
+    """A job or worker id, or `BadInput`."""
+    if not isinstance(value, str) or len(value) > ID_CHARS_MAX or _ID.match(value) is None:
+        fix = f"use letters, digits and . _ : @ / -, beginning with a letter or digit, at most {ID_CHARS_MAX}"
+        raise BadInput(field_name, f"{_shown(value)} is not an id", fix)
+    return value
+
+
+def check_text(field_name: str, value: object, longest: int) -> str:
+    """Printable text that is not empty, or `BadInput`."""
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > longest:
+        raise BadInput(field_name, f"{_shown(value)} is not usable", f"give 1 to {longest} printable characters")
+    return value
+
+
+def check_whole(field_name: str, value: object, low: int, high: int) -> int:
+    """A whole number in a range, or `BadInput`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadInput(field_name, f"{_shown(value)} is out of range", f"give a whole number from {low} to {high}")
+    return value
+
+
+def encoded(field_name: str, value: Any) -> str:
+    """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, or too large."""
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput(field_name, f"cannot be written as JSON ({error})", "use plain JSON values") from None
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > PAYLOAD_BYTES_MAX:
+        fix = f"use at most {PAYLOAD_BYTES_MAX} bytes; store more elsewhere and pass a pointer"
+        raise BadInput(field_name, f"is {size} bytes long", fix)
+    if "\\u0000" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise BadInput(field_name, "contains a zero character or half a surrogate pair", "remove it")
+    return text
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,212 @@
+"""The bus on NATS JetStream, for a fleet. Messages are staged in the plane's database and relayed from there.
+
+Promises: each message is delivered at least once to each group of its subject, and never if the transaction that staged
+it was undone. A staged message survives the death of its process, of the server and of the connection; `publish` has
+stored its messages when it returns, and raises `Unavailable` or `Timeout` when the server is gone. What a loss of power
+may cost is the server's affair: by default it acknowledges before the disk has it (`sync_interval`), and replicas or
+`sync_interval: always` are the remedy. An id is one message for the stream's window of two minutes, and for as long as
+it is staged. Consumers heal by themselves when the server comes back.
+
+Order, plainly: the messages of a key go into the stream in the order of their staging by one process, and come out of
+it in the order of the stream; a consumer handles those of a key one after another. A message that is given back is
+passed by later ones, and so it is among several consumers. Priorities mean nothing to NATS.
+
+The parts: `outbox` (from the database to here), `nats_connection`, `nats_names`, `nats_consumer`, `nats_failures`.
+
+Clock: the wall clock that is passed in for what is staged, the server's for delays, the event loop's for time limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import nats.js.errors
+
+from holdfast.core.backoff import Backoff
+from holdfast.core.delivering import ERROR_BACKOFF, Code
+from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
+from holdfast.plane.consumptions import check_consumption, finished
+from holdfast.plane.envelope import check_subject, message_of, rows_of, wire_of
+from holdfast.plane.hands import Dead
+from holdfast.plane.model import Delivery, Message
+from holdfast.plane.nats_connection import NatsConnection
+from holdfast.plane.nats_consumer import NatsConsumer
+from holdfast.plane.nats_failures import NatsFailures
+from holdfast.plane.outbox import POLL_NS, Outbox, waves
+from holdfast.plane.ports import Consumer, Consumption, Database, Handler, Row, Tx
+from holdfast.plane.schema import prepare, script
+from holdfast.plane.subjects import STOP
+from holdfast.ports import Clock, Entropy
+from holdfast.types import NS
+
+GRACE_NS: Final = 20 * NS
+STOP_KEPT_S: Final = 3600  # what nobody took by then is for a worker that is gone
+
+_CLOSED: Final = "this bus is closed; open another"
+
+_log = logging.getLogger("holdfast")
+
+
+class NatsBus:
+    """See `ports.Bus`. `prepare` comes first; the database is the caller's, who closes it after the bus."""
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        database: Database,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        dead: Dead | None = None,
+        backoff: Backoff = ERROR_BACKOFF,
+        poll_ns: int = POLL_NS,
+        grace_ns: int = GRACE_NS,
+    ) -> None:
+        """`dead` is told of dead letters, and needed to consume; `backoff` is for errors without a delay of their own.
+
+        `poll_ns`: how often to look for messages that somebody staged and did not publish; `grace_ns`: how long
+        handlers may go on when their consumer ends.
+        """
+        self._connection = connection
+        self._database = database
+        self._clock = clock
+        self._entropy = entropy
+        self._dead = dead
+        self._backoff = backoff
+        self._grace_ns = grace_ns
+        self._outbox = Outbox(database, clock, entropy, self._send, look_ns=poll_ns)
+        self._failures = NatsFailures(database, clock)
+        self._consumers: set[NatsConsumer] = set()
+        self._prepared = False
+        self._closed = False
+        self._tally: Counter[str] = Counter()
+
+    async def prepare(self) -> None:
+        """Make the tables if they are not there, and begin to relay. The server need not be there yet."""
+        self._check_open()
+        await prepare(self._database, "bus_schema")
+        await self._failures.sweep()
+        self._prepared = True
+        self._outbox.start()
+
+    async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
+        """See `ports.Bus`."""
+        if not self._prepared:
+            raise Misconfigured("this bus does not relay yet: call `prepare` first")
+        await self._outbox.stage(tx, messages)
+
+    async def publish(self, messages: Sequence[Message]) -> None:
+        """See `ports.Bus`. What is for later is staged in the database."""
+        self._check_open()
+        rows = rows_of(messages, now_ns := self._clock.now().wall)
+        later = [each for each in messages if each.not_before_ns > now_ns]
+        if later:
+            await self._database.write(lambda tx: self.stage(tx, later))
+        for wave in waves([row for row in rows if row["not_before_ns"] <= now_ns]):
+            outcomes = await asyncio.gather(*map(self._publish, wave), return_exceptions=True)
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
+
+    def consume(self, how: Consumption, handler: Handler) -> AbstractAsyncContextManager[Consumer]:
+        """See `ports.Bus`. Also while the server is gone: messages come when it is back."""
+        self._check_open()
+        return self._consuming(check_consumption(how), handler)
+
+    async def pending(self, subject: str, group: str) -> int:
+        """See `ports.Bus`. A message that is just being relayed may be counted twice."""
+        self._check_open()
+        check_subject(subject)
+        statement = script("outbox_pending", self._database.dialect)
+        where = {"subject": subject, "recipient": group}
+        staged = await self._database.read(lambda tx: tx.query(statement, where))
+        name = self._connection.names.subject(group, subject)
+        context = await self._connection.stream()
+        with self._connection.errors():
+            try:
+                info = await context.stream_info(self._connection.names.stream, subjects_filter=name)
+            except nats.js.errors.NotFoundError:
+                self._connection.forget_stream()
+                return int(staged[0]["number"])
+        return int(staged[0]["number"]) + (info.state.subjects or {}).get(name, 0)
+
+    def statistics(self) -> dict[str, int]:
+        """What became of deliveries so far, by how they ended; how many are in hand; how many rows were relayed."""
+        total = Counter(self._tally)
+        for consumer in self._consumers:
+            total.update(consumer.tally)
+        handling = sum(each.handling for each in self._consumers)
+        return {**total, "handling": handling, "relayed": self._outbox.published}
+
+    async def close(self) -> None:
+        """Stop relaying, and close the connection. Consumers are ended by leaving their blocks."""
+        self._closed = True
+        await self._outbox.close()
+        await self._connection.close()
+
+    @asynccontextmanager
+    async def _consuming(self, how: Consumption, handler: Handler) -> AsyncIterator[Consumer]:
+        if self._dead is None:
+            raise BadInput("dead", "is missing", "open the bus with a place for dead letters before you consume")
+        consumer = NatsConsumer(
+            self._connection,
+            self._failures,
+            how,
+            handler,
+            self._dead,
+            clock=self._clock,
+            entropy=self._entropy,
+            backoff=self._backoff,
+        )
+        consumer.start()
+        self._consumers.add(consumer)
+        try:
+            yield consumer
+        finally:
+            try:
+                await finished(consumer.drain(self._grace_ns))
+            finally:
+                self._consumers.discard(consumer)
+                self._tally.update(consumer.tally)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(_CLOSED)
+
+    # To the server.
+
+    async def _publish(self, row: Row) -> None:
+        data, headers = wire_of(row)
+        if row["subject"].partition(".")[0] == STOP:
+            headers["Nats-TTL"] = str(STOP_KEPT_S)
+        await self._connection.publish(self._connection.names.subject(row["recipient"], row["subject"]), data, headers)
+
+    async def _send(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """See `outbox.Send`."""
+        outcomes = await asyncio.gather(*map(self._publish, rows), return_exceptions=True)
+        done: list[Row] = []
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if outcome is None or (isinstance(outcome, BadInput) and await self._too_large(row, outcome)):
+                done.append(row)
+            elif not isinstance(outcome, HoldfastError):
+                raise outcome
+            else:
+                _log.info("%s stays in the outbox (%s)", row["id"], outcome)
+        return done
+
+    async def _too_large(self, row: Row, error: BadInput) -> bool:
+        """A message that the server can never take is a dead letter. Whether that could be told."""
+        if self._dead is None:
+            return False
+        delivery = Delivery(message_of(row), row["recipient"], 0, 0, row["first_ns"])
+        try:
+            await self._dead(delivery, str(error), str(Code.TOO_LARGE))
+        except Exception:  # noqa: BLE001 - whatever it is, the message must not be lost with it
+            _log.exception("a dead letter could not be written; it is tried again")
+            return False
+        return True

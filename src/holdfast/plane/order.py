@@ -1,0 +1,60 @@
+"""An attempt as the scheduler asks for it: the message on `work.<pool>`, read and checked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import BadInput
+from holdfast.plane.model import Message, check_id, check_whole
+from holdfast.types import check_label
+
+_FAR = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One attempt at one job."""
+
+    job: str
+    attempt: int
+    topic: str
+    tenant: str
+    payload: Any
+    timeout_ns: int | None = None  # how long it may run
+    deadline_ns: int | None = None  # until when it is worth anything; wall clock
+    labels: Mapping[str, str] = field(default_factory=dict)
+    trace: str = ""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """What tells it from every other attempt."""
+        return self.job, self.attempt
+
+
+def order_of(message: Message) -> Order:
+    """What a message asks for, or `BadInput`: then it will never be understood, here or elsewhere."""
+    body = message.body
+    try:
+        return Order(
+            check_id("job", body["job"]),
+            check_whole("attempt", body["attempt"], 0, _FAR),
+            check_label("topic", body["topic"]),
+            check_label("tenant", body["tenant"]),
+            body["payload"],
+            _time("timeout_ns", body.get("timeout_ns")),
+            _time("deadline_ns", body.get("deadline_ns")),
+            dict(body.get("labels") or {}),
+            str(body.get("trace") or ""),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            "message", f"{message.id} is not an attempt ({error!r})", "send what dispatched() makes"
+        ) from None
+
+
+def _time(name: str, value: object) -> int | None:
+    return None if value is None else check_whole(name, value, -_FAR, _FAR)

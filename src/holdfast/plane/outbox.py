@@ -1,0 +1,186 @@
+"""Messages on their way from the database to a bus outside of it: staged with the state they tell of, then relayed.
+
+Promises: what was committed is published, also if the process that committed it dies at once; what was undone never is.
+A row is deleted only after the bus has acknowledged it; until then it is published again, under the same id, which the
+bus drops if it has it. The messages of one key are published one after another, in the order of their staging by a
+process; if one fails, those behind it wait.
+
+How: each process has a lane of its own, and publishes what stands there as soon as its commit rings (no other process
+looks at it, so nobody is in the way). Every few seconds each process looks for what is late in any lane, and publishes
+it too. Messages for later stand in a lane that belongs to nobody, and are published by whoever is there at the time.
+
+Clock: the wall clock that is passed in, for what is due and late; the event loop's, for when to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from holdfast.errors import Closed
+from holdfast.plane.envelope import rows_of
+from holdfast.plane.model import Message
+from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.schema import script
+from holdfast.ports import Clock, Entropy
+from holdfast.types import MS, NS
+
+LATE_NS: Final = 2 * NS
+POLL_NS: Final = 5 * NS
+BATCH: Final = 256
+
+_LATER: Final = ""  # the lane of messages for later
+_AGAIN_NS: Final = 500 * MS
+_REST_MIN_NS: Final = MS
+
+_log = logging.getLogger("holdfast")
+
+Send: TypeAlias = Callable[[Sequence[Row]], Awaitable[Sequence[Row]]]
+"""Publishes rows whose keys all differ, and returns those that are done with. Never raises for a row."""
+
+
+class Outbox:
+    """The lane of one process, and its relay."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        entropy: Entropy,
+        send: Send,
+        *,
+        late_ns: int = LATE_NS,
+        look_ns: int = POLL_NS,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._entropy = entropy
+        self._send = send
+        self._late_ns = late_ns
+        self._look_ns = look_ns
+        self._owner = entropy.token()[:16]
+        self._place = 0
+        self._task: asyncio.Task[None] | None = None
+        self._look_s = 0.0  # when to look for what others left
+        self.published = 0
+        self._sql = {
+            name: script(f"outbox_{name}", database.dialect) for name in ("insert", "own", "left", "next", "delete")
+        }
+
+    @property
+    def channel(self) -> str:
+        """Where the relay of this process listens."""
+        return f"outbox:{self._owner}"
+
+    async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
+        """Part of a transaction: delivered if it commits. Runs in whichever thread the transaction does."""
+        rows = rows_of(messages, now_ns := self._clock.now().wall)
+        if not rows:
+            return
+        for row in rows:
+            row["place"] = self._place = max(now_ns, self._place + 1)
+            later = row["not_before_ns"] > now_ns
+            row["owner"] = _LATER if later else self._owner
+            row["due_ns"] = row["not_before_ns"] if later else row["place"]
+        await tx.query_many(self._sql["insert"], rows)
+        tx.ring(self.channel)
+
+    def start(self) -> None:
+        """Begin to relay."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._relay())
+
+    async def close(self) -> None:
+        """Stop relaying. What is still there is published by others, or after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def _relay(self) -> None:
+        bell = self._database.bell(self.channel)
+        try:
+            while True:  # ends by cancellation, or with the database
+                try:
+                    rest_ns = await self._round()
+                except Closed:
+                    return
+                except Exception:  # noqa: BLE001 - the database is away; the rows are safe in it, and the relay goes on
+                    _log.warning("the outbox cannot be read", exc_info=True)
+                    rest_ns = self._pause_ns()
+                if rest_ns:
+                    await bell.wait(rest_ns)
+        except Closed:
+            return
+        finally:
+            bell.close()
+
+    async def _round(self) -> int:
+        """Publish what there is, at most a batch. How long to rest, unless a commit rings: 0 is not at all."""
+        now_ns = max(self._clock.now().wall, self._place)
+        loop_s = asyncio.get_running_loop().time()
+        everything = loop_s >= self._look_s
+
+        async def look(tx: Tx) -> tuple[list[Row], int | None]:
+            rows = await tx.query(self._sql["own"], {"owner": self._owner, "now_ns": now_ns, "most": BATCH})
+            if len(rows) < BATCH:
+                rows += await tx.query(self._sql["own"], {"owner": _LATER, "now_ns": now_ns, "most": BATCH})
+            if everything and len(rows) < BATCH:
+                rows += await tx.query(self._sql["left"], {"late_ns": now_ns - self._late_ns, "most": BATCH})
+            due = await tx.query(self._sql["next"], {"owner": _LATER, "now_ns": now_ns})
+            return rows, due[0]["due_ns"]
+
+        found, next_ns = await self._database.read(look)
+        rows = list({(row["id"], row["recipient"]): row for row in found}.values())
+        done = await self._publish(rows)
+        if done:
+            await self._database.write(
+                lambda tx: tx.query_many(
+                    self._sql["delete"], [{"id": row["id"], "recipient": row["recipient"]} for row in done]
+                )
+            )
+            self.published += len(done)
+        if everything and len(found) < BATCH:
+            self._look_s = loop_s + (self._look_ns // 2 + self._entropy.below(self._look_ns // 2)) / NS
+        if len(done) < len(rows):
+            return self._pause_ns()
+        if len(found) >= BATCH:
+            return 0
+        until_ns = max(_REST_MIN_NS, round((self._look_s - loop_s) * NS))
+        return until_ns if next_ns is None else max(_REST_MIN_NS, min(until_ns, next_ns - now_ns))
+
+    async def _publish(self, rows: Sequence[Row]) -> list[Row]:
+        """Publish in waves: of each key the first, then the second, as long as nothing of that key failed."""
+        done: list[Row] = []
+        failed: set[str] = set()
+        for wave in waves(rows):
+            going = [row for row in wave if not row["message_key"] or _key(row) not in failed]
+            sent = await self._send(going)
+            done += sent
+            kept = {(row["id"], row["recipient"]) for row in sent}
+            failed |= {_key(row) for row in going if (row["id"], row["recipient"]) not in kept}
+        return done
+
+    def _pause_ns(self) -> int:
+        return _AGAIN_NS // 2 + self._entropy.below(_AGAIN_NS)
+
+
+def waves(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows in groups in which no key comes twice; the order of each key is that of the groups."""
+    found: list[list[Row]] = []
+    seen: dict[str, int] = {}
+    for row in rows:
+        number = 0
+        if row["message_key"]:
+            number = seen.get(_key(row), 0)
+            seen[_key(row)] = number + 1
+        if number == len(found):
+            found.append([])
+        found[number].append(row)
+    return found
+
+
+def _key(row: Row) -> str:
+    return f"{row['recipient']}\n{row['subject']}\n{row['message_key']}"

@@ -1,0 +1,198 @@
+"""One look at one job that waits: it is handed to the workers of its pool, sent away for a while, or ended.
+
+Promises: the state and the message to the workers are one transaction, under the job's lock and fence; so a job is
+never marked as dispatched without its message, nor sent without being marked, and there is nothing to roll back. A
+second look at the same job changes nothing. A job that cannot go now is left where the next look will find it: in line,
+if it waits for a place; with a delayed message of its own, if it waits for a time.
+
+Clock: the wall clock, for time limits only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.locks import Locks
+from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Code, Dispatch, End, Later, Nothing, decide
+from holdfast.core.jobs import JobState
+from holdfast.core.retry import RetryDelays
+from holdfast.guards.bearer import carried
+from holdfast.plane import subjects
+from holdfast.plane.endings import ending, look_of
+from holdfast.plane.families import RETRY_DELAYS
+from holdfast.plane.joblock import JobLockStatistics, job_lock
+from holdfast.plane.jobstore import Changed, JobStore, Writing
+from holdfast.plane.model import Change, Job, Message
+from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
+from holdfast.plane.workers import View, Workers
+from holdfast.types import NS
+
+TOPIC_GRACE_NS: Final = 30 * NS
+_WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
+_LOOKS_MAX: Final = 5  # from the fifth vain look on, the delay does not grow any more
+
+
+class Placed(StrEnum):
+    """What became of a look."""
+
+    DISPATCHED = "dispatched"
+    POOL_FULL = "pool_full"  # it waits in line
+    TENANT_FULL = "tenant_full"  # it waits in line
+    NO_WORKER = "no_worker"  # nobody alive can take it; it waits in line, or for a time
+    NOT_YET = "not_yet"  # it waits for its time
+    ENDED = "ended"
+    NOTHING = "nothing"  # it is with a worker, over, or waits for a person
+    MISSING = "missing"  # there is no such job
+
+
+class Placement:
+    """Looks at jobs, for the handlers and the dispatcher of one scheduler."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        locks: Locks,
+        workers: Workers,
+        *,
+        delays: RetryDelays = RETRY_DELAYS,
+        topic_grace_ns: int = TOPIC_GRACE_NS,
+        ahead: int = 0,
+        actor: str = "scheduler",
+    ) -> None:
+        """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic.
+
+        `ahead`: how many jobs each worker may have waiting in the bus beyond what it can run, which hides the way to
+        the scheduler and back from very short jobs, at the price of less fairness.
+        """
+        self.store = store
+        self.locks = locks
+        self.workers = workers
+        self.delays = delays  # replaced at run time to switch jitter on or off
+        self.actor = actor
+        self.lock_statistics = JobLockStatistics()
+        self._topic_grace_ns = topic_grace_ns
+        self._ahead = ahead
+
+    async def place(self, job_id: str, *, timeout: float | None = None) -> Placed:
+        """Look at one job. `RetryLater` when its lock cannot be had within `timeout` (by default two seconds)."""
+        view = await self.workers.view()
+        async with job_lock(self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout) as lease:
+            return await self._placed(lease, job_id, view)
+
+    def capacity(self, view: View, pool: str) -> int:
+        """How many jobs the workers of a pool may have between them."""
+        found = view.pool(pool)
+        return found.capacity + self._ahead * found.workers
+
+    async def redispatch(self, job_id: str, *, timeout: float | None = None) -> bool:
+        """Send the attempt of a job that no worker has begun once more, under a newer fence; False: it has moved on.
+
+        For a message that was lost. The attempt is the same, and so is its time limit. If the first message turns up
+        after all, the workers' own lease keeps the two apart.
+        """
+
+        def again(job: Job) -> Writing | None:
+            if job.state not in (JobState.SCHEDULED, JobState.DISPATCHED):
+                return None
+            changes = [Change(JobState.DISPATCHED, actor=self.actor)] if job.state is JobState.SCHEDULED else []
+            return Writing(changes, lambda after: [subjects.dispatched(after, fence)])
+
+        async with job_lock(self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout) as lease:
+            fence = carried(lease)
+            return (await self.store.change(lease, job_id, again)).after is not None
+
+    async def _placed(self, lease: Lease, job_id: str, view: View) -> Placed:
+        look = _OneLook(self, lease, view)
+        try:
+            changed = await self.store.change(lease, job_id, look.decide)
+        except (TenantFull, PoolFull) as full:
+            await self.store.change(lease, job_id, _in_line)
+            return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
+        return Placed.MISSING if changed.before is None else look.placed(changed)
+
+    def knows(self, view: View, job: Job, now_ns: int) -> bool:
+        """Whether the topic of a job has ever been announced, or may be any moment."""
+        return job.topic in view.known_topics or now_ns < self.topic_due_ns(job)
+
+    def topic_due_ns(self, job: Job) -> int:
+        """When a job whose topic nobody has announced is given up."""
+        return job.created_ns + self._topic_grace_ns
+
+
+def _in_line(job: Job) -> Writing | None:
+    """A job whose time has come, and which found no place, waits in line from now on."""
+    return Writing(not_before_ns=0) if job.state in _WAITING and job.not_before_ns else None
+
+
+class _OneLook:
+    """The decision about one job: computed inside the transaction, perhaps more than once."""
+
+    def __init__(self, placement: Placement, lease: Lease, view: View) -> None:
+        store = placement.store
+        self._placement = placement
+        self._fence = carried(lease)
+        self._view = view
+        self._now_ns = store.clock.now().wall
+        self._jitter = store.entropy.below(NO_WORKER_SPREAD_NS)
+        self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
+
+    def decide(self, job: Job) -> Writing | None:
+        now_ns, view, placement = self._now_ns, self._view, self._placement
+        # A job may have come before the first worker that announced its topic, and that may be in another pool.
+        pool = job.pool if job.state in WITH_WORKERS else view.pool_for(job.topic, job.pool)
+        self._decided = decided = decide(
+            look_of(job),
+            now_ns=now_ns,
+            known_topic=placement.knows(view, job, now_ns),
+            live_workers=view.pool(pool).workers_for(job.topic),
+            looks=min(job.version - 1, _LOOKS_MAX),
+            jitter=self._jitter,
+        )
+        if isinstance(decided, Dispatch):
+            actor = placement.actor
+            sent = Change(JobState.DISPATCHED, not_before_ns=0, actor=actor)
+            changes = [Change(JobState.SCHEDULED, pool=pool, actor=actor), sent]
+            capacity = None if job.state in WITH_WORKERS else placement.capacity(view, pool)
+            return Writing(changes, self._dispatched, capacity=capacity)
+        if isinstance(decided, End):
+            return ending(job, decided, self._fence, actor=placement.actor)
+        return self._later(job, decided) if isinstance(decided, Later) else None
+
+    def placed(self, changed: Changed) -> Placed:
+        """What became of it."""
+        if isinstance(self._decided, Dispatch):
+            return Placed.DISPATCHED
+        if isinstance(self._decided, End):
+            return Placed.ENDED
+        if isinstance(self._decided, Later):
+            return Placed.NOT_YET if self._decided.code is Code.NOT_YET else Placed.NO_WORKER
+        return Placed.NOTHING
+
+    def _dispatched(self, after: Job) -> Sequence[Message]:
+        return [subjects.dispatched(after, self._fence)]
+
+    def _later(self, job: Job, later: Later) -> Writing | None:
+        """Where a job waits that cannot go now.
+
+        For its time: out of the line, with a message that comes then. For the first worker of its pool: in line, where
+        nobody is in its way, and whoever comes finds it. For a worker that takes its topic, in a pool that is at work:
+        out of the line again, or it would stand at the head of it for ever and block its tenant.
+        """
+        if later.code is Code.NOT_YET:
+            return Writing(tell=[_look_again(job, job.not_before_ns)])
+        known = job.topic in self._view.known_topics
+        due_ns = self._placement.topic_due_ns(job)
+        if self._view.pool(job.pool).workers == 0:
+            return _in_line(job) if known else Writing(tell=[_look_again(job, due_ns)], not_before_ns=0)
+        at_ns = self._now_ns + later.delay_ns
+        at_ns = at_ns if known else min(at_ns, due_ns)
+        return Writing(tell=[_look_again(job, at_ns)], not_before_ns=at_ns)
+
+
+def _look_again(job: Job, at_ns: int) -> Message:
+    """A message that comes when a job should be looked at again; its version makes each of them another message."""
+    return replace(subjects.submitted(job.id, again=f"{at_ns}:{job.version}"), not_before_ns=at_ns)

@@ -1,0 +1,144 @@
+"""The seam of the plane: a database that keeps state, and a bus that carries messages, with one transaction for both.
+
+A message is *staged* in the same transaction as the state that it tells of; so there is no moment at which one exists
+without the other. The embedded bus reads the staged rows themselves; other buses are fed from them by a relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from holdfast.plane.model import Delivery, Message
+
+T = TypeVar("T")
+
+Row: TypeAlias = Mapping[str, Any]
+Dialect: TypeAlias = Literal["sqlite", "postgres"]
+Handler: TypeAlias = Callable[[Delivery], Awaitable[None]]
+
+
+class Tx(Protocol):
+    """One open transaction. Work inside it awaits this and nothing else, so that it runs in any colour."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Which SQL it speaks."""
+        ...
+
+    async def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Run one statement, with places written `:name`; the rows that it returns, as mappings."""
+        ...
+
+    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        """Run one statement that returns nothing, once for each set of parameters."""
+        ...
+
+    def ring(self, channel: str) -> None:
+        """Wake those who wait at the channel, in all processes, once the transaction is committed."""
+        ...
+
+
+Work: TypeAlias = Callable[[Tx], Awaitable[T]]
+
+
+class Bell(Protocol):
+    """A waiter's ear at one channel. A hint and never the truth."""
+
+    async def wait(self, timeout_ns: int) -> bool:
+        """Wait for a ring. Rings since the bell was made, or since the last wait, count. False: none came in time."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Database(Protocol):
+    """Where state is kept. Errors: `Unavailable` (nothing happened), `Timeout` (may have happened), `Misconfigured`."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Which SQL it speaks."""
+        ...
+
+    async def write(self, work: Work[T]) -> T:
+        """Run the work in one transaction, commit it durably, and return its result. An error rolls it back.
+
+        The work may be run again from its start when the database asks for that (busy, serialisation), so it must
+        change nothing outside the transaction. Work of concurrent callers may share one commit.
+        """
+        ...
+
+    async def read(self, work: Work[T]) -> T:
+        """Run work that changes nothing on one consistent view."""
+        ...
+
+    def bell(self, channel: str) -> Bell:
+        """Listen to a channel."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """How a group consumes a subject."""
+
+    subject: str
+    group: str
+    concurrency: int = 32
+    ack_wait_ns: int = 30_000_000_000  # without an in-progress signal, after which another consumer gets the message
+    max_failures: int = 5  # errors; busy and store trouble do not count
+    max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
+
+
+class Bus(Protocol):
+    """Carries messages to groups of consumers, each message at least once to each group of its subject."""
+
+    async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
+        """Make the messages part of a transaction: delivered if it commits, and never if it does not."""
+        ...
+
+    async def publish(self, messages: Sequence[Message]) -> None:
+        """Publish without other state: durable when it returns."""
+        ...
+
+    def consume(self, how: Consumption, handler: Handler) -> AbstractAsyncContextManager[Consumer]:
+        """Deliver to a handler while the block runs.
+
+        Leaving the block drains: what is being handled is finished or given back, and nothing that was not handled is
+        acknowledged. A handler that returns has handled the message. `RetryLater` gives it back for exactly its delay,
+        and does not count as a failure if its cause is `LockBusy` or `BackendError`. Any other error counts, and too
+        many of them end in a dead letter.
+        """
+        ...
+
+    async def pending(self, subject: str, group: str) -> int:
+        """How many messages wait, delivered or not."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+class Consumer(Protocol):
+    """A running consumption."""
+
+    @property
+    def handling(self) -> int:
+        """How many messages are being handled now."""
+        ...
+
+    def pause(self) -> None:
+        """Take no more messages; those in hand go on."""
+        ...
+
+    def resume(self) -> None:
+        """Take messages again."""
+        ...

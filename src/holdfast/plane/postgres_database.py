@@ -1,0 +1,240 @@
+"""The state of the plane in Postgres, for a fleet.
+
+Promises: `write` is one READ COMMITTED transaction; `read` is always REPEATABLE READ READ ONLY, so that all statements
+of a work see one state (it costs no more, and how many statements there will be cannot be known beforehand). A commit
+is acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
+for again (serialisation, deadlock), or that lost its connection before COMMIT was sent, is run again a few times; so a
+server that restarts, or a connection that died while nobody used it, heals by itself. Nothing waits for ever: there is
+a limit for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent.
+A task that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
+
+Errors: `Unavailable`: nothing has happened; also when all connections are busy for too long. `Timeout`: the connection
+was lost while the answer to COMMIT was awaited. `Misconfigured`: it can never work like this.
+
+The parts: `postgres_pool` (connections), `postgres_transaction` (what a work sees), `postgres_errors` (what they mean),
+`postgres_hints` (bells between processes), `bells` (bells within one).
+
+Clock: the event loop's for limits on this side, the server's for those on the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final, Literal, TypeVar
+
+import psycopg
+
+from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
+from holdfast.plane.bells import Bells, ChannelBell
+from holdfast.plane.ports import Work
+from holdfast.plane.postgres_errors import at_commit, before_commit, is_lost, is_worth_another_try
+from holdfast.plane.postgres_hints import PostgresHints
+from holdfast.plane.postgres_pool import CLOSED, Connection, PostgresPool
+from holdfast.plane.postgres_transaction import PostgresTx
+from holdfast.ports import Clock, Entropy
+from holdfast.runtime.system import SystemClock, SystemEntropy
+from holdfast.stores.registry import redacted
+from holdfast.types import MS, NS
+
+T = TypeVar("T")
+
+POOL_MAX: Final = 10
+POOL_TIMEOUT_NS: Final = 10 * NS
+LOCK_TIMEOUT_NS: Final = 10 * NS
+STATEMENT_TIMEOUT_NS: Final = 30 * NS
+
+_TRIES: Final = 5
+_PAUSE_NS: Final = 10 * MS  # before the second try; doubled each time, and drawn by chance
+_BEGIN_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class PostgresDatabase:
+    """See `ports.Database`. Nothing is sent before the first call."""
+
+    dialect: Literal["postgres"] = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_min: int = 1,
+        pool_max: int = POOL_MAX,
+        pool_timeout_ns: int = POOL_TIMEOUT_NS,
+        lock_timeout_ns: int = LOCK_TIMEOUT_NS,
+        statement_timeout_ns: int = STATEMENT_TIMEOUT_NS,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        """Two more connections than `pool_max` are opened for bells."""
+        if not 0 <= pool_min <= pool_max or pool_max < 1:
+            raise BadInput("pool_max", f"{pool_min} to {pool_max} connections cannot be", "give 1 or more")
+        self._shown = redacted(url)
+        self._entropy = entropy or SystemEntropy()
+        self._pid = os.getpid()
+        self._bells = Bells()
+        self._pool = PostgresPool(
+            url,
+            self._shown,
+            least=pool_min,
+            most=pool_max,
+            timeout_ns=pool_timeout_ns,
+            lock_timeout_ns=lock_timeout_ns,
+            statement_timeout_ns=statement_timeout_ns,
+            clock=clock or SystemClock(),
+        )
+        self._hints: PostgresHints | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._active = 0
+        self._quiet = asyncio.Event()
+        self._counts = dict.fromkeys(("writes", "reads", "failed", "run_again", "unknown"), 0)
+
+    async def write(self, work: Work[T]) -> T:
+        """See `ports.Database`."""
+        self._counts["writes"] += 1
+        return await self._done(work, reads=False)
+
+    async def read(self, work: Work[T]) -> T:
+        """See `ports.Database`."""
+        self._counts["reads"] += 1
+        return await self._done(work, reads=True)
+
+    def bell(self, channel: str) -> ChannelBell:
+        """See `ports.Database`. Belongs to the running event loop."""
+        hints = self._here()
+        bell = self._bells.bell(channel)
+        hints.listen()
+        return bell
+
+    async def close(self) -> None:
+        """Finish what has begun, and close the connections. Idempotent; what is asked from then on gets `Closed`."""
+        if self._pid != os.getpid():
+            return  # the connections are the parent's
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    def statistics(self) -> dict[str, int]:
+        """What was done so far, and what is being done."""
+        reconnects = 0 if self._hints is None else self._hints.reconnects
+        return {
+            **self._counts,
+            "active": self._active,
+            "pool_wait_ns": self._pool.waited_ns,
+            "hint_reconnects": reconnects,
+            "bells": len(self._bells),
+        }
+
+    def _here(self) -> PostgresHints:
+        if self._pid != os.getpid():
+            raise Misconfigured("this process was forked after the database was opened; open another one in the child")
+        if self._closing is not None:
+            raise Closed(CLOSED)
+        loop = asyncio.get_running_loop()
+        if self._hints is None:
+            self._loop = loop
+            self._hints = PostgresHints(self._pool.connect, self._bells, self._entropy)
+        if self._loop is not loop:
+            raise Misconfigured("this database belongs to another event loop; open one for each")
+        return self._hints
+
+    async def _done(self, work: Work[T], *, reads: bool) -> T:
+        hints = self._here()
+        self._active += 1
+        try:
+            await self._pool.open()
+            result, rings = await self._tried(work, reads=reads)
+        except BaseException:
+            self._counts["failed"] += 1
+            raise
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._quiet.set()
+        if rings:
+            self._bells.ring(rings)
+            hints.tell(rings)
+        return result
+
+    async def _tried(self, work: Work[T], *, reads: bool) -> tuple[T, set[str]]:
+        pause = _PAUSE_NS
+        for left in reversed(range(_TRIES)):
+            try:
+                return await self._attempt(work, reads=reads)
+            except _Again as again:
+                if not left:
+                    raise again.error from again.__cause__
+                if again.lost:
+                    await self._pool.heal()
+            self._counts["run_again"] += 1
+            await asyncio.sleep((pause // 2 + self._entropy.below(pause)) / NS)
+            pause *= 2
+        raise AssertionError("the last try returns or raises")
+
+    async def _attempt(self, work: Work[T], *, reads: bool) -> tuple[T, set[str]]:
+        connection = await self._pool.borrow()
+        tx = PostgresTx(connection, self._shown, reads=reads)
+        try:
+            await self._begin(connection, reads=reads)
+            try:
+                result = await work(tx)
+            except Exception:
+                if isinstance(tx.cause, psycopg.Error):
+                    self._again(tx.cause, tx.failure, connection)
+                raise
+            if tx.failure is not None:  # swallowed by the work; the server will not commit after it
+                if isinstance(tx.cause, psycopg.Error):
+                    self._again(tx.cause, tx.failure, connection)
+                raise tx.failure
+            if not reads:
+                await self._commit(connection)
+            return result, tx.rings
+        finally:
+            tx.end()
+            await self._pool.give_back(connection)
+
+    async def _begin(self, connection: Connection, *, reads: bool) -> None:
+        try:
+            await connection.execute(_BEGIN_READ if reads else _BEGIN_WRITE)
+        except psycopg.Error as error:
+            found = before_commit(error, self._shown, reads=reads)
+            self._again(error, found, connection)
+            raise found from error
+
+    async def _commit(self, connection: Connection) -> None:
+        try:
+            cursor = await connection.execute("COMMIT")
+        except psycopg.Error as error:
+            found = at_commit(error, connection, self._shown)
+            if is_worth_another_try(error):
+                raise _Again(found, lost=False) from error
+            self._counts["unknown"] += isinstance(found, Timeout)
+            raise found from error
+        if cursor.statusmessage != "COMMIT":
+            raise Unavailable(f"{self._shown} rolled the transaction back; nothing was changed")
+
+    def _again(self, error: psycopg.Error, found: HoldfastError | None, connection: Connection) -> None:
+        """Raise `_Again` if the same work may succeed when it is run again."""
+        lost = is_lost(connection, error)
+        if lost or is_worth_another_try(error):
+            raise _Again(found or Unavailable(f"{self._shown} was lost; nothing was changed"), lost=lost) from error
+
+    async def _close(self) -> None:
+        while self._active:
+            self._quiet.clear()
+            await self._quiet.wait()
+        if self._hints is not None:
+            await self._hints.close()
+        await self._pool.close()
+        self._bells.close()
+
+
+class _Again(Exception):
+    """Nothing has happened, and the same work should be run again. `error` is for when it was tried often enough."""
+
+    def __init__(self, error: HoldfastError, *, lost: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.lost = lost

@@ -1,0 +1,184 @@
+"""The reconciler: ends jobs that have been in a state for too long, and those whose deadline has passed.
+
+Promises: a job is ended under its own lock, and only if it is still overdue then; so a result that is being written is
+never overtaken. The state, the message that the job is done, the word to its worker and the dead letter are one
+transaction. A job whose lock is busy is left for the next tick. Every state that can be stuck has a limit, `RETRYING`
+too, and all jobs are come to, however many are overdue. Settings under which a replay could only come after the time
+limit are refused.
+
+Does not promise that a job ends at its limit: the next tick after it does that, and the one after if its lock was busy.
+
+Clock: the wall clock, on which jobs carry their times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from holdfast.aio.locks import Locks
+from holdfast.core.dispatching import Code, StateLimits, overdue
+from holdfast.core.jobs import ACTIVE, JobState
+from holdfast.core.looping import Mode
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import BackendError, BadInput, RetryLater
+from holdfast.guards.bearer import carried
+from holdfast.plane.endings import ending, look_of
+from holdfast.plane.families import RECONCILER, RETRY_DELAYS
+from holdfast.plane.joblock import JobLockStatistics, job_lock
+from holdfast.plane.jobqueries import Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.jobstore import JobStore, Writing
+from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.model import Job
+from holdfast.plane.ports import Row, Tx
+from holdfast.plane.scan import AT_ONCE, BATCH, BATCHES, Scan
+from holdfast.types import Duration
+
+INTERVAL: Final = 30.0
+
+_OVERDUE: Final = sql("reconcile_overdue")
+_COUNT: Final = sql("reconcile_count")
+_EXPIRED: Final = sql("reconcile_expired")
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerStatistics:
+    """What a reconciler has done since it was made, and what it last found."""
+
+    timed_out: Mapping[JobState, int]  # jobs that were in a state for too long, by that state
+    expired: Mapping[JobState, int]  # jobs whose deadline passed, by the state they were in
+    spared: int  # found, and no longer overdue when their lock was had
+    left: int  # found, and left for the next tick: somebody else had their lock
+    errors: int  # found, and passed over because something unexpected happened
+    stale: Mapping[JobState, int]  # how many jobs were overdue in each state when the last tick began
+    lock: JobLockStatistics
+
+
+class Reconciler:
+    """The reconciler of one plane."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        locks: Locks,
+        *,
+        limits: StateLimits | None = None,
+        delays: RetryDelays = RETRY_DELAYS,
+        batch: int = BATCH,
+        batches: int = BATCHES,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self.limits = check_limits(limits or StateLimits())
+        self._store = store
+        self._locks = locks
+        self._delays = delays
+        self._lock_statistics = JobLockStatistics()
+        self._timed_out: Counter[JobState] = Counter()
+        self._expired: Counter[JobState] = Counter()
+        self._spared = 0
+        self._left = 0
+        self._stale = dict.fromkeys(self._limited(), 0)
+        sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
+        self._scans = [
+            Scan(f"reconciler of {state}", partial(self._overdue, state), "updated_ns", **sizes)
+            for state in self._limited()
+        ]
+        self._scans.append(Scan("reconciler of deadlines", self._expiring, "deadline_ns", **sizes))
+
+    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+        """The loop that runs it."""
+        return Loop("reconciler", RECONCILER, interval, self.tick, locks=self._locks, mode=mode, **settings)
+
+    def statistics(self) -> ReconcilerStatistics:
+        """Counts so far, and the jobs that were stale when the last tick began."""
+        errors = sum(scan.errors for scan in self._scans)
+        return ReconcilerStatistics(
+            dict(self._timed_out),
+            dict(self._expired),
+            self._spared,
+            self._left,
+            errors,
+            dict(self._stale),
+            self._lock_statistics,
+        )
+
+    async def tick(self, tick: Tick) -> None:
+        """Count what is stale, and end it."""
+        self._stale = await self._count()
+        for scan in self._scans:
+            await scan.walk(tick, self._settle)
+
+    async def _settle(self, row: Row) -> None:
+        """End one job, if that is still right once its lock is had."""
+        job_id = row["id"]
+        code: Code | None = None
+
+        def decide(job: Job) -> Writing | None:
+            nonlocal code
+            end = overdue(
+                look_of(job),
+                updated_ns=job.updated_ns,
+                timeout_ns=job.timeout_ns,
+                now_ns=self._now_ns(),
+                limits=self.limits,
+            )
+            code = None if end is None else end.code
+            return None if end is None else ending(job, end, fence, actor="reconciler")
+
+        try:
+            async with job_lock(
+                self._locks, job_id, self._delays, statistics=self._lock_statistics, timeout=0.0
+            ) as lease:
+                fence = carried(lease)
+                changed = await self._store.change(lease, job_id, decide)
+        except RetryLater as later:
+            if isinstance(later.__cause__, BackendError):
+                raise later.__cause__ from later
+            self._left += 1
+            return
+        if changed.before is None or changed.after is None:
+            self._spared += 1
+        elif code is Code.DEADLINE:
+            self._expired[changed.before.state] += 1
+        else:
+            self._timed_out[changed.before.state] += 1
+
+    # What is read.
+
+    def _limited(self) -> list[JobState]:
+        return [state for state in JobState if state in ACTIVE and self.limits.limit_ns(state) is not None]
+
+    def _now_ns(self) -> int:
+        return self._store.clock.now().wall
+
+    def _values(self, state: JobState) -> dict[str, Any]:
+        now_ns, limit_ns = self._now_ns(), self.limits.limit_ns(state) or 0
+        # A running job may have a limit of its own, which may be shorter.
+        until_ns = now_ns if state is JobState.RUNNING else now_ns - limit_ns
+        return {"state": str(state), "limit_ns": limit_ns, "now_ns": now_ns, "until_ns": until_ns}
+
+    async def _overdue(self, state: JobState, after: Place, most: int) -> Sequence[Row]:
+        values = {**self._values(state), "updated_ns": after.at_ns, "id": after.id, "most": most}
+        return await self._store.database.read(lambda tx: tx.query(_OVERDUE, values))
+
+    async def _expiring(self, after: Place, most: int) -> Sequence[Row]:
+        values = {"now_ns": self._now_ns(), "deadline_ns": after.at_ns, "id": after.id, "most": most}
+        return await self._store.database.read(lambda tx: tx.query(_EXPIRED, values))
+
+    async def _count(self) -> dict[JobState, int]:
+        async def work(tx: Tx) -> dict[JobState, int]:
+            return {state: int((await tx.query(_COUNT, self._values(state)))[0]["jobs"]) for state in self._limited()}
+
+        return await self._store.database.read(work)
+
+
+def check_limits(limits: StateLimits) -> StateLimits:
+    """The limits themselves, or `BadInput`."""
+    problems = limits.problems()
+    if problems:
+        raise BadInput("limits", "; ".join(problems), "let replay_ns be the shortest, and every limit above zero")
+    return limits

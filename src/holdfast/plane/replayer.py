@@ -1,0 +1,188 @@
+"""The replayer: looks again at jobs that nobody looks at any more, before their time is over.
+
+Promises: a job whose message was lost goes on: one that waited for a time which has come, one that waits in line though
+it could go, one that was scheduled and not sent, and one that was sent and that no worker has begun. Each is looked at
+under its own lock, by the very code that looks at a new job. A job that is rightly waiting, because its pool or tenant
+is full or nobody works for it, is left alone after the first of its kind has been tried, so that a long line costs a
+tick nothing. What went on because of a replay is counted by topic: that is recovery, and should be rare.
+
+An attempt that was sent is sent once more at half of its time limit, unless a worker's lease says that it runs. If the
+first message was only late, the attempt may run twice, one after the other: its effects are what fences are for.
+
+Clock: the wall clock, on which jobs carry their times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from holdfast.core.dispatching import StateLimits
+from holdfast.core.jobs import JobState
+from holdfast.core.looping import Mode, replay_problems
+from holdfast.errors import BackendError, BadInput, RetryLater
+from holdfast.plane.families import REPLAYER, WORKER_JOB
+from holdfast.plane.jobqueries import Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.placement import Placed, Placement
+from holdfast.plane.ports import Row
+from holdfast.plane.scan import AT_ONCE, BATCH, Scan
+from holdfast.types import NS, Duration, duration_ns
+
+INTERVAL: Final = 30.0
+BATCHES: Final = 10  # in one tick, of each kind
+SENT_MAX: Final = 10_000  # attempts that were sent again, and are remembered
+
+_DUE: Final = sql("replay_due")
+_WAITING: Final = sql("replay_waiting")
+_LINES: Final = (JobState.PENDING, JobState.RETRYING)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayerStatistics:
+    """What a replayer has done since it was made."""
+
+    orphan_replayed: Mapping[str, int]  # jobs that went on because of it, by topic
+    redispatched: int  # attempts that were sent again; counted above as well
+    waiting: int  # looked at in vain: they rightly wait
+    left: int  # left for the next tick: somebody else had their lock
+    running: int  # sent long ago, and at work although nobody has said so yet
+    errors: int  # passed over because something unexpected happened
+
+
+class Replayer:
+    """The replayer of one plane."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        *,
+        limits: StateLimits | None = None,
+        interval: Duration = INTERVAL,
+        redispatch: Duration | None = None,
+        batch: int = BATCH,
+        batches: int = BATCHES,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`redispatch`: how long an attempt waits for a worker before it is sent again (half of its time limit)."""
+        self.limits = limits or StateLimits()
+        self._interval_ns = duration_ns("interval", interval)
+        half_ns = self.limits.dispatched_ns // 2
+        self._redispatch_ns = half_ns if redispatch is None else duration_ns("redispatch", redispatch)
+        problems = replay_problems(self.limits, self._interval_ns, self._redispatch_ns)
+        if problems:
+            raise BadInput("limits", "; ".join(problems), "replay sooner, tick more often, or time out later")
+        self._placement = placement
+        self._store = placement.store
+        self._replayed: Counter[str] = Counter()
+        self._tally: Counter[str] = Counter()
+        self._in_vain: set[tuple[str, ...]] = set()
+        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
+        self._due = Scan("replayer of due jobs", self._page_due, "not_before_ns", **sizes)
+        self._scheduled, self._dispatched, *self._lines = (
+            Scan(f"replayer of {state}", partial(self._page, state, age_ns), "updated_ns", **sizes)
+            for state, age_ns in (
+                (JobState.SCHEDULED, self.limits.replay_ns),
+                (JobState.DISPATCHED, self._redispatch_ns),
+                *((state, self.limits.replay_ns) for state in _LINES),
+            )
+        )
+
+    def loop(self, *, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+        """The loop that runs it; its first scan is at the start."""
+        settings = {"at_once": True, "mode": mode, **settings}
+        return Loop("replayer", REPLAYER, self._interval_ns / NS, self.tick, locks=self._placement.locks, **settings)
+
+    def statistics(self) -> ReplayerStatistics:
+        """Counts so far."""
+        count = self._tally
+        errors = sum(scan.errors for scan in (self._due, self._scheduled, self._dispatched, *self._lines))
+        return ReplayerStatistics(
+            dict(self._replayed), count["redispatched"], count["waiting"], count["left"], count["running"], errors
+        )
+
+    async def tick(self, tick: Tick) -> None:
+        """Look at all kinds of jobs that may be forgotten; those that certainly are come first."""
+        self._in_vain.clear()
+        await self._due.walk(tick, self._look_at)
+        await self._scheduled.walk(tick, self._look_at)
+        await self._dispatched.walk(tick, self._send_again)
+        for scan in self._lines:
+            await scan.walk(tick, self._look_at_line)
+
+    # One job.
+
+    async def _look_at_line(self, row: Row) -> None:
+        """One that stands in line: if others like it cannot go, neither can it."""
+        kinds = {("pool", row["pool"]), ("tenant", row["tenant"]), ("topic", row["pool"], row["topic"])}
+        if kinds & self._in_vain:
+            self._tally["waiting"] += 1
+        else:
+            await self._look_at(row)
+
+    async def _look_at(self, row: Row) -> None:
+        try:
+            placed = await self._placement.place(row["id"], timeout=0.0)
+        except RetryLater as later:
+            self._leave(later)
+            return
+        if placed in (Placed.DISPATCHED, Placed.ENDED):
+            self._replayed[row["topic"]] += 1
+        elif placed is Placed.POOL_FULL:
+            self._waits("pool", row["pool"])
+        elif placed is Placed.TENANT_FULL:
+            self._waits("tenant", row["tenant"])
+        elif placed is Placed.NO_WORKER:
+            self._waits("topic", row["pool"], row["topic"])
+
+    async def _send_again(self, row: Row) -> None:
+        attempt = row["id"], row["attempt"]
+        if attempt in self._sent:
+            return
+        lock = WORKER_JOB.key(job=row["id"])
+        if (await self._placement.locks.inspect(lock)).held:
+            self._tally["running"] += 1
+            return
+        try:
+            sent = await self._placement.redispatch(row["id"], timeout=0.0)
+        except RetryLater as later:
+            self._leave(later)
+            return
+        if sent:
+            self._replayed[row["topic"]] += 1
+            self._tally["redispatched"] += 1
+            self._sent[attempt] = None
+            while len(self._sent) > SENT_MAX:
+                self._sent.popitem(last=False)
+
+    def _leave(self, later: RetryLater) -> None:
+        if isinstance(later.__cause__, BackendError):
+            raise later.__cause__ from later
+        self._tally["left"] += 1
+
+    def _waits(self, *kind: str) -> None:
+        self._in_vain.add(kind)
+        self._tally["waiting"] += 1
+
+    # What is read.
+
+    async def _page_due(self, after: Place, most: int) -> Sequence[Row]:
+        until_ns = self._store.clock.now().wall - self.limits.replay_ns
+        values = {"until_ns": until_ns, "not_before_ns": after.at_ns, "id": after.id, "most": most}
+        return await self._store.database.read(lambda tx: tx.query(_DUE, values))
+
+    async def _page(self, state: JobState, age_ns: int, after: Place, most: int) -> Sequence[Row]:
+        until_ns = self._store.clock.now().wall - age_ns
+        values = {
+            "state": str(state),
+            "until_ns": until_ns,
+            "updated_ns": after.at_ns,
+            "id": after.id,
+            "most": most,
+        }
+        return await self._store.database.read(lambda tx: tx.query(_WAITING, values))

@@ -1,0 +1,271 @@
+"""The scheduler: what it does with each message about a job. Any number of them may run at once.
+
+Promises: every write happens under the job's lock, with its fence, in one transaction with the messages that tell of
+it. A message that was handled twice, late or out of order changes nothing the second time, and is counted. What cannot
+be handled now is given back with a delay: contention and trouble with a store are two classes and use up no budget. A
+job ends once. When it stops, nothing that was not handled is acknowledged.
+
+A new job goes straight to the workers if there is room and nobody waits: that is one transaction from the message to
+the worker. If others wait it stands in line, and the dispatcher takes turns between tenants (`dispatcher`); the handler
+then takes no lock at all, so that a long line costs its newcomers next to nothing.
+
+Clock: the wall clock, for time limits only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.locks import Locks
+from holdfast.core import backoff
+from holdfast.core.dispatching import Again, Code, End, Ended, after_attempt
+from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import BackendError, BadInput, RetryLater, RowMissing, Unavailable
+from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.plane import subjects
+from holdfast.plane.dispatcher import Dispatcher
+from holdfast.plane.endings import ending, look_of, stop_for
+from holdfast.plane.families import WORKER_JOB
+from holdfast.plane.joblock import job_lock
+from holdfast.plane.jobstore import JobStore, Writing
+from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
+from holdfast.plane.placement import Placed, Placement
+from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+
+RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
+CONCURRENCY: Final = 64
+REASON_CHARS_MAX: Final = 1000
+_STOPPING_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker says about an attempt."""
+
+    job: str
+    attempt: int
+    worker: str
+    run: CarriedFence
+    body: Mapping[str, Any]
+
+
+def report_of(message: Message) -> Report:
+    """Read a worker's message, or `BadInput`: then it will never be understood."""
+    body = message.body
+    job = check_id("job", body.get("job"))
+    run = message.fence
+    if run is None or run.key != WORKER_JOB.key(job=job):
+        raise BadInput("fence", f"{message.id} does not carry the fence of a lease on job {job}", "say it under one")
+    attempt = check_whole("attempt", body.get("attempt"), 0, 2**31)
+    return Report(job, attempt, check_id("worker", body.get("worker")), run, body)
+
+
+def ended_of(body: Mapping[str, Any]) -> Ended:
+    """How an attempt ended, from a worker's words, or `BadInput`."""
+    status = body.get("status")
+    if status not in ("succeeded", "failed"):
+        raise BadInput("status", f"{status!r} is not an end", "say succeeded or failed")
+    error = body.get("error")
+    delay_ns = body.get("retry_after_ns")
+    return Ended(
+        ok=status == "succeeded",
+        error=None if error is None else str(error)[:REASON_CHARS_MAX],
+        retryable=bool(body.get("retryable", True)),
+        retry_after_ns=None if delay_ns is None else check_whole("retry_after_ns", delay_ns, 0, 2**62),
+    )
+
+
+class Scheduler:
+    """One scheduler. `serving` runs it; the handlers can also be called one by one."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        bus: Bus,
+        *,
+        dispatcher: Dispatcher | None = None,
+        retry: backoff.Backoff = RETRY_BACKOFF,
+    ) -> None:
+        self.placement = placement
+        self.dispatcher = dispatcher or Dispatcher(placement)
+        self._store: JobStore = placement.store
+        self._locks: Locks = placement.locks
+        self._bus = bus
+        self._retry = retry
+        self._stopping = False
+        self._consumers: list[Consumer] = []
+        self.tally: Counter[str] = Counter()
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What is called for each subject."""
+        return {
+            subjects.SUBMIT: self._guarded(self.on_submit),
+            subjects.STARTED: self._guarded(self.on_started),
+            subjects.RESULT: self._guarded(self.on_result),
+            subjects.CANCEL: self._guarded(self.on_cancel),
+        }
+
+    @asynccontextmanager
+    async def serving(self, *, concurrency: int = CONCURRENCY) -> AsyncIterator[Scheduler]:
+        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.dispatcher.running())
+            for subject, handler in self.handlers.items():
+                how = Consumption(subject, subjects.SCHEDULER, concurrency=concurrency)
+                self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
+            try:
+                yield self
+            finally:
+                self.stop()
+
+    def stop(self) -> None:
+        """Begin nothing any more. Deliveries from now on are given back, for another scheduler to take."""
+        self._stopping = True
+
+    def use_delays(self, delays: RetryDelays) -> None:
+        """Switch the delays of work that is given back, at once: jitter on, or off again."""
+        self.placement.delays = delays
+
+    def statistics(self) -> dict[str, int]:
+        """What became of messages, by subject and outcome; and second ends, of which there should be none."""
+        return {**self.tally, "duplicate_ends": self._store.duplicate_ends}
+
+    # The handlers.
+
+    async def on_submit(self, delivery: Delivery) -> None:
+        """A job was accepted, or is to be looked at again."""
+        job_id = check_id("job", delivery.message.body.get("job"))
+        if self.dispatcher.any_crowded:
+            job = await self._store.get(job_id)
+            if job is not None and job.not_before_ns == 0 and self.dispatcher.crowded(job.pool):
+                self.dispatcher.wake(job.pool)
+                self._count(subjects.SUBMIT, "in_line")
+                return
+        placed = await self.placement.place(job_id)
+        if placed is Placed.POOL_FULL or placed is Placed.TENANT_FULL:
+            job = await self._store.get(job_id)
+            if job is not None:
+                if placed is Placed.POOL_FULL:
+                    self.dispatcher.crowd(job.pool)
+                # A place may have become free between the look and this note of it.
+                self.dispatcher.wake(job.pool)
+        self._count(subjects.SUBMIT, placed)
+
+    async def on_started(self, delivery: Delivery) -> None:
+        """A worker has begun an attempt. If that is not the one that is wanted, it is told to stop."""
+        said = report_of(delivery.message)
+
+        def begin(job: Job) -> Writing | None:
+            if standing_of_start(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
+                return None
+            change = Change(JobState.RUNNING, worker=said.worker, run_fence=said.run.fence, actor=said.worker)
+            return Writing([change])
+
+        async with self._lock(said.job) as lease:
+            job = (await self._store.change(lease, said.job, begin)).before
+        if job is None:
+            self._count(subjects.STARTED, Placed.MISSING)
+            return
+        worth = standing_of_start(_attempt(job), said.attempt, said.run.fence)
+        self._count(subjects.STARTED, worth)
+        if worth in (Standing.STALE, Standing.OVER):
+            why = "the job is over" if worth is Standing.OVER else "another attempt has taken over"
+            await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
+
+    async def on_result(self, delivery: Delivery) -> None:
+        """A worker has finished an attempt."""
+        said = report_of(delivery.message)
+        ended = ended_of(said.body)
+        now_ns = self._store.clock.now().wall
+        chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
+
+        def decide(job: Job) -> Writing | None:
+            if standing(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
+                return None
+            backoff_ns = self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
+            meaning = after_attempt(look_of(job), ended, now_ns=now_ns, backoff_ns=backoff_ns)
+            return self._after(job, meaning, said, fence, now_ns)
+
+        async with self._lock(said.job) as lease:
+            fence = carried(lease)
+            before = (await self._store.change(lease, said.job, decide)).before
+        worth = Placed.MISSING if before is None else standing(_attempt(before), said.attempt, said.run.fence)
+        self._count(subjects.RESULT, worth)
+
+    async def on_cancel(self, delivery: Delivery) -> None:
+        """Somebody wants a job to end. One that is over stays as it is."""
+        body = delivery.message.body
+        job_id = check_id("job", body.get("job"))
+        actor = check_text("actor", body.get("actor"), ID_CHARS_MAX)
+        reason = str(body.get("reason") or "cancelled")[:REASON_CHARS_MAX]
+
+        def cancel(job: Job) -> Writing | None:
+            if job.state.terminal:
+                return None
+            end = End(JobState.CANCELLED, Code.CANCELLED, reason, dead=False)
+            return ending(job, end, fence, actor=actor)
+
+        async with self._lock(job_id) as lease:
+            fence = carried(lease)
+            changed = await self._store.change(lease, job_id, cancel)
+            over = "missing" if changed.before is None else "over"
+            self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
+
+    def _after(self, job: Job, meaning: End | Again, said: Report, fence: CarriedFence, now_ns: int) -> Writing:
+        if isinstance(meaning, End):
+            result = said.body.get("result") if meaning.state is JobState.SUCCEEDED else None
+            return ending(
+                job, meaning, fence, actor=said.worker, result=result, worker=said.worker, run_fence=said.run.fence
+            )
+        at_ns = now_ns + meaning.delay_ns
+        change = Change(
+            JobState.RETRYING,
+            reason=meaning.reason,
+            code=str(Code.WORKER_ERROR),
+            worker=said.worker,
+            run_fence=said.run.fence,
+            not_before_ns=at_ns,
+            actor=said.worker,
+        )
+
+        def again(after: Job) -> Sequence[Message]:
+            look = subjects.submitted(after.id, again=f"attempt:{after.attempt}:{after.version}")
+            return [replace(look, not_before_ns=at_ns)]
+
+        return Writing([change], again)
+
+    # What all handlers share.
+
+    def _lock(self, job_id: str) -> AbstractAsyncContextManager[Lease]:
+        placement = self.placement
+        return job_lock(self._locks, job_id, placement.delays, statistics=placement.lock_statistics)
+
+    def _guarded(self, handler: Callable[[Delivery], Awaitable[None]]) -> Handler:
+        async def handle(delivery: Delivery) -> None:
+            if self._stopping:
+                self.tally["stopping"] += 1
+                raise RetryLater(_STOPPING_S, Unavailable("this scheduler is stopping"))
+            try:
+                await handler(delivery)
+            except (InvalidTransition, RowMissing) as refused:
+                # Trying again would be refused again: it is noted, and done with.
+                self._count(delivery.message.subject, type(refused).__name__)
+            except BackendError as error:
+                raise self.placement.delays.later(error, self._store.entropy.below) from error
+
+        return handle
+
+    def _count(self, subject: str, outcome: str) -> None:
+        self.tally[f"{subject}.{outcome}"] += 1
+
+
+def _attempt(job: Job) -> Attempt:
+    return Attempt(job.state, job.attempt, job.run_fence)

@@ -1,0 +1,148 @@
+"""The plane's tables in a database: made, recognised, brought up to date, or refused.
+
+Promises: the tables of a database are changed only when they are ours or are not there yet; each change is one
+transaction, so that a crash leaves the old ones or the new ones; any number of processes may start at once, and one of
+them does it; a newer version than ours is left alone. Tables of others live beside them undisturbed, except that names
+which begin with `plane_` are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Final
+
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.plane.ports import Database, Tx
+from holdfast.plane.statements import split
+from holdfast.types import check_label
+
+FORMAT: Final = "holdfast-plane"
+META: Final = "plane_meta"
+VERSION: Final = 1
+
+# From which version a script leads to the next. There has been one version so far.
+MIGRATIONS: Final[Mapping[int, str]] = {}
+
+_SQL: Final = files("holdfast.plane") / "sql"
+_OWN_BEFORE: Final = frozenset((META, "plane_listener"))  # may be there before anything was prepared
+_LOCK: Final = 0x686F6C6466617374  # "holdfast" in ASCII: a number that no other program is likely to lock
+
+
+def script(name: str, dialect: str) -> str:
+    """The script of that name: `<name>_<dialect>.sql` where the dialects differ, else `<name>.sql`."""
+    for path in (_SQL / f"{name}_{dialect}.sql", _SQL / f"{name}.sql"):
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise BadInput("name", f"there is no script {name!r}", "name one of the plane's sql files")
+
+
+async def prepare(
+    database: Database,
+    name: str = "schema",
+    *,
+    text: str | None = None,
+    version: int = VERSION,
+    migrations: Mapping[int, str] = MIGRATIONS,
+) -> bool:
+    """Make sure that the database has the tables of that name in this version, or raise `Misconfigured`.
+
+    True: something was made or changed. `text` is the script itself, when it is not one of the plane's files.
+    """
+    check_label("name", name)
+
+    async def look(tx: Tx) -> int | None:
+        return await _found(tx, name, version)
+
+    async def make(tx: Tx) -> bool:
+        await _lock(tx)
+        found = await _found(tx, name, version)  # another process may have been quicker
+        if found == version:
+            return False
+        if found is None:
+            await _make_meta(tx)
+            await _run(tx, script(name, tx.dialect) if text is None else text)
+        for step in range(version if found is None else found, version):
+            if step not in migrations:
+                raise Misconfigured(
+                    f"the database has version {found} of {name}, which this version of Holdfast cannot bring up to "
+                    f"{version}; open it once with a version in between"
+                )
+            await _run(tx, migrations[step])
+        await tx.query(
+            "INSERT INTO plane_meta (name, value) VALUES (:name, :value) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            {"name": f"version.{name}", "value": str(version)},
+        )
+        return True
+
+    if await database.read(look) == version:
+        return False
+    return await database.write(make)
+
+
+async def _found(tx: Tx, name: str, version: int) -> int | None:
+    """The version that is there; None: none. Refuses what is foreign or newer."""
+    names = await _tables(tx)
+    foreign = "the database has tables named plane_… that are not Holdfast's ({}); use another database"
+    if META not in names:
+        strangers = sorted(names - _OWN_BEFORE)
+        if strangers:
+            raise Misconfigured(foreign.format(strangers[0]))
+        return None
+    if not {"name", "value"} <= await _columns(tx):
+        raise Misconfigured(foreign.format(META))
+    meta = {row["name"]: row["value"] for row in await tx.query("SELECT name, value FROM plane_meta")}
+    if meta.get("format") != FORMAT:
+        raise Misconfigured(foreign.format(META))
+    found = meta.get(f"version.{name}")
+    if found is None:
+        return None
+    if not found.isdecimal():
+        raise Misconfigured(f"the database says that {name} has version {found!r}, which is no number")
+    if int(found) > version:
+        raise Misconfigured(
+            f"the database has version {found} of {name}, made by a newer Holdfast; this one knows {version}: "
+            "upgrade it too"
+        )
+    return int(found)
+
+
+async def _tables(tx: Tx) -> set[str]:
+    if tx.dialect == "sqlite":
+        rows = await tx.query("SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB 'plane_*'")
+    else:
+        rows = await tx.query(
+            "SELECT relname::text AS name FROM pg_class WHERE relnamespace = current_schema()::regnamespace "
+            "AND relkind IN ('r', 'p', 'v', 'm', 'f') AND starts_with(relname::text, 'plane_')"
+        )
+    return {row["name"] for row in rows}
+
+
+async def _columns(tx: Tx) -> set[str]:
+    if tx.dialect == "sqlite":
+        rows = await tx.query("SELECT name FROM pragma_table_info(:table)", {"table": META})
+    else:
+        rows = await tx.query(
+            "SELECT attname::text AS name FROM pg_attribute WHERE attrelid = to_regclass(:table)", {"table": META}
+        )
+    return {row["name"] for row in rows}
+
+
+async def _lock(tx: Tx) -> None:
+    """In Postgres transactions run side by side; in SQLite this one has the write lock already."""
+    if tx.dialect == "postgres":
+        await tx.query("SELECT pg_advisory_xact_lock(:number)", {"number": _LOCK})
+
+
+async def _make_meta(tx: Tx) -> None:
+    await tx.query("CREATE TABLE IF NOT EXISTS plane_meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+    await tx.query(
+        "INSERT INTO plane_meta (name, value) VALUES ('format', :value) ON CONFLICT (name) DO NOTHING",
+        {"value": FORMAT},
+    )
+
+
+async def _run(tx: Tx, text: str) -> None:
+    for statement in split(text, tx.dialect):
+        await tx.query(statement)

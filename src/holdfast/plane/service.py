@@ -1,0 +1,355 @@
+"""Every command and every question that people and programs have for the plane, as plain methods: no HTTP, no printing.
+
+The shell and the web both call these, so that what one of them can do or must not do holds for the other.
+
+Promises: whoever belongs to a tenant sees and touches that tenant's things alone; those of others do not exist for it
+(`RowMissing`), also when it knows their names. What is acknowledged is committed. Commands can be repeated: the same
+submission with an idempotency key makes one job, a second retry gives the job of the first, a second cancel changes
+nothing more.
+
+Does not promise that a job is cancelled when `cancel` returns: it is asked for, durably, and the scheduler does it
+under the job's lock. Does not authenticate: a `Caller` is somebody whose identity was proven elsewhere.
+
+Clock: the wall clock, for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from holdfast.aio.locks import Locks
+from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
+from holdfast.inspection import Inspection
+from holdfast.plane import subjects
+from holdfast.plane.app import DEFAULT_POOL, check_name
+from holdfast.plane.deadletters import DeadLetters
+from holdfast.plane.families import FAMILIES
+from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
+from holdfast.plane.jobrows import job_of, sql
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.model import (
+    ID_CHARS_MAX,
+    DeadLetter,
+    Heartbeat,
+    Job,
+    JobEvent,
+    Submission,
+    check_text,
+    check_whole,
+)
+from holdfast.plane.ports import Bus, Database, Tx
+from holdfast.plane.resource_locks import ResourceLocks
+from holdfast.plane.tenants import Tenant, Tenants
+from holdfast.plane.workers import Workers
+from holdfast.types import check_key
+
+T = TypeVar("T")
+
+PAGE_MAX: Final = 500
+REASON_CHARS_MAX: Final = 500
+TRACE_CHARS_MAX: Final = 200
+LABELS_MAX: Final = 50
+SNAPSHOT: Final = "sys:workers:snapshot"
+
+_JOB: Final = sql("job_get")
+_DOCUMENT: Final = sql("document_get")
+_FORGET: Final = sql("deadletter_forget")
+
+
+class NotAllowed(HoldfastError):
+    """The caller is known, and may not do this. Nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf something is asked. `tenant` None: every tenant's."""
+
+    name: str
+    tenant: str | None = None
+
+    def sees(self, tenant: str) -> bool:
+        """Whether things of this tenant exist for the caller."""
+        return self.tenant is None or self.tenant == tenant
+
+    def scope(self, tenant: str | None) -> str | None:
+        """The tenant to look at, None for all, when the caller asked for this one; or `NotAllowed`."""
+        if tenant is not None and not self.sees(tenant):
+            raise NotAllowed("you may look at one tenant only, and this is another")
+        return self.tenant if tenant is None else tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list. `after`: where the next page begins; None: there is none."""
+
+    items: list[T]
+    after: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker, and whether it has been heard of lately."""
+
+    said: Heartbeat
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small document that one writer at a time keeps."""
+
+    body: Any
+    writer: str
+    at_ns: int
+    fence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service needs. Whoever made these closes them."""
+
+    database: Database
+    bus: Bus
+    locks: Locks
+    store: JobStore
+    workers: Workers
+    pools: Mapping[str, str] = field(default_factory=dict)  # by topic, where it is configured
+
+
+class Service:
+    """The plane, for whoever asks."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._store = parts.store
+        self._queries = JobQueries(parts.database)
+        self._letters = DeadLetters(parts.store)
+        self._tenants = Tenants(parts.database, parts.store.slots)
+        self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
+
+    # Jobs.
+
+    async def submit(self, caller: Caller, wanted: Submission, *, pool: str | None = None) -> tuple[Job, bool]:
+        """Make a job. Also returns whether it was made: the same idempotency key, or id, gives the first one again.
+
+        `RowExists`: the key, or the id, was used for another job.
+        """
+        if not caller.sees(wanted.tenant):
+            raise NotAllowed("you may submit jobs of your own tenant only")
+        _check_submission(wanted)
+        where = await self.pool_of(wanted.topic) if pool is None else check_name("pool", pool)
+        try:
+            job, made = await self._store.submit(wanted, where, [subjects.submitted()])
+        except InvalidTransition:
+            # The store says which state that job is in, which is none of this caller's business.
+            raise RowExists(f"the id {wanted.id!r} is taken; choose another, or none") from None
+        if not made:
+            _check_same(wanted, job)
+        return job, made
+
+    async def pool_of(self, topic: str) -> str:
+        """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""
+        if (configured := self.parts.pools.get(topic)) is not None:
+            return configured
+        view = await self.parts.workers.view()
+        serving = sorted(pool.name for pool in (view.pools or {}).values() if pool.workers_for(topic))
+        if not serving and topic in view.known_topics:
+            serving = sorted(each.pool for each in await self.parts.workers.all() if topic in each.topics)
+        return serving[0] if serving else DEFAULT_POOL
+
+    async def job(self, caller: Caller, job_id: str) -> Job:
+        """One job, or `RowMissing`, also for what cannot be the id of one."""
+        try:
+            job = await self._store.get(job_id)
+        except BadInput:
+            job = None
+        return _visible(caller, job, _no_job(job_id))
+
+    async def jobs(
+        self,
+        caller: Caller,
+        *,
+        tenant: str | None = None,
+        state: JobState | str | None = None,
+        topic: str | None = None,
+        after: Place = AFTER_ALL,
+        limit: int = 100,
+    ) -> Page[Job]:
+        """Jobs, newest first."""
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        found = await self._queries.page(
+            tenant=caller.scope(tenant), state=state, topic=topic, after=after, limit=most + 1
+        )
+        items = found[:most]
+        return Page(items, Place(items[-1].created_ns, items[-1].id) if len(found) > most else None)
+
+    async def events(self, caller: Caller, job_id: str) -> list[JobEvent]:
+        """The history of a job, oldest first."""
+        await self.job(caller, job_id)
+        return await self._store.events(job_id)
+
+    async def counts(self, caller: Caller, *, tenant: str | None = None, finished: bool = True) -> dict[JobState, int]:
+        """How many jobs are in each state. With the finished ones it reads every job that is stored."""
+        return await self._queries.counts(tenant=caller.scope(tenant), finished=finished)
+
+    async def cancel(self, caller: Caller, job_id: str, *, reason: str = "cancelled on request") -> tuple[Job, bool]:
+        """Ask for a job to be ended. Returns the job as it is now, and whether there was something to ask for.
+
+        The request is committed when this returns, and done by a scheduler. A job that is over stays as it is.
+        """
+        await self.job(caller, job_id)
+        check_text("reason", reason, REASON_CHARS_MAX)
+        message = subjects.cancel(job_id, caller.name, reason, token=self._store.entropy.token())
+
+        async def work(tx: Tx) -> tuple[Job | None, bool]:
+            rows = await tx.query(_JOB, {"id": job_id})
+            job = job_of(rows[0]) if rows else None
+            asks = job is not None and caller.sees(job.tenant) and not job.state.terminal
+            if asks:
+                await self.parts.bus.stage(tx, [message])
+            return job, asks
+
+        job, asked = await self.parts.database.write(work)
+        return _visible(caller, job, _no_job(job_id)), asked
+
+    async def retry(self, caller: Caller, job_id: str) -> tuple[Job, bool]:
+        """Try a job again that has a dead letter, as a new job. Also returns whether that was made, or was there.
+
+        `InvalidTransition`: it has none, because it is not over, or did what it should.
+        """
+        job = await self.job(caller, job_id)
+        if await self._letters.get(job_id) is None:
+            raise InvalidTransition(job.state, JobState.PENDING)
+        return await self._letters.retry(job_id, actor=caller.name)
+
+    # Dead letters.
+
+    async def dead_letters(
+        self, caller: Caller, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100
+    ) -> Page[DeadLetter]:
+        """Dead letters, newest first."""
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        found = await self._letters.page(tenant=caller.scope(tenant), after=after, limit=most + 1)
+        items = found[:most]
+        return Page(items, Place(items[-1].at_ns, items[-1].id) if len(found) > most else None)
+
+    async def dead_letter(self, caller: Caller, letter_id: str) -> DeadLetter:
+        """One dead letter, or `RowMissing`."""
+        try:
+            letter = await self._letters.get(letter_id)
+        except BadInput:
+            letter = None
+        return _visible(caller, letter, _no_letter(letter_id))
+
+    async def retry_dead_letter(self, caller: Caller, letter_id: str) -> tuple[Job, bool]:
+        """Try a dead letter again as a new job. Also returns whether that was made, or was there."""
+        await self.dead_letter(caller, letter_id)
+        return await self._letters.retry(letter_id, actor=caller.name)
+
+    async def forget_dead_letter(self, caller: Caller, letter_id: str) -> None:
+        """Forget one dead letter, or `RowMissing`. Its job stays."""
+        letter = await self.dead_letter(caller, letter_id)
+        where = {"id": letter.id, "tenant": caller.tenant}
+        if not await self.parts.database.write(lambda tx: tx.query(_FORGET, where)):
+            raise RowMissing(_no_letter(letter_id))
+
+    # The plane itself.
+
+    async def workers(self) -> list[Worker]:
+        """Every worker that is remembered, by name."""
+        alive = {each.worker for each in await self.parts.workers.live()}
+        return [Worker(each, each.worker in alive) for each in await self.parts.workers.all()]
+
+    async def snapshot(self) -> Document:
+        """The worker snapshot as its writer last wrote it, or `RowMissing`."""
+        rows = await self.parts.database.read(lambda tx: tx.query(_DOCUMENT, {"name": SNAPSHOT}))
+        if not rows:
+            raise RowMissing("no snapshot was written yet")
+        row = rows[0]
+        return Document(json.loads(row["body"]), row["writer"], row["at_ns"], row["holdfast_fence"])
+
+    async def locks(self, *, prefix: str = "", limit: int = 100) -> list[Inspection]:
+        """The leases that are held now, by key. Their keys name things of all tenants."""
+        if prefix:
+            check_key("prefix", prefix)
+        return await self.parts.locks.list(prefix, check_whole("limit", limit, 1, PAGE_MAX))
+
+    def inventory(self) -> list[dict[str, Any]]:
+        """Every kind of lock that the plane takes."""
+        return [family.as_dict() for family in FAMILIES.values()]
+
+    async def tenant(self, caller: Caller, tenant: str) -> Tenant:
+        """How much a tenant has with workers, and may have."""
+        if not caller.sees(tenant):
+            raise RowMissing(f"there is no tenant {tenant!r}")
+        return await self._tenants.get(tenant)
+
+    async def limit_tenant(self, tenant: str, slots: int | None) -> Tenant:
+        """Say how many jobs of a tenant may be with workers at once; None: the default."""
+        return await self._tenants.limit(tenant, slots)
+
+    # Whether it can work.
+
+    async def check(self, part: str) -> None:
+        """Return if the part answers (`database`, `bus` or `leases`), else raise what any other call would."""
+        if part == "database":
+            await self.parts.database.read(lambda tx: tx.query("SELECT 1 AS one"))
+        elif part == "bus":
+            await self.parts.bus.pending(subjects.SUBMIT, subjects.SCHEDULER)
+        elif part == "leases":
+            await self.parts.locks.ping()
+        else:
+            raise BadInput("part", f"{part!r:.60} is no part", f"use one of {', '.join(CHECKED)}")
+
+
+CHECKED: Final = ("database", "bus", "leases")
+"""The parts without which nothing works."""
+
+V = TypeVar("V", Job, DeadLetter)
+
+
+def _visible(caller: Caller, thing: V | None, missing: str) -> V:
+    if thing is None or not caller.sees(thing.tenant):
+        raise RowMissing(missing)
+    return thing
+
+
+def _no_job(job_id: str) -> str:
+    return f"there is no job {job_id!r:.220}"
+
+
+def _no_letter(letter_id: str) -> str:
+    return f"there is no dead letter {letter_id!r:.420}"
+
+
+def _check_submission(wanted: Submission) -> None:
+    """What the model leaves open: everything that a caller may send has an end."""
+    wanted.check()
+    if wanted.trace:
+        check_text("trace", wanted.trace, TRACE_CHARS_MAX)
+    if len(wanted.labels) > LABELS_MAX:
+        raise BadInput("labels", f"are {len(wanted.labels)}", f"give at most {LABELS_MAX}")
+    for name, value in wanted.labels.items():
+        check_text("labels", name, ID_CHARS_MAX)
+        if value:
+            check_text("labels", value, ID_CHARS_MAX)
+
+
+def _check_same(wanted: Submission, job: Job) -> None:
+    """Refuse a key, or an id, under which something else was submitted: its sender would take that for its own."""
+    asked, known = _said(wanted), _said(job)
+    named = wanted.idempotency_key is not None and wanted.idempotency_key == job.idempotency_key
+    if asked == known and (wanted.id is None or wanted.id == job.id):
+        return
+    name = "idempotency key" if named else "id"
+    raise RowExists(f"this {name} was used for another job; repeat that one unchanged, or choose another {name}")
+
+
+def _said(thing: Submission | Job) -> str:
+    """What was asked for, as text: for Python 1, 1.0 and True are one, and the order of names says nothing."""
+    what = [thing.topic, thing.payload, thing.priority, thing.max_attempts, thing.timeout_ns, dict(thing.labels)]
+    return json.dumps(json.loads(json.dumps(what)), sort_keys=True)

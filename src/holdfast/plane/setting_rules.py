@@ -1,0 +1,169 @@
+"""What cannot work together, with the arithmetic; and how soon others have the work of one that died. Pure.
+
+A lock that is sound by itself can still be wrong for the plane: a replay that comes after the time limit never happens,
+a retry that sleeps through a whole turn starves, and no promise to take over within 30 s can be kept with a TTL of 60.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from holdfast.core.looping import replay_problems
+from holdfast.errors import BadInput
+from holdfast.plane import families
+from holdfast.plane.settings import Settings
+from holdfast.plane.workers import TTL_NS as WORKER_SILENCE_NS
+from holdfast.stores.registry import redacted
+from holdfast.types import NS
+
+LOOPS: Final = {
+    "reconciler": families.RECONCILER,
+    "replayer": families.REPLAYER,
+    "snapshot": families.SNAPSHOT_WRITER,
+    "cleanup": families.DEAD_LETTER_CLEANUP,
+}
+
+_LOOPBACK: Final = ("127.", "localhost", "::1")
+
+
+class Takeover(NamedTuple):
+    """The longest time until somebody else has the work of one that died without a word."""
+
+    what: str
+    seconds: float
+    because: str
+    key: str  # the setting that decides it
+
+
+def takeovers(settings: Settings) -> list[Takeover]:
+    """What follows from the settings. Waiting in line for a busy store or a busy process is not in it."""
+    scheduler, worker = settings.scheduler, settings.worker
+    job = families.SCHEDULER_JOB
+    retry = scheduler.busy_delay + scheduler.busy_jitter
+    found = [
+        Takeover(
+            "a job that a scheduler was deciding",
+            max(job.ttl, scheduler.ack_wait) + retry,
+            f"its lock lasts {job.ttl:g} s, its message is silent for {scheduler.ack_wait:g} s, and comes again every "
+            f"{retry:g} s",
+            "scheduler.ack_wait",
+        ),
+        Takeover(
+            "a job that a worker was running",
+            worker.lease_ttl + retry,
+            f"its lease and its message last {worker.lease_ttl:g} s, and it comes again every {retry:g} s",
+            "worker.lease_ttl",
+        ),
+    ]
+    for name, family in LOOPS.items():
+        interval: float = settings.value(f"{name}.interval")
+        ttl = family.ttl_for(interval)
+        because = f"its lease lasts {ttl:g} s, and others look every {interval:g} s"
+        found.append(Takeover(f"the {name} loop", ttl + interval, because, f"{name}.interval"))
+    return found
+
+
+def problems(settings: Settings) -> list[BadInput]:
+    """Everything that cannot work, each with its keys and a fix."""
+    return [BadInput(_where(settings, *keys), problem, fix) for keys, problem, fix in _problems(settings)]
+
+
+_Problem = tuple[tuple[str, ...], str, str]
+
+
+def _problems(settings: Settings) -> Iterator[_Problem]:
+    yield from _stores(settings)
+    yield from _delays(settings)
+    yield from _times(settings)
+    yield from _exposure(settings)
+
+
+def _stores(settings: Settings) -> Iterator[_Problem]:
+    leases = settings.leases or ""
+    if settings.leases is None and not settings.database_url.lower().startswith("sqlite:"):
+        kept = redacted(settings.database_url).partition("://")[0]
+        yield (
+            ("database", "leases"),
+            f"{kept} keeps the state, and leases are kept nowhere",
+            "say where, such as leases = redis://host:6379/0",
+        )
+    if leases.lower().startswith("memory:"):
+        yield ("leases",), "memory:// is one process's own", "use a file or a server that every part can reach"
+
+
+def _delays(settings: Settings) -> Iterator[_Problem]:
+    scheduler = settings.scheduler
+    if scheduler.busy_jitter >= scheduler.busy_delay:
+        yield (
+            ("scheduler.busy_jitter", "scheduler.busy_delay"),
+            f"a jitter of {scheduler.busy_jitter:g} s is not below the delay of {scheduler.busy_delay:g} s",
+            "use a smaller jitter; 0 turns it off",
+        )
+        return
+    for family in (families.SCHEDULER_JOB, families.WORKER_JOB):
+        try:
+            scheduler.delays.check(round(family.ttl * NS))
+        except BadInput as error:
+            yield ("scheduler.busy_jitter",), f"{family.name}: {error.problem}", "use a smaller jitter"
+    for key, delay in (("busy_delay", scheduler.busy_delay), ("backend_delay", scheduler.backend_delay)):
+        shortest = min(families.SCHEDULER_JOB.ttl, settings.worker.lease_ttl)
+        if delay >= shortest:
+            yield (
+                (f"scheduler.{key}",),
+                f"{delay:g} s is not below the shortest TTL of {shortest:g} s, so a retry would sleep through a turn",
+                "use a shorter delay",
+            )
+
+
+def _times(settings: Settings) -> Iterator[_Problem]:
+    states, replayer = settings.limits.states, round(settings.replayer.interval * NS)
+    for problem in replay_problems(states, replayer, states.dispatched_ns // 2):
+        state = problem.partition(" ")[0].lower()
+        fix = "replay sooner, tick more often, or time out later"
+        yield (f"limits.{state}", "limits.replay", "replayer.interval"), problem, fix
+    if settings.cleanup.keys < settings.cleanup.jobs:
+        problem = "a key would be forgotten before its job"
+        yield ("cleanup.keys", "cleanup.jobs"), problem, "keep keys at least as long as jobs"
+    worker, grace = settings.worker, settings.grace
+    silence = WORKER_SILENCE_NS / NS
+    if 2.4 * worker.heartbeat > silence:
+        yield (
+            ("worker.heartbeat",),
+            f"a worker counts as gone after {silence:g} s, and two beats take up to {2.4 * worker.heartbeat:g} s",
+            f"use at most {silence / 2.4:g}",
+        )
+    if worker.cancel_grace > grace:
+        yield (
+            ("worker.cancel_grace", "grace"),
+            f"a function may go on for {worker.cancel_grace:g} s, and the plane stops within {grace:g} s",
+            "use a longer grace, or a shorter cancel_grace",
+        )
+    wait = families.SCHEDULER_JOB.acquire_timeout or 0.0
+    if settings.scheduler.ack_wait <= wait:
+        yield (
+            ("scheduler.ack_wait",),
+            f"a handler may wait {wait:g} s for a lock, and its message comes anew sooner than that",
+            f"use more than {wait:g}",
+        )
+    if settings.takeover is not None:
+        for each in takeovers(settings):
+            if each.seconds > settings.takeover and not each.what.endswith("cleanup loop"):
+                problem = f"{each.what} is taken over after up to {each.seconds:g} s, not {settings.takeover:g}"
+                fix = f"promise at least {each.seconds:g}, or make that shorter"
+                yield ("takeover", each.key), f"{problem}: {each.because}", fix
+
+
+def _exposure(settings: Settings) -> Iterator[_Problem]:
+    if settings.api.tokens is None and not settings.api.host.startswith(_LOOPBACK):
+        yield (
+            ("api.host", "api.tokens"),
+            f"{settings.api.host} can be reached from other hosts, and there are no tokens to tell callers apart",
+            "name a file of tokens, or listen at 127.0.0.1",
+        )
+
+
+def _where(settings: Settings, *keys: str) -> str:
+    """The keys, and where those that were given were given."""
+    given = (f"{key} ({origin})" for key in keys if (origin := settings.origin(key)).kind != "default")
+    return ", ".join(given) or ", ".join(keys)

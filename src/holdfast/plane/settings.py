@@ -1,0 +1,280 @@
+"""How a plane is set up: one tree of frozen values, each declared once with what it takes and what it is for.
+
+From this declaration come the keys of `holdfast.toml`, the names in the environment (`scheduler.concurrency` is
+`$HOLDFAST_SCHEDULER_CONCURRENCY`), the checks, what `holdfast up --check` prints, and the page in the documentation.
+Lengths of time are seconds. `setting_sources.load` reads a tree, `setting_rules.problems` says what cannot work
+together. Does not promise that anything can be reached: nothing is opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from holdfast.core.dispatching import StateLimits
+from holdfast.core.looping import Mode
+from holdfast.core.retry import RetryDelays
+from holdfast.plane import families
+from holdfast.plane.cleanup import Retention
+from holdfast.plane.setting_kinds import Choice, Kind, Names, Seconds, Text, Url, Whole
+from holdfast.stores.registry import BUILT, state_directory
+from holdfast.types import NS
+
+PREFIX: Final = "HOLDFAST"
+FILE: Final = "holdfast.toml"
+DATABASE_FILE: Final = "holdfast-plane.db"
+
+_KIND: Final = "kind"
+_DAY: Final = 86_400.0
+_LONG: Final = 20 * 365 * _DAY
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    kind: str  # flag, environment, file, default
+    name: str = ""  # --database, HOLDFAST_DATABASE, holdfast.toml:3
+
+    def __str__(self) -> str:
+        return {"environment": f"${self.name}", "default": "default"}.get(self.kind, self.name)
+
+
+DEFAULT: Final = Origin("default")
+
+
+class Key(NamedTuple):
+    """One value of the tree as it is declared."""
+
+    name: str  # scheduler.concurrency
+    kind: Kind
+    help: str
+    flag: str | None
+    default: Any
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"{PREFIX}_{self.name.replace('.', '_').upper()}"
+
+
+def _key(default: Any, kind: Kind, help: str, flag: str | None = None) -> Any:
+    return field(default=default, metadata={_KIND: kind, "help": help, "flag": flag})
+
+
+def _lead() -> Any:
+    return _key(
+        str(Mode.STICKY),
+        Choice(tuple(Mode)),
+        "sticky: one leader keeps the lease and ticks every interval; rotating: held for its TTL, then anybody's",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """The HTTP API and the page at `/`."""
+
+    host: str = _key("127.0.0.1", Text("localhost"), "the address to listen at", "--host")
+    port: int = _key(8420, Whole(0, 65_535), "the port; 0: any that is free", "--port")
+    tokens: str | None = _key(
+        None, Text("tokens.toml"), "a file with the tokens of callers and their roles; none: only this host, as admin"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The scheduler."""
+
+    concurrency: int = _key(32, Whole(1, 10_000), "messages of each subject that are handled at once")
+    tenant_slots: int | None = _key(
+        None, Whole(1, 1_000_000), "jobs of one tenant that may be with workers at once, unless it has its own limit"
+    )
+    ack_wait: float = _key(
+        30.0, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew"
+    )
+    busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy comes again")
+    busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "how far that delay may vary, up and down; 0: exactly")
+    backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message comes again when a store failed")
+
+    @property
+    def delays(self) -> RetryDelays:
+        """The delay classes. `setting_rules` has refused a jitter that is not below its delay."""
+        fixed = RetryDelays().without_jitter(round(self.busy_delay * NS))
+        delays = RetryDelays(fixed.busy, RetryDelays().without_jitter(round(self.backend_delay * NS)).busy)
+        return delays.with_jitter(round(self.busy_jitter * NS)) if self.busy_jitter else delays
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The workers of this process."""
+
+    app: str | None = _key(None, Text("billing.jobs:app"), "the functions that they run, as module:name", "--app")
+    count: int = _key(2, Whole(1, 1000), "how many workers", "--workers")
+    concurrency: int = _key(8, Whole(1, 10_000), "attempts that one worker makes at once, in each pool")
+    pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's")
+    heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "how often they say that they live")
+    lease_ttl: float = _key(families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job")
+    cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a function may go on after it was told to stop")
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerSettings:
+    """The loop that ends what is overdue."""
+
+    interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = _lead()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayerSettings:
+    """The loop that looks again at what nobody has looked at."""
+
+    interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = _lead()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """The loop that writes down who works."""
+
+    interval: float = _key(5.0, Seconds(0.1, 600.0), "between two snapshots")
+    lead: str = _lead()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupSettings:
+    """The loop that forgets what has been kept for long enough."""
+
+    interval: float = _key(60.0, Seconds(1.0, _DAY), "between two ticks")
+    lead: str = _lead()
+    jobs: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a finished job is kept")
+    keys: float = _key(90 * _DAY, Seconds(1.0, _LONG), "how long the same idempotency key gives the same job")
+    letters: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long dead letters are kept")
+    letters_of_tenant: int = _key(10_000, Whole(1, 10**9), "how many dead letters of one tenant are kept")
+    workers: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a silent worker, and what it can do, is remembered")
+
+    @property
+    def retention(self) -> Retention:
+        """As the loop takes it."""
+        return Retention(
+            jobs_ns=round(self.jobs * NS),
+            keys_ns=round(self.keys * NS),
+            letters_ns=round(self.letters * NS),
+            letters_of_tenant=self.letters_of_tenant,
+            workers_ns=round(self.workers * NS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """How long a job may stay in a state, and when it is looked at again."""
+
+    replay: float = _key(30.0, Seconds(0.1), "after which a job that nobody has taken further is looked at again")
+    scheduled: float = _key(120.0, Seconds(0.1), "how long a job may be SCHEDULED")
+    dispatched: float = _key(300.0, Seconds(0.1), "how long a job may be DISPATCHED")
+    running: float = _key(900.0, Seconds(0.1), "how long a job may be RUNNING, unless it says otherwise")
+    retrying: float = _key(3600.0, Seconds(0.1), "how long a job may be RETRYING after it is due")
+    pending: float | None = _key(None, Seconds(0.1), "how long a job may be PENDING; not given: for ever")
+
+    @property
+    def states(self) -> StateLimits:
+        """As the decisions take them."""
+        return StateLimits(
+            replay_ns=round(self.replay * NS),
+            scheduled_ns=round(self.scheduled * NS),
+            dispatched_ns=round(self.dispatched * NS),
+            running_ns=round(self.running * NS),
+            retrying_ns=round(self.retrying * NS),
+            pending_ns=None if self.pending is None else round(self.pending * NS),
+        )
+
+
+SECTIONS: Final[Mapping[str, type]] = {
+    "api": ApiSettings,
+    "scheduler": SchedulerSettings,
+    "worker": WorkerSettings,
+    "reconciler": ReconcilerSettings,
+    "replayer": ReplayerSettings,
+    "snapshot": SnapshotSettings,
+    "cleanup": CleanupSettings,
+    "limits": LimitSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a plane is told."""
+
+    database: str | None = _key(
+        None,
+        Url(("sqlite", "postgresql", "postgres"), "sqlite:///plane.db or postgresql://user@host/database"),
+        f"where state is kept; not given: {DATABASE_FILE} in your state directory",
+        "--database",
+    )
+    bus: str | None = _key(
+        None, Url(("nats", "tls"), "nats://host:4222"), "what carries messages; not given: the database", "--bus"
+    )
+    leases: str | None = _key(
+        None,
+        Url(tuple(each for each in BUILT if "+" not in each), "redis://host:6379/0 or sqlite:///leases.db"),
+        "where leases are kept; not given: the database, if it is a SQLite file",
+        "--leases",
+    )
+    grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long work may go on after the plane was told to stop")
+    takeover: float | None = _key(
+        None, Seconds(1.0, _DAY), "how soon others must have the work of one that died; what cannot keep it is refused"
+    )
+    api: ApiSettings = field(default_factory=ApiSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    reconciler: ReconcilerSettings = field(default_factory=ReconcilerSettings)
+    replayer: ReplayerSettings = field(default_factory=ReplayerSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    cleanup: CleanupSettings = field(default_factory=CleanupSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    file: str | None = field(default=None, compare=False)  # that was read
+
+    @property
+    def database_url(self) -> str:
+        """Where state is kept. Passwords and all: see `shown`."""
+        return self.database or f"sqlite:///{quote(str(state_directory() / DATABASE_FILE))}"
+
+    @property
+    def lease_url(self) -> str:
+        """Where leases are kept: by default in the file of the database, whose options are not theirs."""
+        return self.leases or self.database_url.partition("?")[0]
+
+    def origin(self, name: str) -> Origin:
+        """Where the value of a key came from."""
+        return self.origins.get(name, DEFAULT)
+
+    def value(self, name: str) -> Any:
+        """The value of a key, such as `scheduler.concurrency`."""
+        found: Any = self
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Every value in effect and where it came from, for people and programs. Secrets are masked."""
+        effective = {"database": self.database_url, "bus": self.bus, "leases": self.lease_url}
+        shown = {}
+        for key in KEYS.values():
+            value = effective[key.name] if key.name in effective else self.value(key.name)
+            text = None if value is None else key.kind.shown(value)
+            shown[key.name] = {"value": text, "from": str(self.origin(key.name))}
+        return shown
+
+
+def _declared(tree: type, prefix: str = "") -> Iterator[Key]:
+    for each in fields(tree):
+        if _KIND in each.metadata:
+            told = each.metadata
+            yield Key(prefix + each.name, told[_KIND], told["help"], told["flag"], each.default)
+        elif each.name in SECTIONS:
+            yield from _declared(SECTIONS[each.name], f"{each.name}.")
+
+
+KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _declared(Settings)}

@@ -1,0 +1,80 @@
+"""How many jobs of a tenant, and of a pool, are with workers: counted in the transaction that moves the job.
+
+Promises: the counts are those of the states, always; a tenant never has more than its limit, and a pool never more than
+the scheduler said that its workers can take, however many schedulers there are. Does not promise that the workers are
+there: what they can take is what they last said.
+
+Rows are locked in one order (job, tenant, pool), so that concurrent transactions wait and never deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.core.jobs import JobState
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import Job
+from holdfast.plane.ports import Tx
+
+WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
+"""The states that count against the limits."""
+
+_TENANT_TAKE: Final = sql("tenant_take")
+_TENANT_GIVE: Final = sql("tenant_give")
+_TENANT_MAKE: Final = sql("tenant_make")
+_POOL_TAKE: Final = sql("pool_take")
+_POOL_GIVE: Final = sql("pool_give")
+_POOL_MAKE: Final = sql("pool_make")
+
+
+class TenantFull(Exception):
+    """The tenant has as many jobs with workers as it may. Rolls the transaction back; nothing was changed."""
+
+
+class PoolFull(Exception):
+    """The workers of the pool have as many jobs as they can take. Rolls the transaction back; nothing was changed."""
+
+
+def pool_channel(pool: str) -> str:
+    """Where it rings when a place in a pool may have become free, or a worker has come."""
+    return f"pool:{pool}"
+
+
+class Slots:
+    """The counting of one job store."""
+
+    def __init__(self, slots: int | None) -> None:
+        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise."""
+        self.slots = slots
+        self.on_freed: Callable[[str], None] | None = None
+
+    async def count(self, tx: Tx, before: Job, after: Job, capacity: int | None) -> bool:
+        """Keep the counts for one move of a job. True: a place has become free; raises when there is none to take."""
+        was, now = before.state in WITH_WORKERS, after.state in WITH_WORKERS
+        if was == now:
+            return False
+        tenant, pool = {"tenant": after.tenant}, {"pool": after.pool}
+        if not now:
+            await tx.query(_TENANT_GIVE, tenant)
+            await tx.query(_POOL_GIVE, pool)
+            if self.on_freed is None:  # nobody here dispatches: somebody elsewhere should look
+                tx.ring(pool_channel(after.pool))
+            return True
+        limited = {**tenant, "slots": self.slots}
+        if not await tx.query(_TENANT_TAKE, limited):
+            # Full, or new: the row is made only when it is missed, as that happens once in a tenant's life.
+            await tx.query(_TENANT_MAKE, tenant)
+            if not await tx.query(_TENANT_TAKE, limited):
+                raise TenantFull(after.tenant)
+        bounded = {**pool, "capacity": capacity}
+        if not await tx.query(_POOL_TAKE, bounded):
+            await tx.query(_POOL_MAKE, pool)
+            if not await tx.query(_POOL_TAKE, bounded):
+                raise PoolFull(after.pool)
+        return False
+
+    def freed(self, pool: str) -> None:
+        """After the commit: tell the dispatcher of this process, which then takes the next job of that pool."""
+        if self.on_freed is not None:
+            self.on_freed(pool)

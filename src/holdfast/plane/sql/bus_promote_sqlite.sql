@@ -1,0 +1,8 @@
+-- Contract: makes messages ready whose time has come: given back with a delay, staged for later, or claimed by a consumer
+-- that was not heard of again.
+UPDATE plane_message SET state = 0
+WHERE rowid IN (
+    SELECT rowid FROM plane_message
+    WHERE subject = :subject AND recipient = :recipient AND state = 1 AND due_ns <= :now_ns
+    ORDER BY due_ns LIMIT :most
+)

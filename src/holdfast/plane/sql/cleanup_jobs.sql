@@ -1,0 +1,7 @@
+-- Contract: forgets the jobs between two places that ended before `:before_ns`, and returns their ids; those with an
+-- idempotency key only if they were made before `:keys_before_ns`.
+DELETE FROM plane_job
+WHERE (created_ns, id) > (:created_ns, :id) AND (created_ns, id) <= (:last_ns, :last_id)
+    AND state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED')
+    AND updated_ns < :before_ns AND (idempotency_key IS NULL OR created_ns < :keys_before_ns)
+RETURNING id

@@ -1,0 +1,2 @@
+-- Contract: one dead letter.
+SELECT * FROM plane_dead_letter WHERE id = :id

@@ -1,0 +1,2 @@
+-- Contract: one of the small documents.
+SELECT name, body, writer, at_ns, holdfast_fence FROM plane_document WHERE name = :name

@@ -1,0 +1,2 @@
+-- Contract: the history of a job, oldest first.
+SELECT * FROM plane_event WHERE job = :job ORDER BY version, step

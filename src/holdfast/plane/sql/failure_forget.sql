@@ -1,0 +1,2 @@
+-- Contract: the message is done.
+DELETE FROM plane_failure WHERE id = :id AND recipient = :recipient

@@ -1,0 +1,2 @@
+-- Contract: one job.
+SELECT * FROM plane_job WHERE id = :id

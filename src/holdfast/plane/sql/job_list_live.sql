@@ -1,0 +1,6 @@
+-- Contract: jobs in one of the states that are not over, newest first, after a place in that order. Reads the live ones.
+SELECT * FROM plane_job
+WHERE state = :state AND state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
+    AND (created_ns, id) < (:created_ns, :id)
+    AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) AND (CAST(:topic AS TEXT) IS NULL OR topic = :topic)
+ORDER BY created_ns DESC, id DESC LIMIT :most

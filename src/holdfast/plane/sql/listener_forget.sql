@@ -1,0 +1,2 @@
+-- Contract: forgets one listener.
+DELETE FROM plane_listener WHERE address = :address;

@@ -1,0 +1,122 @@
+-- Contract: makes every table of the plane's state, in a database that has none of them. Run once, in one transaction.
+--
+-- Times end in `_ns` and are Unix time in nanoseconds. `payload`, `result`, `labels` and `body` are JSON text.
+-- `holdfast_fence` is the fence of the scheduler's lease under which a job was last entered or written, `run_fence` that of
+-- the worker's lease under which its current attempt runs; neither ever goes down. `version` rises with every write.
+
+CREATE TABLE plane_job (
+    id              TEXT NOT NULL PRIMARY KEY,
+    tenant          TEXT NOT NULL,
+    topic           TEXT NOT NULL,
+    pool            TEXT NOT NULL,
+    state           TEXT NOT NULL,
+    priority        BIGINT NOT NULL,
+    attempt         BIGINT NOT NULL,
+    max_attempts    BIGINT NOT NULL,
+    payload         TEXT NOT NULL,
+    created_ns      BIGINT NOT NULL,
+    updated_ns      BIGINT NOT NULL,
+    version         BIGINT NOT NULL,
+    holdfast_fence  BIGINT,
+    run_fence       BIGINT,
+    worker          TEXT,
+    result          TEXT,
+    reason          TEXT,
+    code            TEXT,
+    idempotency_key TEXT,
+    timeout_ns      BIGINT,
+    deadline_ns     BIGINT,
+    not_before_ns   BIGINT NOT NULL,
+    submitted_by    TEXT NOT NULL,
+    trace           TEXT NOT NULL,
+    labels          TEXT NOT NULL
+);
+
+-- One job for each key of a tenant.
+CREATE UNIQUE INDEX plane_job_once ON plane_job (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- What the loops look for: jobs that are not over, oldest change first. Finished jobs are not in it, so its size is that
+-- of the work at hand, however many jobs are stored.
+CREATE INDEX plane_job_live ON plane_job (state, updated_ns, id)
+    WHERE state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING');
+
+-- Who waits for a worker: due jobs by pool and tenant, first come first served within a priority. A job that is not due
+-- yet is not in it: `not_before_ns` is set to 0 when its time has come, so the head of each line is always a job to take.
+CREATE INDEX plane_job_queue ON plane_job (pool, tenant, priority DESC, created_ns, id)
+    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns = 0;
+
+-- Jobs that wait for a time, the soonest first.
+CREATE INDEX plane_job_due ON plane_job (not_before_ns, id)
+    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns > 0;
+
+CREATE INDEX plane_job_deadline ON plane_job (deadline_ns, id) WHERE deadline_ns IS NOT NULL;
+
+-- What people look for: the jobs of a tenant, newest first.
+CREATE INDEX plane_job_recent ON plane_job (tenant, created_ns, id);
+CREATE INDEX plane_job_newest ON plane_job (created_ns, id);
+
+CREATE TABLE plane_event (
+    job     TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    step    BIGINT NOT NULL,   -- several moves may share one write
+    at_ns   BIGINT NOT NULL,
+    before  TEXT,
+    after   TEXT NOT NULL,
+    attempt BIGINT NOT NULL,
+    fence   BIGINT,
+    actor   TEXT NOT NULL,
+    reason  TEXT,
+    PRIMARY KEY (job, version, step)
+);
+
+-- How many jobs of a tenant are with workers. Kept in the same transaction as their states, so a limit is never passed.
+CREATE TABLE plane_tenant (
+    tenant     TEXT NOT NULL PRIMARY KEY,
+    running    BIGINT NOT NULL CHECK (running >= 0),
+    slots      BIGINT            -- how many may be; NULL: the default of the configuration
+);
+
+-- How many jobs of a pool are with workers. Kept in the same transaction as their states, so that schedulers who know how
+-- much the workers can take never give them more between them.
+CREATE TABLE plane_pool (
+    pool       TEXT NOT NULL PRIMARY KEY,
+    running    BIGINT NOT NULL CHECK (running >= 0)
+);
+
+CREATE TABLE plane_dead_letter (
+    id         TEXT NOT NULL PRIMARY KEY,
+    job        TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    topic      TEXT NOT NULL,
+    reason     TEXT NOT NULL,
+    code       TEXT NOT NULL,
+    last_state TEXT,
+    attempts   BIGINT NOT NULL,
+    at_ns      BIGINT NOT NULL,
+    body       TEXT NOT NULL,
+    retried_as TEXT
+);
+
+CREATE INDEX plane_dead_letter_recent ON plane_dead_letter (tenant, at_ns, id);
+CREATE INDEX plane_dead_letter_age ON plane_dead_letter (at_ns, id);
+
+CREATE TABLE plane_worker (
+    worker   TEXT NOT NULL PRIMARY KEY,
+    pool     TEXT NOT NULL,
+    topics   TEXT NOT NULL,
+    capacity BIGINT NOT NULL,
+    active   BIGINT NOT NULL,
+    at_ns    BIGINT NOT NULL,
+    draining BIGINT NOT NULL,
+    host     TEXT NOT NULL,
+    pid      BIGINT NOT NULL
+);
+
+-- Small documents that one writer at a time keeps, such as the worker snapshot.
+CREATE TABLE plane_document (
+    name           TEXT NOT NULL PRIMARY KEY,
+    body           TEXT NOT NULL,
+    writer         TEXT NOT NULL,
+    at_ns          BIGINT NOT NULL,
+    holdfast_fence BIGINT
+);

@@ -1,0 +1,2 @@
+-- Contract: one worker.
+SELECT * FROM plane_worker WHERE worker = :worker

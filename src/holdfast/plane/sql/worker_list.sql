@@ -1,0 +1,2 @@
+-- Contract: every worker that is remembered.
+SELECT * FROM plane_worker ORDER BY worker

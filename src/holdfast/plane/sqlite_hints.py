@@ -1,0 +1,192 @@
+"""Hints between the processes at one SQLite file: who commits tells the others at which channels something happened.
+
+Promises: whoever was enrolled before a commit gets one datagram for it, with its channels. Does not promise that the
+datagram arrives: a listener that is stopped has a short queue. One that finds its queue full when it looks again takes
+it that hints were lost, and wakes everybody. Listeners that are dead are forgotten by whoever notices.
+
+Addresses are names in Linux's abstract socket namespace: no file is left behind, and the kernel forgets them with the
+process. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the file.
+Processes in another network namespace (containers that share a file) get no datagrams, and find out by the waits of
+their callers, which are always bounded.
+
+Clock: the wall clock, as a remark in the table; the real one for the pauses of the poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import BackendError
+from holdfast.plane.ports import Tx
+from holdfast.plane.sqlite_connection import PlaneFile
+from holdfast.stores.process import this_host
+
+POLL_S: Final = 0.05
+
+_DATAGRAM_BYTES_MAX: Final = 32_768  # far below what the kernel takes
+_EVERYTHING: Final = b""  # a datagram without channels: too many of them to be named
+_QUEUE_FALLBACK: Final = 10  # the kernel's own default
+
+_SQL: Final = files("holdfast.plane") / "sql"
+
+
+def _sql(name: str) -> str:
+    return (_SQL / f"listener_{name}.sql").read_text(encoding="utf-8")
+
+
+_SCHEMA: Final = _sql("schema")
+_ENROL: Final = _sql("enrol")
+_OTHERS: Final = _sql("others")
+_FORGET: Final = _sql("forget")
+_SWEEP: Final = _sql("sweep")
+
+
+class Ear:
+    """Where this process listens: a socket that the event loop reads. Raises OSError where there can be none."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ring: Callable[[Iterable[str]], None], ring_all: Callable[[], None]
+    ) -> None:
+        self.place = this_host().place
+        if not self.place:
+            raise OSError("this system has no abstract sockets")
+        # A name that cannot be guessed, so that nobody can sit on it before us.
+        self.address = f"holdfast-plane-{os.getpid()}-{secrets.token_hex(8)}"
+        self._ring = ring
+        self._ring_all = ring_all
+        self._loop = loop
+        self._queue_max = _queue_max()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.bind(f"\0{self.address}")
+            loop.add_reader(self._socket, self._read)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    async def enrol(self, tx: Tx, since_wall_ns: int) -> None:
+        """Part of a work: tell the others where we listen. The table is made when it is not there."""
+        await tx.query(_SCHEMA)
+        await tx.query(_SWEEP, {"boot": self.place.partition(":")[0]})
+        await tx.query(_ENROL, {"address": self.address, "place": self.place, "since_wall_ns": since_wall_ns})
+
+    async def forget(self, tx: Tx) -> None:
+        """Part of a work: take it back."""
+        await tx.query(_FORGET, {"address": self.address})
+
+    def _read(self) -> None:
+        count, channels, everything = 0, set[str](), False
+        while True:  # ends when the queue is empty
+            try:
+                datagram = self._socket.recv(_DATAGRAM_BYTES_MAX)
+            except OSError:
+                break
+            count += 1
+            everything = everything or datagram == _EVERYTHING
+            channels.update(datagram.decode("utf-8", "replace").split("\n"))
+        if everything or count >= self._queue_max:
+            self._ring_all()
+        else:
+            self._ring(channels)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+class Voice:
+    """Sends hints. Belongs to the thread that writes."""
+
+    def __init__(self) -> None:
+        self._place = this_host().place
+        self._socket: socket.socket | None = None
+        self._dead: set[str] = set()
+
+    def listeners(self, connection: sqlite3.Connection, own: str) -> list[str]:
+        """To whom the open transaction has to be told. Asked inside it: who is enrolled later sees what it wrote."""
+        if not self._place:
+            return []
+        try:
+            for address in self._dead:
+                connection.execute(_FORGET, {"address": address})
+            self._dead.clear()
+            found = connection.execute(_OTHERS, {"place": self._place, "address": own}).fetchall()
+        except sqlite3.Error:
+            return []  # nobody has ever listened, so there is no table; and a hint must not hurt a commit
+        return [address for (address,) in found]
+
+    def tell(self, addresses: Iterable[str], channels: Iterable[str]) -> None:
+        """Send one datagram to each. Never blocks and never raises."""
+        datagram = "\n".join(channels).encode()
+        if len(datagram) > _DATAGRAM_BYTES_MAX:
+            datagram = _EVERYTHING
+        for address in addresses:
+            try:
+                if self._socket is None:
+                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                    self._socket.setblocking(False)
+                self._socket.sendto(datagram, f"\0{address}")
+            except ConnectionRefusedError:
+                self._dead.add(address)
+            except OSError:
+                continue  # its queue is full, and it will see that when it looks
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+class Poll:
+    """The ear of those without sockets: a thread that looks for changes, and then wakes everybody."""
+
+    def __init__(self, file: PlaneFile, ring_all: Callable[[], None]) -> None:
+        self._file = file
+        self._ring_all = ring_all
+        self._stop = threading.Event()
+        # A daemon: a program that forgot to close its database must still be able to end.
+        self._thread = threading.Thread(target=self._serve, name="holdfast-plane-poll", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection: sqlite3.Connection | None = None
+        seen: int | None = None
+        while not self._stop.wait(POLL_S):
+            try:
+                if connection is None:
+                    connection = self._file.connect()
+                    connection.execute("PRAGMA query_only = ON")
+                (version,) = connection.execute("PRAGMA data_version").fetchone()
+            except (sqlite3.Error, BackendError):
+                continue  # busy, or it cannot be opened: whoever asks for something will be told why
+            if version != seen:
+                seen = version
+                self._ring_all()
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def close(self) -> None:
+        """Stop. Returns when the thread has ended, which takes as long as one look."""
+        self._stop.set()
+        self._thread.join()
+
+
+def _queue_max() -> int:
+    try:
+        return int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return _QUEUE_FALLBACK

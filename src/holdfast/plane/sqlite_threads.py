@@ -1,0 +1,249 @@
+"""The threads of the plane's SQLite file: one that writes, and a few that read.
+
+Promises of the writer: works that wait together share one transaction and one commit, and with it one `fsync`. Each is
+in a savepoint of its own, so that an error undoes its work alone. Nobody is told of success before the commit. When a
+transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
+again by itself, so that every caller gets its own answer and no innocent one gets another's error.
+
+Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
+long as somebody in line still wants it. Who is in line is looked up only once the lock is there, so that all who came
+meanwhile take part.
+
+Clock: the one that is passed in, for statistics and for the patience of a work that is run again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError, Timeout, Unavailable
+from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
+from holdfast.plane.sqlite_hints import Voice
+from holdfast.plane.sqlite_line import Answer, Entry, Line
+from holdfast.ports import Clock, Entropy
+from holdfast.types import MS, NS
+
+_PAUSE_MIN_NS: Final = 100_000  # about the length of a commit without `fsync`
+_PAUSE_MAX_NS: Final = 5 * MS
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a thread has done. Written by that thread alone."""
+
+    works: int = 0
+    failed: int = 0
+    commits: int = 0
+    largest_group: int = 0
+    run_again: int = 0
+    busy: int = 0  # attempts that found the file locked by somebody else
+    busy_ns: int = 0
+
+
+class Pauses:
+    """Growing pauses with full jitter, and the account of them."""
+
+    def __init__(self, clock: Clock, entropy: Entropy, counts: Counts) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._counts = counts
+
+    def until(self, attempt: Callable[[], sqlite3.Connection], wanted: Callable[[], bool]) -> sqlite3.Connection | None:
+        """Try until it is no longer busy. None: nobody wants it any more."""
+        pause, began = _PAUSE_MIN_NS, 0
+        while True:  # ends with a connection, an error, or nobody who wants it
+            try:
+                connection = attempt()
+            except Busy:
+                began = began or self._clock.now().mono
+                self._counts.busy += 1
+            else:
+                if began:
+                    self._counts.busy_ns += self._clock.now().mono - began
+                return connection
+            if not wanted():
+                self._counts.busy_ns += self._clock.now().mono - began
+                return None
+            time.sleep((pause // 2 + self._entropy.below(pause)) / NS)
+            pause = min(2 * pause, _PAUSE_MAX_NS)
+
+
+class Writer:
+    """The body of the thread that writes."""
+
+    def __init__(
+        self,
+        line: Line,
+        connection: SqliteConnection,
+        *,
+        ring: Callable[[set[str]], None],
+        own_address: Callable[[], str],
+        group_max: int,
+        patience_ns: int,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.counts = Counts()
+        self._line = line
+        self._connection = connection
+        self._ring = ring
+        self._own_address = own_address
+        self._group_max = group_max
+        self._patience_ns = patience_ns
+        self._clock = clock
+        self._pauses = Pauses(clock, entropy, self.counts)
+        self._voice = Voice()
+
+    def serve(self) -> None:
+        """Serve the line until it is closed and empty."""
+        try:
+            while self._line.wait():
+                self._turn()
+        finally:
+            self._connection.close()
+            self._voice.close()
+
+    def _turn(self) -> None:
+        try:
+            connection = self._pauses.until(self._connection.begin, lambda: len(self._line) > 0)
+        except Exception as error:  # noqa: BLE001 - it belongs to those who asked, and the thread has to go on
+            self._refuse(self._line.begin(self._group_max), error)
+            return
+        if connection is None:
+            return
+        entries = self._line.begin(self._group_max)
+        if not entries:  # they gave up at the last moment
+            self._connection.rollback()
+            return
+        try:
+            self._together(connection, entries)
+        except Timeout as error:
+            self._refuse(entries, error)
+        except Exception as error:  # noqa: BLE001 - as above
+            if len(entries) == 1:
+                self._refuse(entries, error)
+                return
+            self.counts.run_again += len(entries)
+            for entry in entries:
+                self._alone(entry)
+
+    def _alone(self, entry: Entry) -> None:
+        end = self._clock.now().mono + self._patience_ns
+        try:
+            connection = self._pauses.until(self._connection.begin, lambda: self._clock.now().mono < end)
+            if connection is None:
+                raise Unavailable(f"{self._connection.path} is locked by another process; nothing was changed")
+            self._together(connection, [entry])
+        except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+            self._refuse([entry], error)
+
+    def _together(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        """Run a group in the open transaction, commit it, and tell everybody. Raises when it falls as a whole."""
+        answers: list[Answer] = []
+        rings: set[str] = set()
+        try:
+            for entry in entries:
+                tx = SqliteTx(connection, self._connection.path)
+                answer = _in_savepoint(connection, tx, entry) if len(entries) > 1 else _by_itself(tx, entry)
+                answers.append(answer)
+                if answer.error is None:
+                    rings |= tx.rings
+            good = sum(answer.error is None for answer in answers)
+            listeners: list[str] = []
+            if good:
+                listeners = self._voice.listeners(connection, self._own_address()) if rings else []
+                self._connection.commit()
+                self.counts.commits += 1
+        finally:
+            self._connection.rollback()
+        self.counts.works += len(entries)
+        self.counts.failed += len(entries) - good
+        self.counts.largest_group = max(self.counts.largest_group, len(entries))
+        self._line.answer(answers, partial(self._ring, rings) if rings else None)
+        if listeners:
+            self._voice.tell(listeners, sorted(rings))
+
+    def _refuse(self, entries: Sequence[Entry], error: Exception) -> None:
+        self.counts.works += len(entries)
+        self.counts.failed += len(entries)
+        self._line.answer([Answer(entry, error=_copy(error)) for entry in entries])
+
+
+class Reader:
+    """The body of a thread that reads. Each work has a transaction of its own, and so one view of the file."""
+
+    def __init__(
+        self, line: Line, connection: SqliteConnection, *, patience_ns: int, clock: Clock, entropy: Entropy
+    ) -> None:
+        self.counts = Counts()
+        self._line = line
+        self._connection = connection
+        self._patience_ns = patience_ns
+        self._clock = clock
+        self._pauses = Pauses(clock, entropy, self.counts)
+
+    def serve(self) -> None:
+        """Serve the line until it is closed and empty."""
+        try:
+            while self._line.wait():
+                for entry in self._line.begin(1):
+                    self._line.answer([self._answered(entry)])
+        finally:
+            self._connection.close()
+
+    def _answered(self, entry: Entry) -> Answer:
+        self.counts.works += 1
+        end = self._clock.now().mono + self._patience_ns
+        results: list[Any] = []
+
+        def attempt() -> sqlite3.Connection:
+            connection = self._connection.begin()
+            try:
+                results.append(SqliteTx(connection, self._connection.path, reads=True).run(entry.work))
+            finally:
+                self._connection.rollback()
+            return connection
+
+        try:
+            if self._pauses.until(attempt, lambda: self._clock.now().mono < end) is None:
+                raise Unavailable(f"{self._connection.path} is locked by another process")
+        except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+            self.counts.failed += 1
+            return Answer(entry, error=error)
+        return Answer(entry, results[0])
+
+
+def _by_itself(tx: SqliteTx, entry: Entry) -> Answer:
+    try:
+        return Answer(entry, tx.run(entry.work))
+    except Busy:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+        return Answer(entry, error=error)
+
+
+def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: Entry) -> Answer:
+    connection.execute("SAVEPOINT work")
+    answer = _by_itself(tx, entry)
+    if answer.error is not None:
+        # Some errors end the whole transaction (a full disk, ROLLBACK in a trigger): then this raises, and everybody
+        # is run again alone.
+        connection.execute("ROLLBACK TO work")
+    connection.execute("RELEASE work")
+    return answer
+
+
+def _copy(error: Exception) -> Exception:
+    """An error of its own for each who is told: tracebacks grow, and are not to be shared between tasks."""
+    if not isinstance(error, HoldfastError):
+        return Unavailable(f"the transaction failed; nothing was changed ({type(error).__name__}: {error})")
+    copy = type(error).__new__(type(error))
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy

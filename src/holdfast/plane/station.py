@@ -1,0 +1,166 @@
+"""The places of one worker in one pool: who may be let in, what runs there now, and what will not go away.
+
+Promises: never more attempts at once than there are places, and never more of one topic than it allows; a function that
+does not stop keeps its place until it has ended, and the pool takes fewer messages meanwhile. What is not let in is
+given back without counting as a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from functools import partial
+from typing import Any, Final
+
+from holdfast.errors import BackendError, RetryLater
+from holdfast.plane.app import App, JobFunction
+from holdfast.plane.attempt import Attempt, NotHere, Workplace
+from holdfast.plane.executing import Interruption
+from holdfast.plane.model import Delivery, Heartbeat
+from holdfast.plane.order import order_of
+from holdfast.plane.ports import Consumer
+
+UNKNOWN_TOPIC_DELAY_S: Final = 1.0
+
+_log: Final = logging.getLogger("holdfast.plane.worker")
+
+
+class Station:
+    """One pool of one worker."""
+
+    def __init__(self, app: App, pool: str, places: int, workplace: Workplace) -> None:
+        self._app = app
+        self._place = workplace
+        self.pool = pool
+        self.places = places
+        self.draining = False
+        self.interrupted = 0  # attempts that were running when the time to finish them was over
+        self.attempts: set[Attempt] = set()
+        self._stuck: Counter[str] = Counter()  # by topic
+        self._consumer: Consumer | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def worker(self) -> str:
+        """How this worker is known in this pool."""
+        return self._place.worker
+
+    @property
+    def stuck(self) -> int:
+        """How many functions run on although they were told to stop."""
+        return self._stuck.total()
+
+    def open(self, consumer: Consumer) -> None:
+        """Messages come from here."""
+        self._consumer = consumer
+        self._adjust()
+
+    def drain(self) -> None:
+        """Take nothing more."""
+        self.draining = True
+        self._adjust()
+
+    async def empty(self) -> None:
+        """Return when no attempt is being made."""
+        await self._empty.wait()
+
+    def interrupt(self) -> None:
+        """The time to finish is over: stop what still runs."""
+        self.interrupted += len(self.attempts)
+        for attempt in self.attempts:
+            attempt.interrupt(Interruption.DRAINED, "its worker is ending")
+
+    async def handle(self, delivery: Delivery) -> None:
+        """One message on `work.<pool>`."""
+        place, order = self._place, order_of(delivery.message)
+        if self.draining:
+            place.statistics.turned_away += 1
+            raise RetryLater(0.0, NotHere(f"worker {place.worker} is ending"))
+        known = place.finished.get(order.name)
+        if known is not None:
+            try:
+                await place.bus.publish([known])
+            except BackendError as error:
+                place.statistics.unreachable += 1
+                raise place.later(error) from error
+            place.statistics.repeated += 1
+            return
+        job = self._app.functions.get(order.topic)
+        if job is None:
+            place.statistics.refused += 1
+            raise RetryLater(UNKNOWN_TOPIC_DELAY_S, NotHere(f"worker {place.worker} does not know {order.topic}"))
+        if not self._room_for(job):
+            place.statistics.full += 1
+            raise place.later(NotHere(f"worker {place.worker} has no place for another {order.topic}"))
+        await self._make(Attempt(place, order, job, delivered_before=delivery.deliveries > 1), job)
+
+    async def stop(self, delivery: Delivery) -> None:
+        """One message on `stop.<worker>`. What is not here any more has nothing to stop.
+
+        If it names a fence, it means the run under that fence, and not a later one of the same attempt.
+        """
+        body = delivery.message.body
+        fence = body.get("run_fence")
+        for attempt in self.attempts:
+            if attempt.order.name != (body.get("job"), body.get("attempt")) or fence not in (None, attempt.run_fence):
+                continue
+            attempt.interrupt(Interruption.STOPPED, f"stopped: {body.get('reason') or 'no reason was given'}")
+
+    def heartbeat(self, at_ns: int, host: str, pid: int) -> Heartbeat:
+        """What this worker says about itself in this pool."""
+        return Heartbeat(
+            worker=self.worker,
+            pool=self.pool,
+            topics=self._app.topics(self.pool),
+            capacity=self.places,
+            active=len(self.attempts) + self.stuck,
+            at_ns=at_ns,
+            draining=self.draining,
+            host=host,
+            pid=pid,
+        )
+
+    async def _make(self, attempt: Attempt, job: JobFunction) -> None:
+        self.attempts.add(attempt)
+        self._empty.clear()
+        try:
+            await attempt.make()
+        finally:
+            self.attempts.discard(attempt)
+            self._leave(attempt, job)
+            if not self.attempts:
+                self._empty.set()
+
+    def _room_for(self, job: JobFunction) -> bool:
+        if len(self.attempts) + self.stuck >= self.places:
+            return False
+        if job.max_concurrency is None:
+            return True
+        running = sum(each.order.topic == job.topic for each in self.attempts)
+        return running + self._stuck[job.topic] < job.max_concurrency
+
+    def _leave(self, attempt: Attempt, job: JobFunction) -> None:
+        """The attempt is over; its function may not be."""
+        execution = attempt.execution
+        if execution is None or not execution.begun or execution.ending.done():
+            return
+        self._place.statistics.overran += 1
+        self._stuck[job.topic] += 1
+        execution.ending.add_done_callback(partial(self._freed, attempt, job))
+        self._adjust()
+
+    def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
+        self._stuck[job.topic] -= 1
+        _log.warning("job %s: its function has ended after all, and its place is free again", attempt.order.job)
+        self._adjust()
+
+    def _adjust(self) -> None:
+        """Take messages while there is a place that is not blocked by a function that does not stop."""
+        if self._consumer is None:
+            return
+        if self.draining or self.stuck >= self.places:
+            self._consumer.pause()
+        else:
+            self._consumer.resume()

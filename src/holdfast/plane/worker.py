@@ -1,0 +1,279 @@
+"""A worker: takes attempts from its pools, runs them under leases, tells the registry that it lives, and goes in peace.
+
+    async with Worker(app, bus=bus, locks=locks, registry=registry, concurrency=8) as worker:
+        await worker.wait()
+
+Promises: see `attempt` for what happens to a message, `station` for how many are taken. When a worker is drained it
+takes nothing more from that moment, lets what runs finish within the grace period, and gives the rest back: nothing is
+acknowledged that was not done. Does not promise that a function runs once: a worker that dies, or is paused for longer
+than its lease, is followed by another. Clock: heartbeats carry wall-clock time and are sent on the loop's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from holdfast.aio.locks import Locks
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import BadInput
+from holdfast.plane import families, subjects
+from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
+from holdfast.plane.attempt import Attempt, Currency, Workplace
+from holdfast.plane.executing import Crew
+from holdfast.plane.finished import Finished
+from holdfast.plane.model import Heartbeat, check_whole
+from holdfast.plane.outcome import error_text
+from holdfast.plane.ports import Bus, Consumption
+from holdfast.plane.station import Station
+from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.ports import Clock, Entropy
+from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
+from holdfast.types import NS, Duration, duration_ns
+
+BEAT_TIMEOUT_S: Final = 2.0
+GRACE: Final = 30.0
+STOPS_AT_ONCE: Final = 8
+
+_log: Final = logging.getLogger("holdfast.plane.worker")
+
+
+class Registry(Protocol):
+    """Where workers say that they live. `plane.workers.Workers` is one."""
+
+    async def record(self, said: Heartbeat) -> bool:
+        """Keep what a worker says about itself."""
+        ...
+
+    async def leave(self, worker: str) -> bool:
+        """The worker has left for good."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How a worker ended."""
+
+    interrupted: int  # attempts that had to be stopped; their messages were given back
+    stuck: int  # functions that ran on although they were told to stop
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything that had been begun was finished."""
+        return not self.interrupted and not self.stuck
+
+
+class Worker:
+    """Runs the functions of an app. Make it, enter it, and leave it; it cannot be used twice."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        bus: Bus,
+        locks: Locks,
+        registry: Registry,
+        currency: Currency | None = None,
+        pools: Sequence[str] | None = None,
+        concurrency: int = 8,
+        name: str | None = None,
+        heartbeat: Duration = 5.0,
+        lease_ttl: Duration | None = None,
+        cancel_grace: Duration = 5.0,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        delays: RetryDelays = families.RETRY_DELAYS,
+    ) -> None:
+        """`pools`: all that the app has topics for, unless given. `concurrency`: attempts at once, in each pool.
+
+        `currency` is asked whether a message that was delivered before is still wanted; None: it is run in any case.
+        `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s). `cancel_grace` is how
+        long a function may go on after it was asked to stop, before its lease is given up.
+        """
+        self.name = _own_name(app) if name is None else check_name("name", name)
+        check_whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        self._bus = bus
+        self._registry = registry
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
+        ttl = families.WORKER_JOB.ttl if lease_ttl is None else duration_ns("lease_ttl", lease_ttl, low_ns=1) / NS
+        self._ack_wait_ns = round(ttl * NS)  # whoever is silent for so long has lost its lease as well
+        self._counts = WorkerStatistics()
+        self._crew = Crew(f"holdfast-{self.name}")
+        self._draining = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self._grace_ns = round(GRACE * NS)
+        self._serving: asyncio.Task[None] | None = None
+        owner = this_owner(app.name)
+        self._host, self._pid = owner.host, owner.pid
+        chosen = _chosen(app, pools)
+        model = Workplace(
+            worker=self.name,
+            bus=bus,
+            locks=locks,
+            clock=self._clock,
+            entropy=self._entropy,
+            crew=self._crew,
+            finished=Finished(),
+            statistics=self._counts,
+            hurried=self._hurried,
+            lease_ttl=ttl,
+            cancel_grace_ns=duration_ns("cancel_grace", cancel_grace),
+            delays=delays,
+            currency=currency,
+        )
+        self._stations = [
+            Station(app, pool, concurrency, model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}"))
+            for pool in chosen
+        ]
+
+    def statistics(self) -> WorkerStatistics:
+        """Counts since the beginning, and what runs now."""
+        return replace(self._counts, active=len(self.running()), stuck=sum(station.stuck for station in self._stations))
+
+    def running(self) -> list[Attempt]:
+        """The attempts that are being made now."""
+        return [attempt for station in self._stations for attempt in station.attempts]
+
+    async def start(self) -> None:
+        """Announce the worker and take messages. Returns when it does, or raises what stood in the way."""
+        if self._serving is not None:
+            raise BadInput("worker", f"{self.name} was started before", "make another")
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.create_task(self._serve(ready), name=f"worker {self.name}")
+        await asyncio.wait((ready, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await self._serving  # it ended before it was ready, in an error
+
+    async def wait(self) -> None:
+        """Return when the worker has been drained, by whomever; raise what ended it otherwise."""
+        if self._serving is not None:
+            await asyncio.shield(self._serving)
+
+    async def drain(self, grace: Duration = GRACE) -> Drained:
+        """Take nothing more, let what runs finish within `grace`, stop and give back the rest. Idempotent."""
+        grace_ns = duration_ns("grace", grace)
+        if not self._draining.is_set():
+            self._grace_ns = grace_ns
+            self._draining.set()
+        await self.wait()
+        return Drained(sum(each.interrupted for each in self._stations), sum(each.stuck for each in self._stations))
+
+    def hurry(self) -> None:
+        """End the grace period now: stop what runs, wait for no store and no bus. Drains if nobody has asked yet."""
+        self._hurried.set()
+        self._draining.set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain(GRACE if error is None else 0)
+
+    async def _serve(self, ready: asyncio.Future[None]) -> None:
+        beating = asyncio.create_task(self._beat_on())
+        try:
+            async with AsyncExitStack() as stack:
+                for station in self._stations:
+                    stops = Consumption(subjects.stop_subject(station.worker), subjects.WORKERS, STOPS_AT_ONCE)
+                    await stack.enter_async_context(self._bus.consume(stops, station.stop))
+                for station in self._stations:
+                    station.open(await stack.enter_async_context(self._bus.consume(self._how(station), station.handle)))
+                ready.set_result(None)
+                await self._draining.wait()
+                await self._finish()
+        finally:
+            beating.cancel()
+            await asyncio.wait((beating,))
+            self._crew.close()
+        for station in self._stations:
+            await self._tell(self._registry.leave(station.worker), station)
+
+    def _how(self, station: Station) -> Consumption:
+        return Consumption(
+            subjects.work_subject(station.pool),
+            subjects.WORKERS,
+            concurrency=station.places,
+            ack_wait_ns=self._ack_wait_ns,
+        )
+
+    async def _finish(self) -> None:
+        """Take nothing more; wait until all is done, the grace period is over, or somebody is in a hurry."""
+        for station in self._stations:
+            station.drain()
+        self._beat_now.set()
+        _log.info("worker %s takes nothing more; %d attempts are to be finished", self.name, len(self.running()))
+        done = asyncio.gather(*(station.empty() for station in self._stations))
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            await asyncio.wait((done, hurried), timeout=self._grace_ns / NS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done.cancel()
+            hurried.cancel()
+            await asyncio.wait((done, hurried))
+        for station in self._stations:
+            station.interrupt()
+        self._hurried.set()
+
+    async def _beat_on(self) -> None:
+        """Say that we live, at once when there is news, and every few seconds; not in step with other workers."""
+        while True:
+            self._beat_now.clear()
+            await self._beat()
+            spread = self._beat_every_ns // 5
+            delay_ns = self._beat_every_ns - spread + self._entropy.below(2 * spread + 1)
+            try:
+                async with asyncio.timeout(delay_ns / NS):
+                    await self._beat_now.wait()
+            except TimeoutError:
+                continue
+
+    async def _beat(self) -> None:
+        for station in self._stations:
+            heartbeat = station.heartbeat(self._clock.now().wall, self._host, self._pid)
+            self._counts.beats += await self._tell(self._registry.record(heartbeat), station)
+
+    async def _tell(self, word: Coroutine[Any, Any, bool], station: Station) -> bool:
+        """Tell the registry something. A worker that cannot say that it lives goes on living."""
+        try:
+            async with asyncio.timeout(BEAT_TIMEOUT_S):
+                await word
+        except Exception as error:  # noqa: BLE001 - whatever the registry's trouble is, it must not become ours
+            self._counts.beats_failed += 1
+            _log.warning("the registry does not hear worker %s: %s", station.worker, error_text(error))
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name!r} pools={[each.pool for each in self._stations]} active={len(self.running())}>"
+
+
+def _chosen(app: App, pools: Sequence[str] | None) -> tuple[str, ...]:
+    if not app.functions:
+        raise BadInput("app", f"{app.name} has no jobs", "decorate a function with @app.job(topic)")
+    if pools is None:
+        return app.pools
+    chosen = tuple(dict.fromkeys(check_name("pool", pool) for pool in pools))
+    unknown = [pool for pool in chosen if pool not in app.pools]
+    if unknown or not chosen:
+        have = ", ".join(app.pools)
+        raise BadInput("pools", f"{', '.join(unknown) or 'none'}: {app.name} has no topic there", f"use {have}")
+    return chosen
+
+
+def _own_name(app: App) -> str:
+    """A name that no other worker has: who, where, which process, and a few random characters."""
+    owner = this_owner(app.name)
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", owner.host)[:30]
+    return f"{app.name[:40]}-{host}-{owner.pid}-{owner.instance}"

@@ -1,0 +1,202 @@
+"""Who works: what workers last said about themselves, and what follows for the pools that they serve.
+
+Promises: a worker that has said nothing for its TTL does not count as alive; an older word never replaces a newer one;
+when a worker comes, comes back, or can take more than before, the dispatchers of its pool are told. Does not promise
+that a worker is alive: only that it said so within the TTL. Views are read from the database at most every
+`refresh_ns`, so that asking costs nothing.
+
+Clock: the wall clock, of which a heartbeat carries the sender's. A sender whose clock is ahead is taken at its word for
+no longer than one TTL from when it is heard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import Heartbeat, check_id, check_whole
+from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.slots import pool_channel
+from holdfast.plane.tenants import EVERY_POOL
+from holdfast.ports import Clock
+from holdfast.types import MS, NS, check_label
+
+TTL_NS: Final = 30 * NS
+REFRESH_NS: Final = 500 * MS
+CAPACITY_MAX: Final = 100_000
+
+_RECORD: Final = sql("worker_record")
+_GET: Final = sql("worker_get")
+_LIST: Final = sql("worker_list")
+_LEAVE: Final = sql("worker_leave")
+_SWEEP: Final = sql("worker_sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the live workers of a pool can take together."""
+
+    name: str
+    workers: int = 0
+    capacity: int = 0
+    topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
+
+    def workers_for(self, topic: str) -> int:
+        """How many live workers that are not leaving take jobs of this topic."""
+        return 0 if self.topics is None else self.topics.get(topic, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All workers, as they were at one moment."""
+
+    at_ns: int = -1
+    pools: Mapping[str, Pool] | None = None
+    known_topics: frozenset[str] = frozenset()
+
+    def pool(self, name: str) -> Pool:
+        """One pool. One that nobody serves has no workers."""
+        return (self.pools or {}).get(name) or Pool(name)
+
+    def pool_for(self, topic: str, usual: str) -> str:
+        """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name."""
+        if self.pool(usual).workers_for(topic):
+            return usual
+        return min((name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)), default=usual)
+
+
+class Workers:
+    """The workers of one plane."""
+
+    def __init__(self, database: Database, clock: Clock, *, ttl_ns: int = TTL_NS, refresh_ns: int = REFRESH_NS) -> None:
+        self._database = database
+        self._clock = clock
+        self._ttl_ns = ttl_ns
+        self._refresh_ns = refresh_ns
+        self._view = View()
+
+    async def record(self, said: Heartbeat) -> bool:
+        """Keep what a worker says about itself. False: a newer word of it is known."""
+        now_ns = self._clock.now().wall
+        values = _values(check_heartbeat(said), min(said.at_ns, now_ns))
+
+        async def work(tx: Tx) -> bool:
+            known = await tx.query(_GET, {"worker": said.worker})
+            if not await tx.query(_RECORD, values):
+                return False
+            before = self._alive(known[0], now_ns) if known else None
+            if _more(before, said):
+                tx.ring(pool_channel(said.pool))
+                tx.ring(EVERY_POOL)
+            return True
+
+        return await self._database.write(work)
+
+    async def leave(self, worker: str) -> bool:
+        """Note that a worker has left for good, so that nothing is kept for it. False: it is not known."""
+        values = {"worker": check_id("worker", worker), "at_ns": self._clock.now().wall}
+        return bool(await self._database.write(lambda tx: tx.query(_LEAVE, values)))
+
+    async def all(self) -> list[Heartbeat]:
+        """Every worker that is remembered, alive or not, by name."""
+        return [_heartbeat(row) for row in await self._database.read(lambda tx: tx.query(_LIST))]
+
+    async def live(self, pool: str | None = None) -> list[Heartbeat]:
+        """The workers that are alive, by name."""
+        if pool is not None:
+            check_label("pool", pool)
+        now_ns = self._clock.now().wall
+        return [
+            each for each in await self.all() if self._is_alive(each, now_ns) and (pool is None or each.pool == pool)
+        ]
+
+    async def view(self, *, fresh: bool = False) -> View:
+        """All pools. At most `refresh_ns` old, and not at all if it has to be fresh."""
+        now_ns = self._clock.now().wall
+        if fresh or not 0 <= now_ns - self._view.at_ns < self._refresh_ns:
+            workers = await self.all()
+            live = [each for each in workers if self._is_alive(each, now_ns)]
+            topics = frozenset(topic for each in workers for topic in each.topics)
+            self._view = View(now_ns, _pools(live), topics)
+        return self._view
+
+    async def sweep(self, before_ns: int) -> int:
+        """Forget the workers that have said nothing since a time, and with them the topics that only they knew."""
+        values = {"before_ns": check_whole("before_ns", before_ns, 0, 2**63 - 1)}
+        return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
+
+    def _is_alive(self, worker: Heartbeat, now_ns: int) -> bool:
+        return now_ns - worker.at_ns <= self._ttl_ns and not (worker.draining and worker.capacity == 0)
+
+    def _alive(self, row: Row, now_ns: int) -> Heartbeat | None:
+        known = _heartbeat(row)
+        return known if self._is_alive(known, now_ns) else None
+
+
+def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
+    """Whether there is more to be had from a worker than before."""
+    if now.draining:
+        return False
+    if before is None or before.draining or before.pool != now.pool:
+        return True
+    return now.capacity > before.capacity or not set(now.topics) <= set(before.topics)
+
+
+def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
+    pools: dict[str, Pool] = {}
+    for each in live:
+        pool = pools.get(each.pool) or Pool(each.pool)
+        topics = dict(pool.topics or {})
+        for topic in () if each.draining else each.topics:
+            topics[topic] = topics.get(topic, 0) + 1
+        pools[each.pool] = replace(
+            pool,
+            workers=pool.workers + (not each.draining),
+            # One that is leaving has room for what it still has, and for nothing else.
+            capacity=pool.capacity + (each.active if each.draining else each.capacity),
+            topics=topics,
+        )
+    return pools
+
+
+def check_heartbeat(said: Heartbeat) -> Heartbeat:
+    """The heartbeat itself, or `BadInput` that names the field."""
+    check_id("worker", said.worker)
+    check_label("pool", said.pool)
+    for topic in said.topics:
+        check_label("topics", topic)
+    check_whole("capacity", said.capacity, 0, CAPACITY_MAX)
+    check_whole("active", said.active, 0, CAPACITY_MAX)
+    check_whole("at_ns", said.at_ns, 0, 2**63 - 1)
+    return said
+
+
+def _values(said: Heartbeat, at_ns: int) -> dict[str, Any]:
+    return {
+        "worker": said.worker,
+        "pool": said.pool,
+        "topics": json.dumps(said.topics, separators=(",", ":")),
+        "capacity": said.capacity,
+        "active": said.active,
+        "at_ns": at_ns,
+        "draining": int(said.draining),
+        "host": said.host,
+        "pid": said.pid,
+    }
+
+
+def _heartbeat(row: Row) -> Heartbeat:
+    return Heartbeat(
+        worker=row["worker"],
+        pool=row["pool"],
+        topics=tuple(json.loads(row["topics"])),
+        capacity=row["capacity"],
+        active=row["active"],
+        at_ns=row["at_ns"],
+        draining=bool(row["draining"]),
+        host=row["host"],
+        pid=row["pid"],
+    )

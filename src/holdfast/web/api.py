@@ -1,0 +1,99 @@
+"""The HTTP API: versioned under `/api/v1`, described at `/openapi.json`, with health and metrics beside it.
+
+Promises: every route of the API demands a role; every answer that is not a success is a problem (`problems`); what is
+acknowledged is committed. The interactive documentation is off unless asked for, because it loads scripts from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE
+from holdfast.plane.service import Service
+from holdfast.web import health, problems, routes_jobs, routes_plane, routes_resources
+from holdfast.web.auth import Access
+from holdfast.web.intake import Intake
+from holdfast.web.schemas_plane import ProblemShown
+
+PREFIX: Final = "/api/v1"
+API_VERSION: Final = "1"
+
+_PROBLEMS: Final = {
+    400: "The body cannot be read.",
+    401: "No token, or one that is not known.",
+    403: "The role, or the tenant, does not allow it.",
+    404: "There is no such thing.",
+    409: "Busy, not owned, or not possible in this state.",
+    412: "A newer fence was seen.",
+    413: "The body is too long.",
+    415: "The body is not JSON.",
+    422: "A field cannot be right.",
+    500: "Something went wrong here.",
+    503: "The plane, or a store of it, cannot serve now.",
+}
+_PROBLEM_CONTENT: Final = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemShown"}}}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"description": text, "content": _PROBLEM_CONTENT} for status, text in _PROBLEMS.items()
+}
+
+
+def create_app(service: Service, access: Access, *, docs: bool = False) -> FastAPI:
+    """The application. `service` is opened and closed by the caller; `access` says who gets in."""
+    app = _routed(docs=docs)
+    app.state.service = service
+    app.state.answers = answers = Counter[tuple[str, int]]()
+    problems.install(app)
+    app.add_middleware(Intake, access=access, entropy=service.parts.store.entropy, answers=answers)
+    return app
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI document, which is the same for every plane."""
+    return _routed(docs=False).openapi()
+
+
+def _routed(*, docs: bool) -> FastAPI:
+    app = FastAPI(
+        title="Holdfast",
+        version=API_VERSION,
+        docs_url="/docs" if docs else None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=_RESPONSES,
+        generate_unique_id_function=_operation,
+    )
+    for router in (routes_jobs.router, routes_jobs.letters, routes_plane.router, routes_resources.router):
+        app.include_router(router, prefix=PREFIX)
+    app.include_router(health.router)
+    app.openapi = _Description(app)  # type: ignore[method-assign]  # the documented way to change the description
+    return app
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name
+
+
+class _Description:
+    """The OpenAPI document: made once, with problems instead of the framework's own errors."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._made: dict[str, Any] | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        if self._made is None:
+            made = get_openapi(title=self._app.title, version=self._app.version, routes=self._app.routes)
+            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            shown = ProblemShown.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= shown.pop("$defs", {})
+            schemas["ProblemShown"] = shown
+            self._made = made
+        return self._made

@@ -1,0 +1,142 @@
+"""What every request passes before a route sees it: an id, proof of who asks, and limits on what is read.
+
+Promises: nobody who is not known has a body read or a route looked up, except for health; no body is read beyond the
+limit; whatever goes wrong behind this, the answer is a problem with the id of the request and nothing of the inside.
+An encoded slash in an address stays part of its segment, so that every id can be asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+from urllib.parse import quote, unquote
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.ports import Entropy
+from holdfast.web.auth import Access
+from holdfast.web.problems import UNEXPECTED, Problem, logged
+
+BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
+REQUEST_ID_HEADER: Final = "x-request-id"
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_JSON: Final = "application/json"
+_REALM: Final = 'Bearer realm="holdfast"'
+_TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
+
+
+class Intake:
+    """The first thing that a request meets. Pure ASGI."""
+
+    def __init__(self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Counter[tuple[str, int]]) -> None:
+        """`answers` is kept for statistics: how many by method and status."""
+        self._app = app
+        self._access = access
+        self._entropy = entropy
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID_HEADER, "")
+        request_id = given if _REQUEST_ID.match(given) else self._entropy.token()[:16]
+        answer = _Answer(send, request_id, scope["method"], self._answers)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        refused = self._refusal(scope, headers)
+        try:
+            if refused is None:
+                body = _Body(receive, BODY_BYTES_MAX)
+                await self._app({**scope, "path": segments(scope)}, body.receive, answer.send)
+                return
+        except Exception as error:  # noqa: BLE001 - nothing of the inside may get out, and the server goes on
+            refused = logged(UNEXPECTED, error, request_id)
+        if not answer.begun:
+            await refused.response(request_id)(scope, receive, answer.send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
+        """Why a request is not let in; None: it is, and `state` says who asks."""
+        strange = self._access.stranger(headers.get("host"), headers.get("origin"))
+        if strange is not None:
+            return Problem(403, "not-allowed", strange)
+        if scope["path"] not in OPEN_PATHS:
+            principal = self._access.principal(headers.get("authorization"))
+            if principal is None:
+                given = "authorization" in headers
+                detail = "the token is not known" if given else "a bearer token is needed"
+                extra = ', error="invalid_token"' if given else ""
+                return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
+            scope["state"]["principal"] = principal
+        return _unreadable(headers)
+
+
+def _unreadable(headers: Headers) -> Problem | None:
+    """Why a body is not even begun to be read."""
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdecimal():
+        return Problem(400, "unreadable", "Content-Length is not a number")
+    if int(length) > BODY_BYTES_MAX:
+        return _too_large()
+    if int(length) == 0 and "transfer-encoding" not in headers:
+        return None
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON:
+        return Problem(415, "unsupported-media-type", f"send {_JSON}", headers={"accept": _JSON})
+    return None
+
+
+def _too_large() -> Problem:
+    return Problem(413, "too-large", _TOO_LARGE, headers={"connection": "close"})
+
+
+def segments(scope: Scope) -> str:
+    """The path, with a slash or percent sign inside a segment still encoded. `unquote` makes a segment whole again."""
+    raw = scope.get("raw_path")
+    if not raw:
+        return str(scope["path"])
+    whole = raw.decode("ascii", "replace").partition("?")[0].split("/")
+    return "/".join(unquote(part).replace("%", "%25").replace("/", quote("/", safe="")) for part in whole)
+
+
+class _Body:
+    """A body that is not read beyond its limit, whatever its headers say."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._left = limit
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise HTTPException(413, _TOO_LARGE, {"connection": "close"})
+        return message
+
+
+class _Answer:
+    """An answer on its way out: gets the request id, and is counted."""
+
+    def __init__(self, send: Send, request_id: str, method: str, answers: Counter[tuple[str, int]]) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._method = method if method in _METHODS else "other"
+        self._answers = answers
+        self.begun = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            headers = MutableHeaders(scope=message)
+            headers[REQUEST_ID_HEADER] = self._request_id
+            headers["x-content-type-options"] = "nosniff"
+            self._answers[self._method, message["status"]] += 1
+        await self._send(message)

@@ -1,0 +1,212 @@
+"""Errors as answers: one table from what went wrong to what is said about it (RFC 9457, `application/problem+json`).
+
+Promises: every answer that is not a success has this shape; the status says what the caller may conclude, and
+`Retry-After` when to come back; what the caller sent is named by field and never repeated; nothing of the inside (stack
+traces, addresses of servers) gets out. What is the server's fault is logged, under the request id that the answer has.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import compile_path
+
+from holdfast import errors
+from holdfast.core.jobs import InvalidTransition
+from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from holdfast.plane.service import NotAllowed
+
+INVALID: Final = 422
+"""What was sent cannot be right. 400 is for what cannot be read at all."""
+
+_FIELD_CHARS_MAX: Final = 200
+_ERRORS_MAX: Final = 50
+
+_log = logging.getLogger("holdfast.web")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One answer."""
+
+    status: int
+    code: str  # for programs
+    detail: str  # for people
+    members: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self, request_id: str) -> dict[str, Any]:
+        """The body."""
+        return {
+            "type": PROBLEM_TYPE + self.code,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            "request_id": request_id,
+            **self.members,
+        }
+
+    def response(self, request_id: str) -> Response:
+        """The answer."""
+        body = json.dumps(self.document(request_id)).encode()
+        headers = {"cache-control": "no-store", **self.headers}
+        return Response(body, self.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is answered to one kind of error. Without `detail`, what the error itself says."""
+
+    status: int
+    code: str
+    detail: str | None = None
+
+
+_UNREACHED: Final = "a store of the plane cannot be reached now; nothing was done"
+_UNKNOWN: Final = "a store of the plane did not answer in time; what was asked may have been done: look, or repeat it"
+
+TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
+    errors.BadInput: Rule(INVALID, "invalid"),
+    NotAllowed: Rule(403, "not-allowed"),
+    errors.RowMissing: Rule(404, "not-found"),
+    errors.RowExists: Rule(409, "exists"),
+    errors.LockBusy: Rule(409, "lock-busy"),
+    errors.NotOwner: Rule(409, "lock-not-owned"),
+    InvalidTransition: Rule(409, "invalid-transition"),
+    errors.FencedOut: Rule(412, "fenced-out"),
+    errors.NotEntered: Rule(412, "not-entered"),
+    errors.LeaseLost: Rule(503, "lease-lost", "the plane lost a lease while doing this; try again"),
+    errors.PolicyDenied: Rule(503, "policy-denied", _UNREACHED),
+    errors.Timeout: Rule(503, "outcome-unknown", _UNKNOWN),
+    errors.Misconfigured: Rule(500, "misconfigured", "the plane is not set up to do this"),
+    errors.BackendError: Rule(503, "unavailable", _UNREACHED),
+    errors.RetryLater: Rule(503, "retry-later", "this cannot be done now; try again"),
+    errors.Closed: Rule(503, "closing", "the plane is shutting down"),
+    errors.HoldfastError: Rule(500, "internal", "something went wrong here"),
+}
+
+# What the framework itself refuses.
+_PLAIN: Final[Mapping[int, tuple[str, str | None]]] = {
+    400: ("unreadable", "the body is not JSON"),
+    403: ("not-allowed", None),
+    404: ("not-found", "there is nothing at this address"),
+    405: ("method-not-allowed", "this address does not know that method"),
+    413: ("too-large", None),
+}
+
+UNEXPECTED: Final = Problem(500, "internal", "something went wrong here")
+
+
+def problem_of(error: errors.HoldfastError) -> Problem:
+    """What is answered to an error: by its class, or the nearest one above it that is in the table."""
+    rule = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    members: dict[str, Any] = {}
+    if isinstance(error, errors.BadInput):
+        members["errors"] = [{"field": error.field, "problem": error.problem, "fix": error.fix}]
+    if isinstance(error, errors.LockBusy):
+        members["holder"] = error.holder
+    if isinstance(error, errors.FencedOut):
+        members |= {"fence": error.fence, "seen": error.seen}
+    wait = _retry_after(error, rule)
+    if wait is not None:
+        members["retry_after"] = wait
+    # The header has whole seconds; the member is for those who can wait for less.
+    headers = {} if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+    return Problem(rule.status, rule.code, str(error) if rule.detail is None else rule.detail, members, headers)
+
+
+def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
+    if isinstance(error, errors.RetryLater):
+        return error.delay
+    if isinstance(error, errors.LockBusy):
+        return error.retry_after
+    return errors.BackendError.retry_after if rule.status == 503 else None
+
+
+def invalid(found: Sequence[Mapping[str, Any]]) -> Problem:
+    """What is answered to a request that does not fit its description. Names the fields, and repeats no value."""
+    unreadable = [each for each in found if each.get("type") == "json_invalid"]
+    if unreadable:
+        return Problem(400, "unreadable", "the body is not JSON")
+    said = [
+        {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": "see the API's description"}
+        for each in found
+    ]
+    named = ", ".join(dict.fromkeys(each["field"] for each in said[:5]))
+    return Problem(INVALID, "invalid", f"these cannot be right: {named}", {"errors": said[:_ERRORS_MAX]})
+
+
+def _field(place: Sequence[str | int]) -> str:
+    """`body.labels.team` is `labels.team`; an unknown name is shown no longer than a known one could be."""
+    parts = [str(part) for part in place[1:]] or [str(place[0])]
+    return ".".join(parts)[:_FIELD_CHARS_MAX]
+
+
+def request_id_of(request: Request) -> str:
+    """The id of the request, as the intake gave it."""
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
+    """The problem itself; the error is logged if it is not the caller's."""
+    if problem.status >= 500:
+        unexpected = problem.status == 500
+        _log.log(
+            logging.ERROR if unexpected else logging.WARNING,
+            "request %s: %s: %s",
+            request_id,
+            type(error).__name__,
+            error,
+            exc_info=error if unexpected else None,
+        )
+    return problem
+
+
+def _allowed(request: Request) -> list[str]:
+    """Every method that an address knows. The framework names those of the first route that it tried."""
+    known: set[str] = set()
+    for template, methods in request.app.openapi()["paths"].items():
+        if compile_path(template)[0].match(request.scope["path"]):
+            known |= {method.upper() for method in methods}
+    return sorted(known)
+
+
+def install(app: FastAPI) -> None:
+    """Make the application answer with problems."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        if not isinstance(error, errors.HoldfastError):
+            raise error
+        request_id = request_id_of(request)
+        return logged(problem_of(error), error, request_id).response(request_id)
+
+    async def validation(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        return invalid(error.errors()).response(request_id_of(request))
+
+    async def http(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        code, detail = _PLAIN.get(error.status_code, ("http", None))
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if error.status_code == 405:
+            headers["allow"] = ", ".join(_allowed(request))
+        problem = Problem(error.status_code, code, detail or str(error.detail), headers=headers)
+        return problem.response(request_id_of(request))
+
+    app.add_exception_handler(errors.HoldfastError, ours)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(HTTPException, http)

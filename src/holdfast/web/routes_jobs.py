@@ -1,0 +1,156 @@
+"""Routes for jobs and dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Response
+
+from holdfast.errors import BadInput
+from holdfast.plane.model import Job
+from holdfast.web import paging
+from holdfast.web.auth import Role
+from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.schemas import (
+    CancelJob,
+    EventList,
+    EventShown,
+    JobFilter,
+    JobPage,
+    JobShown,
+    Key,
+    LetterFilter,
+    LetterPage,
+    LetterShown,
+    SubmitJob,
+)
+
+JOBS = "jobs"
+LETTERS = "letters"
+
+router = APIRouter(tags=["jobs"])
+letters = APIRouter(tags=["dead letters"])
+
+_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description": "The job was there already."}}
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    responses=_AGAIN,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Submit a job",
+)
+async def submit(
+    asked: SubmitJob,
+    response: Response,
+    service: Serving,
+    caller: Asking,
+    idempotency_key: Annotated[Key | None, Header()] = None,
+) -> JobShown:
+    """Make a job. The same idempotency key gives the same job again, and is refused for another one."""
+    if None not in (idempotency_key, asked.idempotency_key) and idempotency_key != asked.idempotency_key:
+        raise BadInput("idempotency_key", "is not that of the header", "give one of the two, or the same in both")
+    key = asked.idempotency_key or idempotency_key
+    now_ns = service.parts.store.clock.now().wall
+    wanted = asked.submission(own_tenant(caller, asked.tenant), key, caller.name, now_ns)
+    return _made(response, *await service.submit(caller, wanted, pool=asked.pool))
+
+
+@router.get("/jobs", dependencies=[needs(Role.VIEWER)], summary="List jobs")
+async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Query()]) -> JobPage:
+    """Jobs, newest first."""
+    page = await service.jobs(
+        caller,
+        tenant=which.tenant,
+        state=which.state,
+        topic=which.topic,
+        after=paging.after(JOBS, which.cursor),
+        limit=which.limit,
+    )
+    return JobPage(items=[JobShown.of(job) for job in page.items], next=paging.next_of(JOBS, page.after))
+
+
+@router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
+async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
+    """One job."""
+    return JobShown.of(await service.job(caller, job_id))
+
+
+@router.get("/jobs/{job_id}/events", dependencies=[needs(Role.VIEWER)], summary="The history of a job")
+async def events(job_id: Segment, service: Serving, caller: Asking) -> EventList:
+    """Every change of state, oldest first."""
+    return EventList(items=[EventShown.of(event) for event in await service.events(caller, job_id)])
+
+
+@router.post(
+    "/jobs/{job_id}/cancel",
+    status_code=202,
+    responses={200: {"model": JobShown, "description": "The job was over already, and stays as it is."}},
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Cancel a job",
+)
+async def cancel(
+    job_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelJob | None = None
+) -> JobShown:
+    """Ask for a job to be ended. The request is kept; a scheduler does it. Can be repeated."""
+    found, asked = await service.cancel(caller, job_id, reason=(why or CancelJob()).reason)
+    response.status_code = 202 if asked else 200
+    return JobShown.of(found)
+
+
+@router.post(
+    "/jobs/{job_id}/retry",
+    status_code=201,
+    responses=_AGAIN,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Try a dead job again",
+)
+async def retry(job_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
+    """Make a new job of one that nobody will try again by itself. A second retry gives the job of the first."""
+    return _made(response, *await service.retry(caller, job_id))
+
+
+@letters.get("/dead-letters", dependencies=[needs(Role.VIEWER)], summary="List dead letters")
+async def dead_letters(service: Serving, caller: Asking, which: Annotated[LetterFilter, Query()]) -> LetterPage:
+    """Dead letters, newest first."""
+    page = await service.dead_letters(
+        caller, tenant=which.tenant, after=paging.after(LETTERS, which.cursor), limit=which.limit
+    )
+    return LetterPage(items=[LetterShown.of(each) for each in page.items], next=paging.next_of(LETTERS, page.after))
+
+
+@letters.get("/dead-letters/{letter_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a dead letter")
+async def dead_letter(letter_id: Segment, service: Serving, caller: Asking) -> LetterShown:
+    """One dead letter. That of a job has the job's id."""
+    return LetterShown.of(await service.dead_letter(caller, letter_id))
+
+
+@letters.post(
+    "/dead-letters/{letter_id}/retry",
+    status_code=201,
+    responses=_AGAIN,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Try a dead letter again",
+)
+async def retry_letter(letter_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
+    """Make a new job of a dead letter. A second retry gives the job of the first."""
+    return _made(response, *await service.retry_dead_letter(caller, letter_id))
+
+
+@letters.delete(
+    "/dead-letters/{letter_id}",
+    status_code=204,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Forget a dead letter",
+)
+async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) -> None:
+    """Forget a dead letter. Its job stays."""
+    await service.forget_dead_letter(caller, letter_id)
+
+
+def _made(response: Response, made: Job, new: bool) -> JobShown:
+    response.status_code = 201 if new else 200
+    response.headers["location"] = f"/api/v1/jobs/{quote(made.id, safe='')}"
+    return JobShown.of(made)

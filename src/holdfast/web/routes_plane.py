@@ -1,0 +1,65 @@
+"""Routes for the plane itself: workers, snapshot, locks, inventory, tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from holdfast.web.auth import Role
+from holdfast.web.rights import Asking, Serving, TenantSegment, needs
+from holdfast.web.schemas_plane import (
+    FamilyShown,
+    Inventory,
+    LimitTenant,
+    LockFilter,
+    LockList,
+    LockShown,
+    SnapshotShown,
+    TenantShown,
+    WorkerList,
+    WorkerShown,
+)
+
+router = APIRouter(tags=["plane"])
+
+
+@router.get("/workers", dependencies=[needs(Role.VIEWER)], summary="List workers")
+async def workers(service: Serving) -> WorkerList:
+    """Every worker that is remembered, alive or not, by name."""
+    return WorkerList(items=[WorkerShown.of(each) for each in await service.workers()])
+
+
+@router.get("/snapshot", dependencies=[needs(Role.VIEWER)], summary="The worker snapshot")
+async def snapshot(service: Serving) -> SnapshotShown:
+    """The worker snapshot, as its writer last wrote it."""
+    return SnapshotShown.of(await service.snapshot())
+
+
+@router.get("/locks", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="List the locks that are held")
+async def locks(service: Serving, which: Annotated[LockFilter, Query()]) -> LockList:
+    """Who holds which lock, since when, for how long, under which fence. Their keys name things of all tenants."""
+    found = await service.locks(prefix=which.prefix, limit=which.limit)
+    return LockList(items=[LockShown.of(each) for each in found])
+
+
+@router.get("/inventory", dependencies=[needs(Role.VIEWER)], summary="Every kind of lock that the plane takes")
+async def inventory(service: Serving) -> Inventory:
+    """The lock registry."""
+    return Inventory(items=[FamilyShown(**each) for each in service.inventory()])
+
+
+@router.get("/tenants/{tenant}/limits", dependencies=[needs(Role.VIEWER)], summary="The limits of a tenant")
+async def limits(tenant: TenantSegment, service: Serving, caller: Asking) -> TenantShown:
+    """How much a tenant has with workers, and may have."""
+    return TenantShown.of(await service.tenant(caller, tenant))
+
+
+@router.put(
+    "/tenants/{tenant}/limits",
+    dependencies=[needs(Role.ADMIN, everywhere=True)],
+    summary="Limit a tenant",
+)
+async def limit(tenant: TenantSegment, asked: LimitTenant, service: Serving) -> TenantShown:
+    """Say how many jobs of a tenant may be with workers at once. Takes effect at once, on every scheduler."""
+    return TenantShown.of(await service.limit_tenant(tenant, asked.slots))

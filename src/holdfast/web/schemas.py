@@ -1,0 +1,315 @@
+"""What goes in and out over HTTP, as models: the OpenAPI description is made from these.
+
+Durations are seconds; moments are RFC 3339 in UTC, by the plane's clock. Callers say how long from now, and never at
+what time, so that their clocks do not matter. Unknown fields are refused, and no value is bent into another type.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from holdfast.core.jobs import JobState
+from holdfast.plane import resource_locks as resources
+from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
+from holdfast.plane.service import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
+from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
+
+T = TypeVar("T")
+
+YEAR_S: Final = 366 * 86_400.0
+CURSOR_CHARS_MAX: Final = 2000
+LABEL_PATTERN: Final = r"^[A-Za-z0-9._:/-]+$"
+
+
+class _NeverNull:
+    """What is None inside is left out outside, and never null."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler(core)
+        (only,) = (each for each in made.pop("anyOf") if each != {"type": "null"})
+        return {**made, **only}
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+AS_WHOLE: Final = BeforeValidator(_whole)
+"""In JSON there is one kind of number: 3.0 is 3. Comes after the limits, or they would not be described."""
+
+Given: TypeAlias = Annotated[T | None, _NeverNull()]
+
+Label: TypeAlias = Annotated[str, StringConstraints(pattern=LABEL_PATTERN, min_length=1, max_length=LABEL_CHARS_MAX)]
+PoolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
+JobId: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$", max_length=ID_CHARS_MAX)
+]
+Key: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=ID_CHARS_MAX)]
+LabelText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=ID_CHARS_MAX)]
+Labels: TypeAlias = Annotated[
+    dict[Key, LabelText],
+    Field(max_length=LABELS_MAX),
+    # What would be made from the types leaves the names open.
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": LABELS_MAX,
+            "propertyNames": {"pattern": "^[ -~]+$", "maxLength": ID_CHARS_MAX},
+            "additionalProperties": {"type": "string", "pattern": "^[ -~]*$", "maxLength": ID_CHARS_MAX},
+        }
+    ),
+]
+Resource: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -z|~]+$", max_length=400)]
+OwnToken: TypeAlias = Annotated[
+    str,
+    StringConstraints(pattern=r"^[!-~]+$", min_length=resources.TOKEN_CHARS_MIN, max_length=resources.TOKEN_CHARS_MAX),
+]
+Seconds: TypeAlias = Annotated[float, Field(ge=0.001, le=YEAR_S)]
+Ttl: TypeAlias = Annotated[float, Field(ge=resources.TTL_LOW_NS / NS, le=resources.TTL_MAX_NS / NS)]
+Limit: TypeAlias = Annotated[int, Field(ge=1, le=PAGE_MAX)]
+Cursor: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=CURSOR_CHARS_MAX)]
+ModeName: TypeAlias = Literal["shared", "exclusive"]
+StateName: TypeAlias = Annotated[JobState, Field(description="Where a job is in its life.")]
+
+
+class Asked(BaseModel):
+    """Base of what comes in as a body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Filter(BaseModel):
+    """Base of what comes in as a query."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Told(BaseModel):
+    """Base of what goes out."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+# Jobs.
+
+
+class SubmitJob(Asked):
+    """A job as somebody asks for it."""
+
+    topic: Label
+    payload: Any = None
+    tenant: Label | None = Field(None, description="Only for callers who are not bound to a tenant.")
+    id: JobId | None = Field(None, description="Made up when not given.")
+    idempotency_key: Key | None = Field(None, description="The same as the Idempotency-Key header.")
+    pool: PoolName | None = Field(None, description="By default the pool whose workers take the topic.")
+    priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), AS_WHOLE] = Field(0, description="Higher first.")
+    max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX), AS_WHOLE] = 3
+    timeout: Seconds | None = Field(None, description="How long one attempt may run.")
+    deadline_in: Seconds | None = Field(None, description="After how long the job is pointless.")
+    delay: float = Field(0, ge=0, le=YEAR_S, description="How long it waits at least.")
+    trace: LabelText = Field("", max_length=TRACE_CHARS_MAX)
+    labels: Labels = Field(default_factory=dict)
+
+    def submission(self, tenant: str, key: str | None, by: str, now_ns: int) -> Submission:
+        """The same for the service."""
+        return Submission(
+            topic=self.topic,
+            payload=self.payload,
+            tenant=tenant,
+            id=self.id,
+            idempotency_key=key,
+            priority=self.priority,
+            max_attempts=self.max_attempts,
+            timeout_ns=None if self.timeout is None else duration_ns("timeout", self.timeout),
+            deadline_ns=None if self.deadline_in is None else now_ns + duration_ns("deadline_in", self.deadline_in),
+            not_before_ns=now_ns + duration_ns("delay", self.delay) if self.delay else 0,
+            submitted_by=by,
+            trace=self.trace,
+            labels=self.labels,
+        )
+
+
+class CancelJob(Asked):
+    """Why a job should end."""
+
+    reason: Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=REASON_CHARS_MAX)] = "cancelled on request"
+
+
+class JobFilter(Filter):
+    """Which jobs, and which page of them."""
+
+    state: Given[StateName] = None
+    topic: Given[Label] = None
+    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class JobShown(Told):
+    """A job."""
+
+    id: str
+    tenant: str
+    topic: str
+    pool: str
+    state: StateName
+    priority: int
+    attempt: int = Field(description="How many attempts have begun.")
+    max_attempts: int
+    payload: Any
+    result: Any
+    reason: str | None
+    code: str | None
+    worker: str | None
+    fence: int | None = Field(description="Of the scheduler's lease under which it was last written.")
+    run_fence: int | None = Field(description="Of the worker's lease under which it runs or ran.")
+    version: int
+    idempotency_key: str | None
+    timeout: float | None
+    created_at: datetime
+    updated_at: datetime
+    deadline_at: datetime | None
+    not_before: datetime | None
+    submitted_by: str
+    trace: str
+    labels: dict[str, str]
+
+    @classmethod
+    def of(cls, job: Job) -> JobShown:
+        """For going out."""
+        return cls(
+            id=job.id,
+            tenant=job.tenant,
+            topic=job.topic,
+            pool=job.pool,
+            state=job.state,
+            priority=job.priority,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            payload=job.payload,
+            result=job.result,
+            reason=job.reason,
+            code=job.code,
+            worker=job.worker,
+            fence=job.fence,
+            run_fence=job.run_fence,
+            version=job.version,
+            idempotency_key=job.idempotency_key,
+            timeout=None if job.timeout_ns is None else job.timeout_ns / NS,
+            created_at=moment(job.created_ns),
+            updated_at=moment(job.updated_ns),
+            deadline_at=None if job.deadline_ns is None else moment(job.deadline_ns),
+            not_before=moment(job.not_before_ns) if job.not_before_ns else None,
+            submitted_by=job.submitted_by,
+            trace=job.trace,
+            labels=dict(job.labels),
+        )
+
+
+class JobPage(Told):
+    """Some jobs, newest first."""
+
+    items: list[JobShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class EventShown(Told):
+    """One line in the history of a job."""
+
+    version: int
+    at: datetime
+    before: StateName | None
+    after: StateName
+    attempt: int
+    fence: int | None
+    actor: str
+    reason: str | None
+
+    @classmethod
+    def of(cls, event: JobEvent) -> EventShown:
+        """For going out."""
+        return cls(
+            version=event.version,
+            at=moment(event.at_ns),
+            before=event.before,
+            after=event.after,
+            attempt=event.attempt,
+            fence=event.fence,
+            actor=event.actor,
+            reason=event.reason,
+        )
+
+
+class EventList(Told):
+    """The history of a job, oldest first."""
+
+    items: list[EventShown]
+
+
+# Dead letters.
+
+
+class LetterFilter(Filter):
+    """Which page of dead letters."""
+
+    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class LetterShown(Told):
+    """A job or a message that nobody will try again by itself."""
+
+    id: str
+    job: str
+    tenant: str
+    topic: str
+    reason: str
+    code: str
+    last_state: StateName | None
+    attempts: int
+    at: datetime
+    body: dict[str, Any]
+    retried_as: str | None
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> LetterShown:
+        """For going out."""
+        return cls(
+            id=letter.id,
+            job=letter.job,
+            tenant=letter.tenant,
+            topic=letter.topic,
+            reason=letter.reason,
+            code=letter.code,
+            last_state=letter.last_state,
+            attempts=letter.attempts,
+            at=moment(letter.at_ns),
+            body=dict(letter.body),
+            retried_as=letter.retried_as,
+        )
+
+
+class LetterPage(Told):
+    """Some dead letters, newest first."""
+
+    items: list[LetterShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+def moment(wall_ns: int) -> datetime:
+    """For people; kept within what a calendar can say."""
+    return datetime.fromtimestamp(min(wall_ns, 253_402_300_799 * NS) / NS, UTC)

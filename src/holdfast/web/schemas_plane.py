@@ -1,0 +1,307 @@
+"""What goes in and out over HTTP about the plane itself, its locks, and resource locks. See `schemas`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from holdfast.inspection import Inspection
+from holdfast.plane import resource_locks as resources
+from holdfast.plane.service import Document, Worker
+from holdfast.plane.tenants import SLOTS_MAX, Tenant
+from holdfast.types import NS
+from holdfast.web.schemas import (
+    AS_WHOLE,
+    Asked,
+    Cursor,
+    Filter,
+    Given,
+    Key,
+    Label,
+    Limit,
+    ModeName,
+    OwnToken,
+    Resource,
+    Told,
+    Ttl,
+    moment,
+)
+
+_TENANT = "Only for callers who are not bound to a tenant."
+
+
+class FieldProblem(Told):
+    """One field that cannot be right."""
+
+    field: str
+    problem: str
+    fix: str
+
+
+class ProblemShown(Told):
+    """What went wrong (RFC 9457). `code` is for programs, `detail` for people."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str
+    errors: Given[list[FieldProblem]] = None
+    retry_after: Given[float] = None
+    holder: str | None = None
+    fence: Given[int] = None
+    seen: Given[int] = None
+    parts: Given[dict[str, str]] = None
+
+
+# Workers and the snapshot.
+
+
+class WorkerShown(Told):
+    """A worker, as it last described itself."""
+
+    worker: str
+    pool: str
+    topics: list[str]
+    capacity: int
+    active: int
+    draining: bool
+    alive: bool
+    heard_at: datetime
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, worker: Worker) -> WorkerShown:
+        """For going out."""
+        said = worker.said
+        return cls(
+            worker=said.worker,
+            pool=said.pool,
+            topics=list(said.topics),
+            capacity=said.capacity,
+            active=said.active,
+            draining=said.draining,
+            alive=worker.alive,
+            heard_at=moment(said.at_ns),
+            host=said.host,
+            pid=said.pid,
+        )
+
+
+class WorkerList(Told):
+    """Every worker that is remembered, by name."""
+
+    items: list[WorkerShown]
+
+
+class SnapshotShown(Told):
+    """The worker snapshot, as its writer last wrote it."""
+
+    body: Any
+    writer: str
+    at: datetime
+    fence: int | None
+
+    @classmethod
+    def of(cls, document: Document) -> SnapshotShown:
+        """For going out."""
+        return cls(body=document.body, writer=document.writer, at=moment(document.at_ns), fence=document.fence)
+
+
+# Locks of the plane.
+
+
+class LockFilter(Filter):
+    """Which locks."""
+
+    prefix: Annotated[str, StringConstraints(pattern=r"^[ -z|~]*$", max_length=400)] = ""
+    limit: Limit = 100
+
+
+class LockShown(Told):
+    """A lock that is held. Its token is shown to nobody."""
+
+    key: str
+    family: str | None
+    holder: str | None
+    fence: int | None
+    since: datetime | None
+    remaining: float | None
+    waiters: int
+
+    @classmethod
+    def of(cls, seen: Inspection) -> LockShown:
+        """For going out."""
+        return cls(
+            key=seen.key,
+            family=seen.family,
+            holder=seen.owner,
+            fence=seen.fence,
+            since=seen.since,
+            remaining=seen.remaining,
+            waiters=seen.waiters,
+        )
+
+
+class LockList(Told):
+    """The locks that are held now, by key."""
+
+    items: list[LockShown]
+
+
+class FamilyShown(Told):
+    """A kind of lock that the plane takes."""
+
+    family: str
+    key: str
+    scope: str
+    ttl: float
+    renew_every: float
+    release: str
+    acquire_timeout: float | None
+    on_busy: str
+    on_error: str
+    used_by: str
+
+
+class Inventory(Told):
+    """Every kind of lock that the plane takes."""
+
+    items: list[FamilyShown]
+
+
+# Tenants.
+
+
+class LimitTenant(Asked):
+    """How many jobs of a tenant may be with workers at once."""
+
+    slots: Annotated[int, Field(ge=0, le=SLOTS_MAX), AS_WHOLE] | None = Field(
+        description="null: the default; 0 holds all back."
+    )
+
+
+class TenantShown(Told):
+    """A tenant."""
+
+    tenant: str
+    running: int = Field(description="Jobs with workers.")
+    slots: int | None = Field(description="How many may be; null: as many as it likes.")
+    own: bool = Field(description="Whether the limit is its own, and not the default.")
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> TenantShown:
+        """For going out."""
+        return cls(tenant=tenant.name, running=tenant.running, slots=tenant.slots, own=tenant.own)
+
+
+# Resource locks.
+
+
+class AcquireResource(Asked):
+    """A resource that somebody wants to have."""
+
+    resource: Resource
+    owner: Key = Field(description="Who has it, for people. Proves nothing.")
+    mode: ModeName = "exclusive"
+    ttl: Ttl = resources.TTL_S
+    timeout: float = Field(0, ge=0, le=resources.TIMEOUT_MAX_NS / NS, description="How long to wait for it.")
+    token: OwnToken | None = Field(
+        None, description="Made up by the caller, at random, so that it can ask again if the answer is lost."
+    )
+    tenant: Label | None = Field(None, description=_TENANT)
+
+
+class RenewResource(Asked):
+    """A resource that somebody has and wants to keep."""
+
+    resource: Resource
+    token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
+    ttl: Ttl = resources.TTL_S
+    tenant: Label | None = Field(None, description=_TENANT)
+
+
+class ReleaseResource(Asked):
+    """A resource that somebody has and gives back."""
+
+    resource: Resource
+    token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
+    tenant: Label | None = Field(None, description=_TENANT)
+
+
+class ResourceFilter(Filter):
+    """Which resources, and which page of their holders."""
+
+    resource: Given[Resource] = None
+    tenant: Given[Label] = Field(None, description=_TENANT)
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class HolderShown(Told):
+    """A holder of a resource. Its token is shown to nobody."""
+
+    tenant: str
+    resource: str
+    mode: ModeName
+    owner: str
+    fence: int
+    granted_at: datetime
+    remaining: float
+
+    @classmethod
+    def of(cls, holder: resources.ResourceHolder) -> HolderShown:
+        """For going out."""
+        return cls(
+            tenant=holder.tenant,
+            resource=holder.resource,
+            mode=holder.mode.value,
+            owner=holder.owner,
+            fence=holder.fence,
+            granted_at=moment(holder.granted_ns),
+            remaining=holder.remaining_ns / NS,
+        )
+
+
+class GrantShown(HolderShown):
+    """What a new holder gets: the token is its proof, and is told this once."""
+
+    token: str = Field(repr=False)
+
+    @classmethod
+    def to(cls, grant: resources.ResourceGrant) -> GrantShown:
+        """For going out to the holder."""
+        return cls(**HolderShown.of(grant.holder).model_dump(), token=grant.token)
+
+
+class HolderPage(Told):
+    """Some holders of resources, by resource, then first come first."""
+
+    items: list[HolderShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class ReleasedShown(Told):
+    """What was given back."""
+
+    released: HolderShown
+
+
+# Health.
+
+
+class Alive(Told):
+    """The process answers."""
+
+    status: str
+
+
+class Ready(Told):
+    """Every part that is needed answers."""
+
+    status: str
+    parts: dict[str, str]

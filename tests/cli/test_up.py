@@ -1,0 +1,245 @@
+"""`holdfast up` as a user runs it: what it prints, how it is reached, how it ends, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cli.planes import Up, furnish
+from cli.sessions import Shell, Typing, until
+from holdfast.cli.serving import tokens_in
+from holdfast.errors import BadInput
+from holdfast.web.auth import Role, digest_of
+
+SECRET = "s3cr3t-word"
+
+
+@pytest.fixture
+def furnished(shell: Shell) -> Shell:
+    furnish(shell)
+    return shell
+
+
+def fetched(url: str) -> object:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_plane_comes_up_answers_drains_and_goes(furnished: Shell) -> None:
+    up = Up(furnished)
+    assert fetched(f"{up.address}/healthz") == {"status": "alive"}
+    assert fetched(f"{up.address}/readyz") == {
+        "status": "ready",
+        "parts": {"database": "ok", "bus": "ok", "leases": "ok"},
+    }
+    started = up.said("started")[0]
+    assert {part["part"]: part["state"] for part in started["parts"]} == dict.fromkeys(
+        ("snapshot", "reconciler", "replayer", "cleanup", "scheduler", "worker", "api"), "running"
+    )
+    assert started["places"]["bus"] == "in the database"
+    assert furnished.run("jobs", "submit", "double", "--payload", "21", "--follow").code == 0
+    done = up.end()
+    assert (done.code, done.err) == (0, "")
+    assert [each["event"] for each in up.events] == ["started", "draining", "ended"]
+    assert up.said("ended")[0]["finished"] is True
+    assert furnished.run("locks", "holdfast:", "--url", "sqlite:///plane.db").out == (
+        "no lock is held whose name begins with holdfast:\n"
+    )
+
+
+def test_ending_waits_for_what_runs(furnished: Shell) -> None:
+    up = Up(furnished)
+    here = json.dumps(str(furnished.directory))
+    job = furnished.run("jobs", "submit", "slow", "--payload", here, "--json").json["job"]["id"]
+    until((furnished.directory / "begun").exists, "a function that runs")
+    up.process.send_signal(signal.SIGTERM)
+    until(lambda: up.said("draining"), "a plane that drains")
+    assert up.said("draining")[0]["running"] == 1
+    assert up.process.poll() is None
+    (furnished.directory / "go").touch()
+    assert up.ended().code == 0
+    again = Up(furnished, "--only", "scheduler")
+    assert furnished.run("jobs", "follow", job).code == 0
+    assert again.end().code == 0
+
+
+def test_a_second_signal_gives_back_what_runs_and_the_next_start_finishes_it(furnished: Shell) -> None:
+    up = Up(furnished)
+    here = json.dumps(str(furnished.directory))
+    job = furnished.run("jobs", "submit", "slow", "--payload", here, "--json").json["job"]["id"]
+    until((furnished.directory / "begun").exists, "a function that runs")
+    up.process.send_signal(signal.SIGINT)
+    until(lambda: up.said("draining"), "a plane that drains")
+    done = up.end(signal.SIGINT)
+    assert done.code == 1
+    assert up.said("ended")[0]["finished"] is False
+    (furnished.directory / "go").touch()
+    again = Up(furnished)
+    assert furnished.run("jobs", "follow", job).code == 0
+    assert again.end().code == 0
+
+
+def test_a_killed_plane_loses_nothing(furnished: Shell) -> None:
+    (furnished.directory / "holdfast.toml").write_text(
+        (furnished.directory / "holdfast.toml").read_text().replace("[replayer]", "lease_ttl = 2\n\n[replayer]")
+    )
+    up = Up(furnished)
+    here = json.dumps(str(furnished.directory))
+    running = furnished.run("jobs", "submit", "slow", "--payload", here, "--json").json["job"]["id"]
+    until((furnished.directory / "begun").exists, "a function that runs")
+    up.process.kill()
+    up.ended()
+    waiting = furnished.run("jobs", "submit", "double", "--payload", "4", "--json").json["job"]["id"]
+    (furnished.directory / "go").touch()
+    again = Up(furnished)
+    for job in (waiting, running):
+        assert furnished.run("jobs", "follow", job).code == 0
+        events = furnished.run("jobs", "show", job, "--json").json["events"]
+        assert [each["after"] for each in events].count("SUCCEEDED") == 1
+    assert again.end().code == 0
+
+
+def test_parts_run_in_processes_of_their_own(furnished: Shell) -> None:
+    processes = [Up(furnished, "--only", parts) for parts in ("scheduler", "worker", "reconciler,replayer", "api")]
+    assert [len(each.said("started")[0]["parts"]) for each in processes] == [1, 1, 2, 1]
+    assert furnished.run("jobs", "submit", "double", "--payload", "3", "--follow").code == 0
+    assert [each.end().code for each in processes] == [0, 0, 0, 0]
+
+
+def test_a_busy_port_is_said_before_anything_is_opened(furnished: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = furnished.run("up", "--port", str(port))
+    assert (done.code, done.out) == (64, "")
+    assert done.err.startswith(
+        f"holdfast: port: {port} is in use, perhaps by another holdfast up; use --port {port + 1}"
+    )
+    assert len(done.err.splitlines()) == 1
+    assert not (furnished.directory / "plane.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--only", "sheduler"), 64, "--only: 'sheduler' is no part; use some of snapshot, reconciler"),
+        (("--only", ""), 64, "--only: '' is no part"),
+        (("--app", "nowhere:app"), 64, "there is no module 'nowhere'"),
+        (("--app", "works:nothing"), 64, "use works:app"),
+        (("--sample",), 64, "--sample: is given with the app works:app"),
+        (("--port", "99999"), 64, "--port: api.port: 99999 is out of range"),
+        (("--host", "203.0.113.7"), 64, "there are no tokens to tell callers apart"),
+        (("--workers", "0"), 64, "--workers: worker.count: 0 is out of range"),
+        (("--config", "none.toml"), 64, "none.toml: cannot be read: No such file or directory"),
+        (("--database", "sqlite:////nowhere/at/all.db"), 78, "/nowhere/at/all.db"),
+        (
+            ("--database", f"postgresql://me:{SECRET}@127.0.0.1:1/db", "--leases", "redis://127.0.0.1:1/0"),
+            69,
+            "postgresql://me:***@127.0.0.1:1/db",
+        ),
+        (("--bus", f"nats://me:{SECRET}@127.0.0.1:1"), 69, "nats://me:***@127.0.0.1:1"),
+        (("--leases", f"redis://me:{SECRET}@127.0.0.1:1/0"), 69, "127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_come_up_says_why_in_a_line_and_a_code(
+    furnished: Shell, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = furnished.run("up", *words)
+    assert (done.code, done.out) == (code, ""), done.err
+    assert said in done.err
+    assert SECRET not in done.err
+    assert "Traceback" not in done.err
+
+
+def test_without_an_app_there_are_no_workers_and_it_says_so(shell: Shell) -> None:
+    typing = Typing(shell, "up", "--port", "0", "--database", "sqlite:///plane.db")
+    try:
+        typing.sees("open")
+        typing.sees("http://127.0.0.1:")
+        typing.sees("none here; give --app module:name")
+        typing.type("\x03")
+        typing.sees("ended; everything that was begun is finished")
+        assert typing.ends() == 0
+    finally:
+        typing.close()
+    asked = shell.run("up", "--only", "worker", "--database", "sqlite:///plane.db")
+    assert (asked.code, "--app: is missing, and workers are wanted" in asked.err) == (64, True)
+
+
+def test_the_sample_has_something_to_see_on_a_terminal(shell: Shell) -> None:
+    typing = Typing(shell, "up", "--sample", "--port", "0", "--database", "sqlite:///plane.db")
+    try:
+        typing.sees("the plane is up")
+        typing.sees("agents of three tenants plan, call tools and report")
+        typing.sees("holdfast jobs submit agent.plan")
+        typing.sees("RUNNING")
+        typing.sees("SUCCEEDED")
+        typing.type("\x03")
+        typing.sees("ending: nothing more is begun")
+        typing.sees("ended")
+        assert typing.ends() == 0
+    finally:
+        typing.close()
+
+
+def test_check_prints_every_setting_and_where_it_came_from(furnished: Shell) -> None:
+    environment = {"HOLDFAST_BUS": f"nats://me:{SECRET}@h:4222"}
+    done = furnished.run("up", "--check", "--workers", "7", env=environment)
+    assert (done.code, done.err) == (0, "")
+    rows = {line.split()[0]: line.split() for line in done.out.splitlines() if line}
+    assert rows["worker.count"] == ["worker.count", "7", "--workers"]
+    assert rows["worker.heartbeat"] == ["worker.heartbeat", "0.2", "holdfast.toml:10"]
+    assert rows["bus"] == ["bus", "nats://me:***@h:4222", "$HOLDFAST_BUS"]
+    assert rows["grace"] == ["grace", "30.0", "default"]
+    assert "a job that a worker was running" in done.out
+    assert not (furnished.directory / "plane.db").exists()
+    told = furnished.run("up", "--check", "--json", env=environment).json
+    assert told["settings"]["bus"] == {"value": "nats://me:***@h:4222", "from": "$HOLDFAST_BUS"}
+    assert told["takeover"][0]["seconds"] == 60.5
+    assert told["file"].endswith("holdfast.toml")
+
+
+def test_check_tells_all_problems_a_line_each(furnished: Shell) -> None:
+    (furnished.directory / "holdfast.toml").write_text("grace = 'x'\nfoo = 1\n")
+    done = furnished.run("up", "--check")
+    assert (done.code, done.out) == (64, "")
+    assert done.err.splitlines() == [
+        "holdfast: holdfast.toml:1: grace: 'x' is not a length of time; give seconds as a number, such as 30",
+        "holdfast: holdfast.toml:2: foo: is not a key; remove it; holdfast up --check lists all keys",
+    ]
+
+
+def test_tokens_come_from_a_file_of_digests(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    digest = digest_of("a-token-that-is-long-enough")
+    path.write_text(f'[[tokens]]\nname = "ci"\ndigest = "{digest}"\nroles = ["operator"]\ntenant = "acme"\n')
+    (entry,) = tokens_in(str(path))
+    assert (entry.name, entry.roles, entry.tenant) == ("ci", (Role.OPERATOR,), "acme")
+    assert digest not in repr(entry)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tokens = 3",
+        "tokens = []",
+        "tokens = [3]",
+        "[[tokens]]\nname = 'a'",
+        "[[tokens]]\nname = 'a'\ndigest = 'x'",
+        "[[tokens]]\nname = 'a'\ndigest = 'x'\ntoken = 'y'",
+        f"[[tokens]]\nname = 'a'\ndigest = '{'0' * 64}'\nroles = 'admin'",
+        f"[[tokens]]\nname = 'a'\ndigest = '{'0' * 64}'\nroles = ['king']",
+        f"[[tokens]]\nname = 'a'\ndigest = '{'0' * 64}'\nroles = ['admin']\ntenant = 'acme'",
+        "[[tokens]\n",
+    ],
+)
+def test_tokens_that_cannot_be_right_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"api\.tokens"):
+        tokens_in(str(path))

@@ -1,0 +1,156 @@
+"""What the scheduler decides about a job, about the end of an attempt, and about time limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.dispatching import (
+    NO_WORKER_MAX_NS,
+    NO_WORKER_SPREAD_NS,
+    Again,
+    Code,
+    Dispatch,
+    End,
+    Ended,
+    Later,
+    Look,
+    Nothing,
+    StateLimits,
+    after_attempt,
+    decide,
+    overdue,
+)
+from holdfast.core.jobs import MOVES, JobState, legal
+from holdfast.types import NS
+
+NOW = 1_000 * NS
+NEW = Look(JobState.PENDING, attempt=0, max_attempts=3, not_before_ns=0, deadline_ns=None)
+
+LOOKS = st.builds(
+    Look,
+    state=st.sampled_from(JobState),
+    attempt=st.integers(0, 5),
+    max_attempts=st.integers(1, 5),
+    not_before_ns=st.integers(0, 2 * NOW),
+    deadline_ns=st.none() | st.integers(0, 2 * NOW),
+)
+
+
+def test_a_new_job_with_a_live_worker_is_dispatched() -> None:
+    assert decide(NEW, now_ns=NOW, known_topic=True, live_workers=1) == Dispatch()
+
+
+@pytest.mark.parametrize(
+    ("job", "known", "workers", "code"),
+    [
+        (replace(NEW, deadline_ns=NOW), True, 1, Code.DEADLINE),
+        (NEW, False, 1, Code.UNKNOWN_TOPIC),
+        (replace(NEW, attempt=3), True, 1, Code.MAX_ATTEMPTS),
+        (NEW, True, 0, Code.NO_WORKER),
+        (replace(NEW, not_before_ns=NOW + 1), True, 1, Code.NOT_YET),
+    ],
+)
+def test_a_job_that_cannot_be_dispatched_says_why(job: Look, known: bool, workers: int, code: Code) -> None:
+    decision = decide(job, now_ns=NOW, known_topic=known, live_workers=workers)
+    assert isinstance(decision, End | Later)
+    assert decision.code is code
+
+
+@given(LOOKS, st.booleans(), st.integers(0, 3), st.integers(0, 100), st.integers(0, NO_WORKER_SPREAD_NS))
+def test_every_job_has_a_decision_that_its_state_allows(
+    job: Look, known: bool, workers: int, looks: int, jitter: int
+) -> None:
+    decision = decide(job, now_ns=NOW, known_topic=known, live_workers=workers, looks=looks, jitter=jitter)
+    if job.state.terminal or job.state in (JobState.DISPATCHED, JobState.RUNNING, JobState.APPROVAL_REQUIRED):
+        assert isinstance(decision, Nothing)
+    elif isinstance(decision, End):
+        assert legal(job.state, decision.state)
+    elif isinstance(decision, Dispatch):
+        assert legal(job.state, JobState.SCHEDULED)
+        assert job.attempt < job.max_attempts
+        assert workers > 0
+    else:
+        assert isinstance(decision, Later)
+        assert 0 < decision.delay_ns <= max(NO_WORKER_MAX_NS, job.not_before_ns)
+
+
+def test_a_job_without_workers_is_looked_at_less_and_less_often_and_at_least_every_half_minute() -> None:
+    delays = []
+    for looks in range(40):
+        decision = decide(NEW, now_ns=NOW, known_topic=True, live_workers=0, looks=looks)
+        assert isinstance(decision, Later)
+        delays.append(decision.delay_ns)
+    assert delays[:6] == [NS, 2 * NS, 4 * NS, 8 * NS, 16 * NS, NO_WORKER_MAX_NS]
+    assert set(delays[5:]) == {NO_WORKER_MAX_NS}
+
+
+def test_a_failed_attempt_is_tried_again_until_the_attempts_are_used_up() -> None:
+    running = replace(NEW, state=JobState.RUNNING, attempt=1)
+    failed = Ended(ok=False, error="boom")
+    assert after_attempt(running, failed, now_ns=NOW, backoff_ns=NS) == Again(NS, "boom")
+    last = after_attempt(replace(running, attempt=3), failed, now_ns=NOW, backoff_ns=NS)
+    assert last == End(JobState.FAILED, Code.MAX_ATTEMPTS, "attempt 3 of 3: boom", dead=True)
+
+
+def test_a_worker_can_ask_for_a_delay_and_can_say_that_trying_again_is_pointless() -> None:
+    running = replace(NEW, state=JobState.RUNNING, attempt=1)
+    later = after_attempt(running, Ended(ok=False, error="x", retry_after_ns=7 * NS), now_ns=NOW, backoff_ns=NS)
+    assert later == Again(7 * NS, "x")
+    fatal = after_attempt(running, Ended(ok=False, error="x", retryable=False), now_ns=NOW, backoff_ns=NS)
+    assert fatal == End(JobState.FAILED, Code.FATAL, "x", dead=True)
+
+
+def test_no_attempt_is_planned_that_cannot_begin_before_the_deadline() -> None:
+    running = replace(NEW, state=JobState.RUNNING, attempt=1, deadline_ns=NOW + NS)
+    ended = after_attempt(running, Ended(ok=False, error="x"), now_ns=NOW, backoff_ns=NS)
+    assert isinstance(ended, End)
+    assert (ended.state, ended.code) == (JobState.TIMEOUT, Code.DEADLINE)
+
+
+@given(LOOKS, st.booleans(), st.booleans())
+def test_whatever_an_attempt_ends_in_is_a_state_that_a_running_job_can_reach(
+    job: Look, ok: bool, retryable: bool
+) -> None:
+    ended = after_attempt(job, Ended(ok, "x", retryable), now_ns=NOW, backoff_ns=NS)
+    target = ended.state if isinstance(ended, End) else JobState.RETRYING
+    assert target in MOVES[JobState.RUNNING]
+
+
+def test_limits_under_which_a_replay_would_never_happen_are_found() -> None:
+    assert StateLimits().problems() == []
+    wrong = StateLimits(replay_ns=60 * NS, scheduled_ns=60 * NS, running_ns=0)
+    assert wrong.problems() == [
+        "SCHEDULED is timed out after 60 s but replayed only after 60 s",
+        "the limit of RUNNING is not above zero",
+    ]
+
+
+@pytest.mark.parametrize("state", [JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING, JobState.RETRYING])
+def test_no_state_but_pending_lasts_for_ever(state: JobState) -> None:
+    job, limits = replace(NEW, state=state), StateLimits()
+    limit = limits.limit_ns(state)
+    assert limit is not None
+    assert overdue(job, updated_ns=NOW, timeout_ns=None, now_ns=NOW + limit, limits=limits) is None
+    ended = overdue(job, updated_ns=NOW, timeout_ns=None, now_ns=NOW + limit + 1, limits=limits)
+    assert ended == End(JobState.TIMEOUT, Code.STATE_TIMEOUT, f"timeout: {state} >{limit / NS:g}s", dead=True)
+
+
+def test_a_job_says_how_long_it_may_run_and_a_retry_counts_from_when_it_is_due() -> None:
+    running = replace(NEW, state=JobState.RUNNING)
+    ended = overdue(running, updated_ns=NOW, timeout_ns=NS, now_ns=NOW + 2 * NS, limits=StateLimits())
+    assert ended is not None
+    retrying = replace(NEW, state=JobState.RETRYING, not_before_ns=NOW + 7200 * NS)
+    assert overdue(retrying, updated_ns=NOW, timeout_ns=None, now_ns=NOW + 7300 * NS, limits=StateLimits()) is None
+
+
+@given(LOOKS)
+def test_a_deadline_ends_every_job_that_is_not_over(job: Look) -> None:
+    late = 3 * NOW
+    ended = overdue(job, updated_ns=late, timeout_ns=None, now_ns=late, limits=StateLimits())
+    if job.deadline_ns is not None and not job.state.terminal:
+        assert ended == End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
+        assert legal(job.state, JobState.TIMEOUT)

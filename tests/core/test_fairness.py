@@ -1,0 +1,47 @@
+"""Whose turn it is: one job from each tenant in turn, within each tenant's room."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.fairness import Line, Turn, next_turn
+
+
+def line(tenant: str, jobs: int, room: int | None = None) -> Line:
+    return Line(tenant, tuple(f"{tenant}{n}" for n in range(jobs)), room)
+
+
+LINES = st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(-1, 6)), max_size=6).map(
+    lambda each: [line(chr(97 + n), jobs, room) for n, (jobs, room) in enumerate(each)]
+)
+
+
+def test_tenants_take_turns_whatever_the_length_of_their_lines() -> None:
+    turn = next_turn([line("a", 100), line("b", 1), line("c", 2)], 6)
+    assert turn == Turn(("a0", "b0", "c0", "a1", "c1", "a2"), "a")
+
+
+def test_nobody_waits_no_turn() -> None:
+    assert next_turn([], 5) == Turn((), None)
+    assert next_turn([line("a", 3)], 0) == Turn((), None)
+    assert next_turn([line("a", 3, room=0)], 5) == Turn((), None)
+
+
+@given(LINES, st.integers(0, 20))
+def test_places_are_dealt_out_fairly_within_room_and_none_is_left_over(lines: list[Line], free: int) -> None:
+    turn = next_turn(lines, free)
+    reach = {
+        each.tenant: max(0, min(len(each.jobs), len(each.jobs) if each.room is None else each.room)) for each in lines
+    }
+    got = Counter(job[0] for job in turn.jobs)
+    assert len(turn.jobs) == len(set(turn.jobs)) == min(free, sum(reach.values()))
+    for each in lines:
+        mine = [job for job in turn.jobs if job[0] == each.tenant]
+        assert mine == list(each.jobs[: len(mine)])
+        assert len(mine) <= reach[each.tenant]
+        # Whoever got less than another by more than one had no more, or was not allowed more.
+        assert all(got[each.tenant] >= number - 1 or got[each.tenant] == reach[each.tenant] for number in got.values())
+    assert turn.last == (turn.jobs[-1][0] if turn.jobs else None)

@@ -1,0 +1,41 @@
+"""Whether what a worker says still counts: every state, every attempt, every order of fences."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from holdfast.core.jobs import JobState, legal
+from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
+
+WITH_WORKERS = {JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING}
+CASES = list(itertools.product(JobState, (1, 2, 3), (None, 4, 5, 6)))
+
+
+@pytest.mark.parametrize(("state", "attempt", "stored"), CASES)
+def test_a_report_counts_for_the_attempt_under_way_and_the_newest_fence_only(
+    state: JobState, attempt: int, stored: int | None
+) -> None:
+    worth = standing(Attempt(state, attempt, stored), 2, 5)
+    if state.terminal:
+        assert worth is Standing.OVER
+    elif attempt != 2 or (stored is not None and stored > 5):
+        assert worth is Standing.STALE
+    else:
+        assert worth is (Standing.CURRENT if state in WITH_WORKERS else Standing.REPEATED)
+
+
+@pytest.mark.parametrize(("state", "attempt", "stored"), CASES)
+def test_a_start_that_counts_is_a_legal_move_and_the_same_start_again_is_none(
+    state: JobState, attempt: int, stored: int | None
+) -> None:
+    job = Attempt(state, attempt, stored)
+    worth = standing_of_start(job, 2, 5)
+    if state is JobState.RUNNING and attempt == 2 and stored == 5:
+        assert worth is Standing.REPEATED
+    else:
+        assert worth is standing(job, 2, 5)
+    if worth is Standing.CURRENT:
+        assert legal(state, JobState.RUNNING)
+        assert all(legal(state, end) for end in (JobState.SUCCEEDED, JobState.FAILED, JobState.RETRYING))

@@ -1,0 +1,98 @@
+"""The messages in hand: kept apart by key, never settled twice, and let go in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from holdfast.core.backoff import Fixed
+from holdfast.core.delivering import Ack, GiveBack
+from holdfast.errors import RetryLater
+from holdfast.plane.hands import Hands, Taken
+from holdfast.plane.model import Delivery, Message
+from holdfast.plane.ports import Consumption
+from holdfast.runtime.system import SystemClock, SystemEntropy
+from holdfast.types import MS, NS
+
+pytestmark = pytest.mark.asyncio
+
+
+async def dead(delivery: Delivery, reason: str, code: str) -> None:
+    raise AssertionError(f"{delivery.message.id}: {reason} ({code})")
+
+
+def taken(number: int, key: str) -> Taken:
+    first_ns = SystemClock().now().wall
+    return Taken(Delivery(Message(str(number), "job.submit", {}, key), "scheduler", 1, 0, first_ns), None, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int) -> None:
+    """Keys, errors, slow handlers and a drain at any moment, with settling that takes a while."""
+    chance = random.Random(seed)
+    settled: list[tuple[str, Ack | GiveBack]] = []
+    handled: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        if chance.random() < 0.2:
+            raise RetryLater(0, "not yet")
+        if chance.random() < 0.1:
+            await asyncio.Event().wait()
+        handled.append(delivery.message.id)
+
+    async def settle(each: Taken, verdict: Ack | GiveBack) -> None:
+        await asyncio.sleep(0)
+        settled.append((each.delivery.message.id, verdict))
+
+    hands = Hands(
+        Consumption("job.submit", "scheduler", concurrency=4),
+        handle,
+        dead,
+        settle,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        backoff=Fixed(0),
+        freed=lambda: None,
+    )
+    for start in range(0, 60, 10):
+        await hands.take([taken(n, chance.choice(["", "a", "b"])) for n in range(start, start + 10)])
+        for _ in range(chance.randrange(8)):
+            await asyncio.sleep(0)
+        assert hands.handling <= 4
+    draining = asyncio.create_task(hands.drain(5 * MS))
+    await asyncio.sleep(0)
+    await hands.take([taken(99, "a")])
+    await draining
+
+    assert sorted(int(identity) for identity, _ in settled) == [*range(60), 99]
+    assert {identity for identity, verdict in settled if isinstance(verdict, Ack)} == set(handled)
+    assert (hands.held, hands.handling, hands.free) == (0, 0, 0)
+
+
+async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
+    async def settle(each: Taken, verdict: Ack | GiveBack) -> None:
+        pass
+
+    async def handle(_: Delivery) -> None:
+        await asyncio.Event().wait()
+
+    hands = Hands(
+        Consumption("job.submit", "scheduler", concurrency=1),
+        handle,
+        dead,
+        settle,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        backoff=Fixed(NS),
+        freed=lambda: None,
+    )
+    await hands.take([taken(1, "k"), taken(2, "k"), taken(3, "")])
+    now_s = asyncio.get_running_loop().time()
+
+    assert sorted(each.delivery.message.id for each in hands.silent_since(now_s)) == ["1", "2", "3"]
+    assert hands.silent_since(now_s - 1) == []
+    await hands.drain(0)

@@ -1,0 +1,78 @@
+"""From `module:name` to an app: found in the working directory too, and every error says what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import BadInput
+from holdfast.plane.loading import load_app
+
+APP = """
+from holdfast.plane import App
+
+app = App("found")
+other = App("other")
+number = 3
+
+
+class Box:
+    inner = app
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+    def write(name: str, text: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    return write
+
+
+def test_an_app_in_the_working_directory_is_found(module: Callable[[str, str], None]) -> None:
+    module("my_jobs.py", APP)
+    module("my_package/deep.py", APP)
+    assert load_app("my_jobs:app").name == "found"
+    assert load_app("my_jobs:Box.inner").name == "found"
+    assert load_app("my_package.deep:other").name == "other"
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("", "does not name an app"),
+        ("my_jobs", "does not name an app"),
+        ("my_jobs:", "does not name an app"),
+        (":app", "does not name an app"),
+        ("my_jobs.py:app", "there is no module 'my_jobs.py'"),
+        ("../my_jobs:app", "does not name an app"),
+        ("my_jobs:app()", "does not name an app"),
+        ("missing:app", "there is no module 'missing'"),
+        ("missing.deeper:app", "there is no module 'missing'"),
+        ("my_jobs:nothing", "use my_jobs:app or my_jobs:other"),
+        ("my_jobs:number", "is a int and not an App"),
+        ("empty:app", "make one"),
+        ("broken:app", "broken cannot be imported (ZeroDivisionError: division by zero)"),
+        ("needy:app", "needy cannot be imported (ModuleNotFoundError: No module named 'not_installed')"),
+        ("typo:app", "typo cannot be imported (SyntaxError:"),
+    ],
+)
+def test_what_cannot_be_loaded_says_what_to_do(module: Callable[[str, str], None], target: str, text: str) -> None:
+    module("my_jobs.py", APP)
+    module("empty.py", "")
+    module("broken.py", "1 / 0")
+    module("needy.py", "import not_installed")
+    module("typo.py", "def f(:")
+    with pytest.raises(BadInput) as refused:
+        load_app(target)
+    assert refused.value.field == "app"
+    assert text in str(refused.value)

@@ -1,0 +1,257 @@
+"""The service: what people and programs may ask of the plane, and what each tenant sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.errors import BadInput, RowExists, RowMissing
+from holdfast.guards.bearer import CarriedFence
+from holdfast.plane import subjects
+from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
+from holdfast.plane.jobstore import Writing
+from holdfast.plane.model import Change, Heartbeat, Job, Submission
+from holdfast.plane.service import SNAPSHOT, Caller, NotAllowed, Service
+
+ANYBODY = Caller("ann")
+BLUE = Caller("bob", "blue")
+RED = Caller("cyd", "red")
+
+
+async def pending(service: Service, subject: str) -> int:
+    return await service.parts.bus.pending(subject, subjects.SCHEDULER)
+
+
+async def dead(service: Service, tenant: str = "blue") -> Job:
+    """A job that has failed for good."""
+    job, _ = await service.submit(ANYBODY, Submission("sum", {"n": 1}, tenant))
+    lease = CarriedFence(SCHEDULER_JOB.key(job=job.id), 1)
+    change = Change(JobState.FAILED, reason="broken", code="broken", actor="scheduler")
+    await service.parts.store.change(lease, job.id, lambda _: Writing([change], dead=True))
+    return job
+
+
+@pytest.mark.asyncio
+async def test_a_submission_is_a_row_and_a_message_in_one(plane_service: Service) -> None:
+    job, made = await plane_service.submit(BLUE, Submission("sum", [1], "blue", submitted_by="bob"))
+    assert made
+    assert job.state is JobState.PENDING
+    assert await pending(plane_service, subjects.SUBMIT) == 1
+    assert [event.actor for event in await plane_service.events(BLUE, job.id)] == ["bob"]
+
+
+@pytest.mark.asyncio
+async def test_an_idempotency_key_makes_one_job_however_many_ask_at_once(plane_service: Service) -> None:
+    wanted = Submission("sum", {"a": 1, "b": True}, "blue", idempotency_key="once")
+    answers = await asyncio.gather(*(plane_service.submit(BLUE, wanted) for _ in range(25)))
+    assert len({job.id for job, _ in answers}) == 1
+    assert sum(made for _, made in answers) == 1
+    assert await pending(plane_service, subjects.SUBMIT) == 1
+    other, made = await plane_service.submit(RED, Submission("sum", {}, "red", idempotency_key="once"))
+    assert made
+    assert other.id != answers[0][0].id
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "other",
+    [
+        Submission("sum", {"a": 2}, "blue", idempotency_key="once"),
+        Submission("sum", {"a": True}, "blue", idempotency_key="once"),
+        Submission("sum", {"a": 1.0}, "blue", idempotency_key="once"),
+        Submission("other", {"a": 1}, "blue", idempotency_key="once"),
+        Submission("sum", {"a": 1}, "blue", idempotency_key="once", priority=1),
+        Submission("sum", {"a": 1}, "blue", idempotency_key="once", id="another"),
+    ],
+)
+async def test_an_idempotency_key_is_not_for_another_job(plane_service: Service, other: Submission) -> None:
+    await plane_service.submit(BLUE, Submission("sum", {"a": 1}, "blue", idempotency_key="once", id="first"))
+    with pytest.raises(RowExists, match="this idempotency key was used for another job"):
+        await plane_service.submit(BLUE, other)
+
+
+@pytest.mark.asyncio
+async def test_an_id_that_another_tenant_has_is_taken_and_nothing_more_is_said(plane_service: Service) -> None:
+    await plane_service.submit(RED, Submission("sum", 1, "red", id="mine"))
+    with pytest.raises(RowExists) as refused:
+        await plane_service.submit(BLUE, Submission("sum", 1, "blue", id="mine"))
+    assert "PENDING" not in str(refused.value)
+    assert "red" not in str(refused.value)
+
+
+@pytest.mark.asyncio
+async def test_nobody_submits_for_another_tenant(plane_service: Service) -> None:
+    with pytest.raises(NotAllowed):
+        await plane_service.submit(BLUE, Submission("sum", 1, "red"))
+    assert (await plane_service.jobs(ANYBODY)).items == []
+
+
+@pytest.mark.asyncio
+async def test_things_of_another_tenant_do_not_exist(plane_service: Service) -> None:
+    job = await dead(plane_service, "red")
+    asked = [
+        plane_service.job(BLUE, job.id),
+        plane_service.events(BLUE, job.id),
+        plane_service.cancel(BLUE, job.id),
+        plane_service.retry(BLUE, job.id),
+        plane_service.dead_letter(BLUE, job.id),
+        plane_service.retry_dead_letter(BLUE, job.id),
+        plane_service.forget_dead_letter(BLUE, job.id),
+        plane_service.tenant(BLUE, "red"),
+    ]
+    for each in asked:
+        with pytest.raises(RowMissing) as refused:
+            await each
+        # The same words as for what nobody has.
+        assert str(refused.value).startswith("there is no ")
+    assert (await plane_service.jobs(BLUE)).items == []
+    assert (await plane_service.dead_letters(BLUE)).items == []
+    assert sum((await plane_service.counts(BLUE)).values()) == 0
+    for listing in (plane_service.jobs(BLUE, tenant="red"), plane_service.dead_letters(BLUE, tenant="red")):
+        with pytest.raises(NotAllowed):
+            await listing
+    assert (await plane_service.dead_letter(ANYBODY, job.id)).tenant == "red"
+    assert await pending(plane_service, subjects.CANCEL) == 0
+
+
+@pytest.mark.asyncio
+async def test_a_cancel_is_kept_for_a_scheduler_and_a_job_that_is_over_stays_as_it_is(plane_service: Service) -> None:
+    job, _ = await plane_service.submit(BLUE, Submission("sum", 1, "blue"))
+    for number in (1, 2):
+        found, asked = await plane_service.cancel(BLUE, job.id, reason="enough")
+        assert (found.state, asked) == (JobState.PENDING, True)
+        assert await pending(plane_service, subjects.CANCEL) == number
+    over = await dead(plane_service)
+    found, asked = await plane_service.cancel(BLUE, over.id)
+    assert (found.state, asked) == (JobState.FAILED, False)
+    assert await pending(plane_service, subjects.CANCEL) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_dead_job_is_tried_again_once_however_often_it_is_asked_for(plane_service: Service) -> None:
+    job = await dead(plane_service)
+    asked = [plane_service.retry(BLUE, job.id) for _ in range(5)] + [plane_service.retry_dead_letter(BLUE, job.id)]
+    answers = await asyncio.gather(*asked)
+    assert len({made.id for made, _ in answers}) == 1
+    assert sum(new for _, new in answers) == 1
+    again = answers[0][0]
+    assert again.id.startswith(f"{job.id}-retry-")
+    assert (again.state, again.payload, again.submitted_by) == (JobState.PENDING, job.payload, "bob")
+
+
+@pytest.mark.asyncio
+async def test_a_job_without_a_dead_letter_is_not_tried_again(plane_service: Service) -> None:
+    job, _ = await plane_service.submit(BLUE, Submission("sum", 1, "blue"))
+    with pytest.raises(InvalidTransition):
+        await plane_service.retry(BLUE, job.id)
+
+
+@pytest.mark.asyncio
+async def test_a_dead_letter_can_be_forgotten_once(plane_service: Service) -> None:
+    job = await dead(plane_service)
+    await plane_service.forget_dead_letter(BLUE, job.id)
+    with pytest.raises(RowMissing):
+        await plane_service.forget_dead_letter(BLUE, job.id)
+    assert (await plane_service.job(BLUE, job.id)).state is JobState.FAILED
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_pages_are_complete_and_without_repeats_while_jobs_arrive(plane_service: Service, limit: int) -> None:
+    before = {(await plane_service.submit(BLUE, Submission("sum", n, "blue")))[0].id for n in range(10)}
+    seen: list[str] = []
+    page = await plane_service.jobs(BLUE, limit=limit)
+    while True:
+        seen += [job.id for job in page.items]
+        if page.after is None:
+            break
+        await plane_service.submit(BLUE, Submission("sum", "meanwhile", "blue"))
+        page = await plane_service.jobs(BLUE, limit=limit, after=page.after)
+    assert len(seen) == len(set(seen))
+    assert before <= set(seen)
+
+
+@pytest.mark.asyncio
+async def test_a_job_goes_to_the_pool_that_takes_its_topic(plane_service: Service) -> None:
+    now_ns = plane_service.parts.store.clock.now().wall
+    await plane_service.parts.workers.record(Heartbeat("w1", "money", ("charge",), 4, 0, now_ns))
+    await plane_service.parts.workers.record(Heartbeat("w2", "old", ("report",), 4, 0, now_ns - 3_600 * 10**9))
+    assert await plane_service.pool_of("charge") == "money"
+    assert await plane_service.pool_of("report") == "old"  # nobody alive takes it, and somebody did
+    assert await plane_service.pool_of("unheard") == "default"
+    job, _ = await plane_service.submit(ANYBODY, Submission("charge"), pool="elsewhere")
+    assert job.pool == "elsewhere"
+    with pytest.raises(BadInput, match="pool"):
+        await plane_service.submit(ANYBODY, Submission("charge"), pool="a.b")
+
+
+@pytest.mark.asyncio
+async def test_workers_are_shown_alive_or_not(plane_service: Service) -> None:
+    now_ns = plane_service.parts.store.clock.now().wall
+    await plane_service.parts.workers.record(Heartbeat("here", "default", ("sum",), 4, 0, now_ns))
+    await plane_service.parts.workers.record(Heartbeat("gone", "default", ("sum",), 4, 0, now_ns - 3_600 * 10**9))
+    assert {each.said.worker: each.alive for each in await plane_service.workers()} == {"here": True, "gone": False}
+
+
+@pytest.mark.asyncio
+async def test_the_snapshot_is_what_its_writer_wrote(plane_service: Service) -> None:
+    with pytest.raises(RowMissing):
+        await plane_service.snapshot()
+    row = {"name": SNAPSHOT, "body": json.dumps({"workers": []}), "writer": "w", "at_ns": 5, "fence": 9}
+    insert = (
+        "INSERT INTO plane_document (name, body, writer, at_ns, holdfast_fence) "
+        "VALUES (:name, :body, :writer, :at_ns, :fence)"
+    )
+    await plane_service.parts.database.write(lambda tx: tx.query(insert, row))
+    found = await plane_service.snapshot()
+    assert (found.body, found.writer, found.at_ns, found.fence) == ({"workers": []}, "w", 5, 9)
+
+
+@pytest.mark.asyncio
+async def test_a_tenants_limit_is_its_own_or_the_default(plane_service: Service) -> None:
+    assert not (await plane_service.tenant(BLUE, "blue")).own
+    await plane_service.limit_tenant("blue", 3)
+    found = await plane_service.tenant(BLUE, "blue")
+    assert (found.slots, found.own) == (3, True)
+
+
+@pytest.mark.asyncio
+async def test_locks_are_shown_with_their_holder_and_the_inventory_names_every_family(plane_service: Service) -> None:
+    async with SCHEDULER_JOB.lock(plane_service.parts.locks, job="42") as lease:
+        (seen,) = await plane_service.locks()
+        assert (seen.key, seen.fence, seen.family) == (lease.key, lease.fence, "scheduler.job")
+        assert await plane_service.locks(prefix="elsewhere") == []
+    assert [line["family"] for line in plane_service.inventory()] == list(FAMILIES)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        (Submission(""), "topic"),
+        (Submission("sum", tenant="a b"), "tenant"),
+        (Submission("sum", id="../etc"), "id"),
+        (Submission("sum", trace="a\nb"), "trace"),
+        (Submission("sum", labels={"a": "b\0"}), "labels"),
+        (Submission("sum", labels={str(n): "x" for n in range(51)}), "labels"),
+        (Submission("sum", float("nan")), "payload"),
+        (Submission("sum", "x" * 1_000_001), "payload"),
+    ],
+)
+async def test_a_submission_that_cannot_be_right_is_refused_by_name(
+    plane_service: Service, wanted: Submission, field: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        await plane_service.submit(ANYBODY, wanted)
+    assert refused.value.field == field
+
+
+@pytest.mark.asyncio
+async def test_each_part_can_be_asked_whether_it_answers(plane_service: Service) -> None:
+    for part in ("database", "bus", "leases"):
+        await plane_service.check(part)
+    with pytest.raises(BadInput, match="part"):
+        await plane_service.check("weather")

