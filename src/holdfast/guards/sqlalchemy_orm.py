@@ -32,7 +32,7 @@ from sqlalchemy.orm.util import identity_key
 from holdfast.core.fencing import Rule
 from holdfast.errors import BadInput, RowMissing
 from holdfast.guards import failpoints
-from holdfast.guards.admission import GuardStatistics
+from holdfast.guards.admission import GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.rows import Found, RowId, check_row_id
 from holdfast.guards.settings import TableSettings
@@ -121,9 +121,12 @@ class EntityFlow(TableFlow):
         else:
             sections[self._place(row_id)] = before
 
-    async def reserve(self, lease: Bearer, row: RowId, change: Change) -> dict[str, Any]:
-        """Before a flush: see that the row is still ours, and hold it. Returns the attributes that the guard keeps."""
-        presented = await self._admit(lease, row, Rule.EXACTLY)
+    async def admitted(self, lease: Bearer, row: RowId) -> Presented:
+        """Before a flush: see that the lease is still held. Nothing is locked for a holder that is sent away here."""
+        return await self._admit(lease, row, Rule.EXACTLY)
+
+    async def reserve(self, presented: Presented, row: RowId, change: Change) -> dict[str, Any]:
+        """Then: see that the row is still ours, and hold it. Returns the attributes that the guard keeps."""
         fence, rule = presented.fence, presented.rule
         if change is Change.INSERT:
             place = await hold_place(self._sql, row, fence, rule)

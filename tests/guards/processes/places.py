@@ -25,7 +25,6 @@ class Place:
     name: str
     made: Callable[[pytest.FixtureRequest], Factory]
     server: bool = False
-    stops: bool = True  # False: its check lies inside the engine's write lock, so whoever stops there stops all others
 
     sender_counts: bool = True  # False: a lost lease is found by a function that stamps a message, and counts nothing
 
@@ -120,7 +119,7 @@ PLACES = [
     Place("postgres", partial(_postgres, "prepared"), server=True),
     Place("postgres-asyncio", partial(_postgres, "prepared_async"), server=True),
     Place("sqlalchemy-core", partial(_sqlalchemy, "CoreSubject")),
-    Place("sqlalchemy-orm", partial(_sqlalchemy, "EntitySubject"), stops=False),
+    Place("sqlalchemy-orm", partial(_sqlalchemy, "EntitySubject")),
     Place("sqlalchemy-core-postgres", partial(_sqlalchemy_on_postgres, "CoreSubject"), server=True),
     Place("sqlalchemy-orm-postgres", partial(_sqlalchemy_on_postgres, "EntitySubject"), server=True),
     Place("redis-string", partial(_redis, "StringSubject"), server=True),
@@ -131,15 +130,15 @@ PLACES = [
     Place("httpx-asyncio", partial(_http, "AsyncHttpSubject"), server=True),
     Place("requests", partial(_http, "RequestsSubject"), server=True),
     Place("messages", _messages, sender_counts=False),
-    Place("outbox", _outbox, stops=False),
+    Place("outbox", _outbox),
     Place("outbox-postgres", _outbox_on_postgres, server=True),
 ]
 
 
-def every_place(*, stops: bool = False, colours: bool = False) -> list[Any]:
-    """The places as parameters. `stops`: only where a writer can stop after its check. `colours`: both of them."""
+def every_place(*, colours: bool = False) -> list[Any]:
+    """The places as parameters. `colours`: both of them."""
     return [
         pytest.param(place, id=str(place), marks=[pytest.mark.server] if place.server else [])
         for place in PLACES
-        if (place.stops or not stops) and (colours or not place.name.endswith("-asyncio"))
+        if colours or not place.name.endswith("-asyncio")
     ]

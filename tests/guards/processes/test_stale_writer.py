@@ -26,8 +26,7 @@ TTL_S = 1.5  # of the holder that is stopped; nobody renews while the process st
 LONG_S = 600.0
 
 on_every_place = pytest.mark.parametrize("place", every_place())
-where_a_writer_can_stop = pytest.mark.parametrize("place", every_place(stops=True))
-in_every_colour = pytest.mark.parametrize("place", every_place(stops=True, colours=True))
+in_every_colour = pytest.mark.parametrize("place", every_place(colours=True))
 with_every_engine = pytest.mark.parametrize("leases", ENGINES, indirect=True)
 
 
@@ -153,7 +152,7 @@ def test_a_writer_that_wakes_up_before_its_check_sends_nothing(
 
 
 @pytest.mark.requires("R28", "R65", "R71")
-@where_a_writer_can_stop
+@on_every_place
 def test_checking_the_fence_on_writes_alone_loses_an_acknowledged_update(
     place: Place, leases: str, request: pytest.FixtureRequest
 ) -> None:
@@ -172,7 +171,7 @@ def test_checking_the_fence_on_writes_alone_loses_an_acknowledged_update(
 
 
 @pytest.mark.requires("R28", "R34", "R65", "R71")
-@where_a_writer_can_stop
+@on_every_place
 def test_entering_before_the_read_loses_nothing_that_was_acknowledged(
     place: Place, leases: str, request: pytest.FixtureRequest
 ) -> None:
