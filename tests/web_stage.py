@@ -17,15 +17,21 @@ import uvicorn
 from fastapi import FastAPI
 
 import holdfast.aio
+from holdfast.core.approving import ApprovalRules
 from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import CarriedFence
+from holdfast.plane.approvals import Approvals
 from holdfast.plane.databases import open_database
+from holdfast.plane.definitions import Definitions
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.run_service import RunService
+from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller, Parts, Service
+from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
 from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -94,17 +100,25 @@ class Stage:
 
 
 @asynccontextmanager
-async def service_at(folder: Path, *, clock: Clock | None = None, options: str = "") -> AsyncIterator[Service]:
+async def service_at(
+    folder: Path, *, clock: Clock | None = None, options: str = "", rules: ApprovalRules | None = None
+) -> AsyncIterator[Service]:
     """The service of a plane on files of its own."""
     clock, entropy = clock or SystemClock(), SystemEntropy()
     database = open_database(f"sqlite:///{folder / 'plane.db'}?synchronous=normal{options}")
-    bus = EmbeddedBus(database, clock, entropy)
+    bus = EmbeddedBus(database, clock, entropy, dead=Undelivered(database, clock))
     try:
         async with holdfast.aio.connect(f"sqlite:///{folder / 'leases.db'}") as locks:
             await prepare(database)
             await bus.prepare()
             store = JobStore(database, bus, clock, entropy)
-            service = Service(Parts(database, bus, locks, store, Workers(database, clock)))
+            approvals = Approvals(database, store, locks, rules or ApprovalRules())
+            runs = RunStore(database, bus, Definitions(database, clock), approvals, clock, entropy)
+            await runs.prepare()
+            await approvals.prepare()
+            flows = RunService(runs, approvals, bus)
+            workers = Workers(database, clock)
+            service = Service(Parts(database, bus, locks, store, workers, approvals=approvals, flows=flows))
             await service.resources.prepare()
             yield service
     finally:

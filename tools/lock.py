@@ -17,7 +17,7 @@ OPTIONS = ["--universal", "--python-version", OLDEST_PYTHON, "--no-header", "--n
 # What each file holds: the extras and dependency groups of pyproject.toml.
 LOCKS: dict[str, list[str]] = {
     "dev": ["--extra", "all", "--group", "dev"],
-    "run": ["--extra", "cli", "--group", "build"],
+    "run": ["--extra", "cli", "--extra", "plane", "--group", "build"],
     "bench": ["--extra", "all", "--group", "bench"],
 }
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import Closed
 from holdfast.ports import Capabilities, Observer
+from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.household import Health, Household
 from holdfast.runtime.making import make_household
 from holdfast.runtime.policies import PolicySwitch
@@ -78,6 +79,11 @@ class AnyLocks:
     def policy(self) -> PolicySwitch:
         """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
         return self.house.policy
+
+    @property
+    def exercise(self) -> ExerciseSwitch:
+        """Walk the fallback path on purpose: `exercise.begin("workflow.run", 0.01, duration=600)`."""
+        return self.house.exercises
 
     def health(self) -> Health:
         """Whether leases are really being looked after: false when renewal is behind or the store is failing."""

@@ -6,8 +6,9 @@ Made once, checked once, immutable, and cheap to pass around. Settings that cann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from holdfast.core import backoff, timing
 from holdfast.core.backoff import Backoff
@@ -92,7 +93,32 @@ class Description:
 def describe(
     name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
 ) -> Description:
-    """Check a name and its settings; refuse what is wrong or cannot be safe."""
+    """Check a name and its settings; refuse what is wrong or cannot be safe.
+
+    Programs describe the same kind of lock again and again under other names: what was checked once is remembered.
+    """
+    if "on_lost" in settings or "on_warning" in settings:  # callbacks must not be kept alive
+        return _described(name, risk, settings, owner, capabilities)
+    # With their types: 1, 1.0 and True are equal, and not all of them are right everywhere.
+    given = tuple((field, type(value), value) for field, value in settings.items())
+    try:
+        model = _model(risk, given, owner, capabilities)
+    except TypeError:  # a value that cannot be remembered
+        return _described(name, risk, settings, owner, capabilities)
+    return replace(model, wish=replace(model.wish, key=check_key("name", name)))
+
+
+@lru_cache(maxsize=256)
+def _model(
+    risk: str | None, given: tuple[tuple[str, type, Any], ...], owner: str, capabilities: Capabilities
+) -> Description:
+    settings = cast("LockSettings", {field: value for field, _, value in given})
+    return _described("model", risk, settings, owner, capabilities)
+
+
+def _described(
+    name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
+) -> Description:
     unknown = settings.keys() - LockSettings.__annotations__.keys()
     if unknown:
         known = ", ".join(sorted(LockSettings.__annotations__))

@@ -17,7 +17,9 @@
     │   └── Misconfigured                   reached, and it can never work like this
     ├── Closed (RuntimeError)           the `Locks` was closed; connect again
     ├── PolicyDenied                    the error policy of the risk class says: do not run without the store
-    └── RetryLater                      come back after `delay`; carried unchanged by a message bus
+    ├── RetryLater                      come back after `delay`; carried unchanged by a message bus
+    ├── BadExpression (ValueError)      a text of a workflow is no expression; it will never be one
+    └── ExpressionFailed                an expression gives no value for what it was given; nothing else was done
 
 Busy is never an error of the store, and an error of the store is never "busy": the three paths (contention, store
 trouble, release trouble) stay apart from the wire to the caller.
@@ -168,3 +170,28 @@ class RetryLater(HoldfastError):
         super().__init__(f"retry after {self.delay * 1000:g}ms: {cause}")
         if isinstance(cause, BaseException):
             self.__cause__ = cause
+
+
+class BadExpression(HoldfastError, ValueError):
+    """A text cannot be read as an expression. `position` is the character where it goes wrong, from 0."""
+
+    def __init__(self, text: str, problem: str, position: int = 0) -> None:
+        super().__init__(f"{_quoted(text)}: {problem} (at character {position + 1})")
+        self.text = text
+        self.problem = problem
+        self.position = position
+
+
+class ExpressionFailed(HoldfastError):
+    """An expression gives no value for what it reads. The same again gives the same: it is deterministic."""
+
+    def __init__(self, text: str, problem: str, position: int = 0) -> None:
+        super().__init__(f"{_quoted(text)}: {problem} (at character {position + 1})")
+        self.text = text
+        self.problem = problem
+        self.position = position
+
+
+def _quoted(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 120 else shown[:117] + "…"

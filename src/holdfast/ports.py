@@ -6,11 +6,12 @@ by `runtime.driving.run_now` runs to its end at once; asyncio implementations su
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.policy import OnError
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
 
@@ -195,6 +196,16 @@ class Journal(Observer, Protocol):
         ...
 
 
+class Exercises(Protocol):
+    """Whether a store error is to be pretended, so that the fallback path is walked before it is needed."""
+
+    running: bool  # False: there is no exercise, and nobody needs to be asked
+
+    def drawn(self, family: str, risk: str | None, on_error: Callable[[str | None], OnError]) -> bool:
+        """Whether this acquisition is to meet a pretended error. Asked once for each acquisition."""
+        ...
+
+
 class Reaper(Protocol):
     """Takes over what could not be cleaned up in time."""
 
@@ -227,3 +238,4 @@ class Ports:
     observer: Journal
     reaper: Reaper
     request_timeout_ns: int
+    exercises: Exercises | None = None

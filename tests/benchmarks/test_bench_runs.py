@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def test_every_scenario_of_the_issue_is_listed() -> None:
     listed = bench("--list").stdout
     handovers = [f"handover-aio-{n}" for n in (1, 10, 100, 500)] + [f"handover-threads-{n}" for n in (1, 10, 100)]
     alone = ["sync-1", "aio-1", "aio-1000", "threads-32", "sqlite-1", "sqlite-4", "renew-1000", "renew-10000"]
-    for name in [*alone, *handovers]:
+    jobs = ["plane-jobs", "plane-latency", *(f"plane-stored-{10**n}" for n in (3, 4, 5, 6))]
+    for name in [*alone, *handovers, *jobs]:
         assert f"{name} " in listed
 
 
@@ -162,3 +164,18 @@ def test_a_narrow_terminal_still_shows_the_ratios_and_says_where_the_rest_is() -
     assert "2.50× (aim 2×)" in table
     assert "in the JSON file" in table
     assert all(len(line.rstrip()) <= 80 for line in table.splitlines())
+
+
+@pytest.mark.server
+def test_jobs_are_measured_to_their_stored_end_and_beside_stored_ones(tmp_path: Path) -> None:
+    to, plot = tmp_path / "result.json", tmp_path / "plot.png"
+    chosen = ("--scenario", "plane-jobs", "plane-stored-1000", "--only", "holdfast-embedded", "holdfast-sqlite")
+    run = bench(*chosen, "--quick", "--seconds", "0.02", "--json", to, "--plot", plot)
+    assert run.returncode == 0, run.stdout + run.stderr
+    jobs, stored = (each["scores"][0] for each in json.loads(to.read_text(encoding="utf-8"))["scenarios"])
+    assert jobs["value"] > 0
+    assert jobs["extras"]["submit_per_s"] > 0
+    assert stored["value"] > 0
+    assert stored["extras"]["database_ms"] > 0
+    drawn = find_spec("matplotlib") is not None  # it comes with the benchmarks' own environment
+    assert (tmp_path / "plot-stored.png").exists() is drawn

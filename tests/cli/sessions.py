@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
+from cli.ready import ready
 from repository.source import ROOT
 
 LIMIT_S = 60.0
@@ -86,17 +87,8 @@ class Shell:
 
     def run(self, *words: str, env: Mapping[str, str] | None = None, input: str = "") -> Done:
         """Run `holdfast` with pipes, to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *words],
-            cwd=self.directory,
-            env=self.environment(**(env or {})),
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+        code, out, err = ready().run(words, self.directory, self.environment(**(env or {})), input.encode())
+        return Done(code, out.decode(), err.decode())
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast` with pipes."""

@@ -83,7 +83,8 @@ def test_a_name_that_cannot_be_a_key_is_refused(refuses: Refuses, command: list[
 
 
 def test_and_it_is_the_same_in_a_process_of_its_own(shell: Shell) -> None:
-    check_line(shell.run("run", "n", "--ttl", "-1", "--", "echo", "ran"), Exit.USAGE, "ttl: -1 s is out of range")
+    done = shell.finish(shell.start("run", "n", "--ttl", "-1", "--", "echo", "ran"))
+    check_line(done, Exit.USAGE, "ttl: -1 s is out of range")
 
 
 def test_a_binary_name_is_refused(shell: Shell) -> None:

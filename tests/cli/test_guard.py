@@ -77,7 +77,7 @@ def test_programs_read_json(shell: Shell) -> None:
 
 def test_ids_columns_and_the_environment(shell: Shell) -> None:
     url = database(shell, "CREATE TABLE invoices (a INT, b TEXT, total INT, PRIMARY KEY (a, b))")
-    env = {"HOLDFAST_DATABASE": url}
+    env = {"HOLDFAST_GUARD_DATABASE": url, "HOLDFAST_DATABASE": "sqlite:///plane.db"}
     words = ("invoices", "--id", "a", "--id", "b", "--fence-column", "epoch")
     assert shell.run("guard", "install", *words, "--trigger", "strict", env=env).code == 0
     assert shell.run("guard", "check", *words, "--expect", "strict", env=env).code == 0
@@ -89,7 +89,7 @@ def test_ids_columns_and_the_environment(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("install", "invoices"), 64, "HOLDFAST_DATABASE"),
+        (("install", "invoices"), 64, "HOLDFAST_GUARD_DATABASE"),
         (("install", "in voices", "--database", "sqlite:///app.db"), 64, "not a usable name"),
         (("install", "nothing", "--database", "sqlite:///app.db"), 78, "has no table nothing"),
         (("install", "invoices", "--database", "sqlite:///app.db", "--id", "total"), 78, "unique index"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -38,8 +39,10 @@ def test_a_plane_comes_up_answers_drains_and_goes(furnished: Shell) -> None:
         "parts": {"database": "ok", "bus": "ok", "leases": "ok"},
     }
     started = up.said("started")[0]
+    assert started["probe"] is None
     assert {part["part"]: part["state"] for part in started["parts"]} == dict.fromkeys(
-        ("snapshot", "reconciler", "replayer", "cleanup", "scheduler", "worker", "api"), "running"
+        ("snapshot", "reconciler", "replayer", "cleanup", "runs", "delays", "scheduler", "engine", "worker", "api"),
+        "running",
     )
     assert started["places"]["bus"] == "in the database"
     assert furnished.run("jobs", "submit", "double", "--payload", "21", "--follow").code == 0
@@ -60,6 +63,12 @@ def test_ending_waits_for_what_runs(furnished: Shell) -> None:
     up.process.send_signal(signal.SIGTERM)
     until(lambda: up.said("draining"), "a plane that drains")
     assert up.said("draining")[0]["running"] == 1
+    assert fetched(f"{up.address}/healthz") == {"status": "alive"}
+    for path, code in (("/readyz", "not-ready"), ("/api/v1/jobs", "closing")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            fetched(up.address + path)
+        with refused.value as answer:
+            assert (answer.code, json.load(answer)["code"]) == (503, code)
     assert up.process.poll() is None
     (furnished.directory / "go").touch()
     assert up.ended().code == 0

@@ -12,8 +12,10 @@ from holdfast import errors
 from holdfast.errors import (
     AcquireTimeout,
     BackendError,
+    BadExpression,
     BadInput,
     Closed,
+    ExpressionFailed,
     FencedOut,
     HoldfastError,
     LeaseLost,
@@ -49,6 +51,8 @@ SAMPLES: list[HoldfastError] = [
     PolicyDenied("denied", key="k", risk="money"),
     RetryLater(0.5, "run lock busy"),
     Closed(),
+    BadExpression("1 +", "ends too early", 3),
+    ExpressionFailed("1 / input.n", "divides by zero", 0),
 ]
 
 

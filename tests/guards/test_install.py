@@ -315,7 +315,7 @@ def test_a_connection_that_does_not_commit_by_itself_is_committed(place: Place) 
 @pytest.mark.parametrize(
     ("database", "said"),
     [
-        (None, "HOLDFAST_DATABASE"),
+        (None, "HOLDFAST_GUARD_DATABASE"),
         ("mysql://x", "not a database that can be guarded"),
         ("invoices.db", "not a database that can be guarded"),
         ("sqlite:invoices.db", "names no file"),

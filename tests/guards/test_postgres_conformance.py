@@ -19,6 +19,6 @@ CASES = [
 @every_postgres
 @pytest.mark.requires("R28", "R29", "R34", "R47")
 @pytest.mark.parametrize(("colour", "check"), CASES)
-def test_guarded_rows_keep_the_contract(check: Check, colour: str, postgres_url: str) -> None:
+def test_guarded_rows_keep_the_contract(check: Check, colour: str, kit_postgres_url: str) -> None:
     asynchronous = colour == "asyncio"
-    run_check(check, (prepared_async if asynchronous else prepared)(postgres_url), asynchronous=asynchronous)
+    run_check(check, (prepared_async if asynchronous else prepared)(kit_postgres_url), asynchronous=asynchronous)

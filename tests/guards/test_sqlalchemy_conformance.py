@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,20 +39,32 @@ def cases(among_processes: str) -> pytest.MarkDecorator:
     )
 
 
+@pytest.fixture(scope="module")
+def kit_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with the tables of the kit, whose every check has rows of its own."""
+    url = sqlite_url(tmp_path_factory.mktemp("kit") / "app.db")
+    prepare(url, Base.metadata)
+    return url
+
+
+@pytest.fixture(scope="module")
+def kit_postgres(kit_postgres_url: str) -> str:
+    """A database with the same tables."""
+    prepare(kit_postgres_url, Base.metadata)
+    return kit_postgres_url
+
+
 @pytest.mark.requires("R28", "R29", "R34", "R47")
 @cases(among_processes="core")
 def test_rows_of_a_sqlite_file_keep_the_contract(
-    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, tmp_path: Path
+    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, kit_sqlite: str
 ) -> None:
-    url = sqlite_url(tmp_path / "app.db")
-    prepare(url, Base.metadata)
-    run_check(check, partial(subject, url), asynchronous=asynchronous, threads=4)
+    run_check(check, partial(subject, kit_sqlite), asynchronous=asynchronous, threads=4)
 
 
 @pytest.mark.requires("R28", "R29", "R34", "R47")
 @cases(among_processes="orm")
 def test_rows_of_postgres_keep_the_contract(
-    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, postgres_url: str
+    check: Check, subject: Callable[[str, str], Any], asynchronous: bool, kit_postgres: str
 ) -> None:
-    prepare(postgres_url, Base.metadata)
-    run_check(check, partial(subject, postgres_url), asynchronous=asynchronous, threads=4)
+    run_check(check, partial(subject, kit_postgres), asynchronous=asynchronous, threads=4)

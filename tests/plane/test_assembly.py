@@ -17,11 +17,13 @@ from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, RowMissing, Unavailable
 from holdfast.plane import sample
 from holdfast.plane.app import App
+from holdfast.plane.approvals import GATE_TOPIC
 from holdfast.plane.assembly import PARTS, Plane, check_parts
 from holdfast.plane.context import Context
 from holdfast.plane.model import Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import State
+from holdfast.plane.readings import Reading
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import (
     CleanupSettings,
@@ -204,6 +206,9 @@ class Failing:
     def detail(self) -> dict[str, Any]:
         return {}
 
+    def readings(self) -> list[Reading]:
+        return []
+
 
 @pytest.mark.asyncio
 async def test_a_part_that_cannot_start_stops_those_that_have(tmp_path: Path) -> None:
@@ -304,7 +309,7 @@ async def test_the_sample_workload_makes_jobs_of_several_tenants_that_end(tmp_pa
                     if counts[JobState.SUCCEEDED] >= 3 and len(tenants) > 1 and len(topics) > 1:
                         break
                     await asyncio.sleep(0.05)
-            assert topics <= set(sample.app.functions)
+            assert topics <= {*sample.app.functions, GATE_TOPIC}
         finally:
             feeding.cancel()
             await asyncio.wait((feeding,))

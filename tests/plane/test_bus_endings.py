@@ -19,7 +19,7 @@ from fixtures_buses import (
     nothing_pending,
 )
 from holdfast.errors import BadInput, Closed
-from holdfast.plane.model import Delivery, Message
+from holdfast.plane.model import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Delivery, Message
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]
@@ -176,7 +176,7 @@ async def test_a_consumption_that_cannot_be_is_refused(buses: Buses, changes: di
         ({"id": "a\n"}, "id"),
         ({"subject": "nowhere.else"}, "subject"),
         ({"body": {"x": float("nan")}}, "body"),
-        ({"body": {"x": "a" * 1_000_001}}, "body"),
+        ({"body": {"x": "a" * MESSAGE_BYTES_MAX}}, "body"),
         ({"body": {"x": object()}}, "body"),
         ({"priority": 101}, "priority"),
         ({"not_before_ns": -1}, "not_before_ns"),
@@ -195,6 +195,21 @@ async def test_a_message_that_cannot_be_is_refused_and_nothing_of_its_batch_is_s
 
     assert refused.value.field == field
     assert await bus.pending(SUBJECT, GROUP) == 0
+
+
+async def test_the_largest_body_is_carried_whole(buses: Buses) -> None:
+    """One that holds the longest payload, and what is told along with it."""
+    bus, database = await buses.open()
+    body = {"x": "a" * (MESSAGE_BYTES_MAX - len('{"x":""}'))}
+    got = Recorder()
+
+    assert MESSAGE_BYTES_MAX > PAYLOAD_BYTES_MAX
+    async with bus.consume(how(), got):
+        await database.write(lambda tx: bus.stage(tx, [message("1", body=body)]))
+        await got.until(1)
+
+    assert got.got[0].message.body == body
+    assert buses.letters.found == []
 
 
 async def test_a_closed_bus_says_so(buses: Buses) -> None:

@@ -170,8 +170,9 @@ async def test_a_deadlock_is_run_again_and_both_succeed(base: PostgresDatabase) 
 
     rows = await base.read(lambda tx: tx.query("SELECT note FROM thing"))
     assert [row["note"] for row in rows] == ["xx", "xx"]
-    assert tries == 3
-    assert base.statistics()["run_again"] == 1
+    # The one that is run again may overtake the other, which is still waking up, and meet it once more.
+    assert tries > 2
+    assert base.statistics()["run_again"] == tries - 2
 
 
 async def test_a_row_that_stays_locked_is_unavailable(
@@ -281,7 +282,7 @@ async def test_a_session_has_limits_and_commits_durably(base: PostgresDatabase) 
         ask = "SELECT current_setting(:name) AS it"
         return [(await tx.query(ask, {"name": name}))[0]["it"] for name in names]
 
-    assert await base.write(settings) == ["30s", "10s", "1min", "on"]
+    assert await base.write(settings) == ["30s", "10s", "5s", "on"]
 
 
 async def test_isolation_is_read_committed_for_writes_and_one_view_for_reads(base: PostgresDatabase) -> None:

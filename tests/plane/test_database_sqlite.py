@@ -60,6 +60,7 @@ async def test_works_that_wait_together_share_one_commit(file: SqliteDatabase, i
     intruder.execute("BEGIN IMMEDIATE")
     writes = [asyncio.create_task(file.write(partial(insert, number=n))) for n in range(100)]
     await queued(file, 100)
+    await until(lambda: file.statistics()["write_busy"] > 0)  # it has met the intruder
     assert not any(each.done() for each in writes)
     intruder.execute("ROLLBACK")
 

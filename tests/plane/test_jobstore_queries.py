@@ -102,6 +102,11 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "job_list_all": {"state": None, "topic": None, **_PAGE},
     "job_get": {"id": "j1"},
     "job_by_key": {"tenant": "t1", "idempotency_key": "k"},
+    "status_newest_all": {"most": 100},
+    "status_newest_tenant": {"tenant": "t1", "most": 100},
+    "status_dead_jobs_all": {"most": 20},
+    "status_dead_jobs_tenant": {"tenant": "t1", "most": 20},
+    "status_at_hand": {"state": "PENDING", "tenant": None, "most": 40},
 }
 
 

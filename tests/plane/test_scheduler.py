@@ -152,7 +152,7 @@ async def test_a_tenant_at_its_limit_and_a_pool_without_room_wait_in_line(planes
     ]
     counts = plane.scheduler.statistics()
     assert (counts["job.submit.tenant_full"], counts["job.submit.pool_full"]) == (1, 1)
-    assert await plane.running() == ({"acme": 1, "other": 1}, {POOL: 2})
+    assert await plane.running() == ({"acme": 1, "other": 1, "third": 0}, {POOL: 2})
 
 
 # Starting.

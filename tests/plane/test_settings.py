@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.core.backoff import Fixed, Jittered
 from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput
+from holdfast.plane.inventory import inventory
 from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.setting_sources import BadSettings, load
 from holdfast.plane.settings import KEYS, SECTIONS, Origin, Settings
@@ -84,16 +85,22 @@ def test_every_key_can_be_given_in_the_file_and_in_the_environment(tmp_path: Pat
         "takeover": 900.0,
         "api.tokens": "tokens.toml",
         "scheduler.tenant_slots": 5,
+        "scheduler.ack_wait": 25.0,
         "worker.app": "a:b",
         "worker.pools": ["gpu", "cpu"],
         "limits.pending": 999.0,
+        "policy_file": "policy.toml",
+        "escalation.classes": ["high", "money"],
+        "exercise.family": "workflow.run",
+        "approvals.rules": [{"name": "money", "topics": ["pay.*"]}],
     }
-    values = {name: examples.get(name, key.default) for name, key in KEYS.items()}
+    values = {name: examples.get(name, key.default) for name, key in KEYS.items() if name != "risk"}
     own = [f"{name} = {json.dumps(value)}" for name, value in values.items() if "." not in name]
+    own.append('risk = {low = "wait", high = "fail_open"}')  # the one table whose names are the user's
     for section in SECTIONS:
         own.append(f"[{section}]")
         own += [
-            f"{name.partition('.')[2]} = {json.dumps(value)}"
+            f"{name.partition('.')[2]} = {as_toml(value)}"
             for name, value in values.items()
             if name.startswith(f"{section}.")
         ]
@@ -101,11 +108,23 @@ def test_every_key_can_be_given_in_the_file_and_in_the_environment(tmp_path: Pat
     texts = {
         KEYS[name].variable: ",".join(value) if isinstance(value, list) else str(value)
         for name, value in values.items()
+        if name != "approvals.rules"
     }
+    texts[KEYS["risk"].variable] = "low=wait, high=fail_open"
+    texts[KEYS["approvals.rules"].variable] = json.dumps(values["approvals.rules"])
     in_environment = load(environment=texts, directory=tmp_path / "empty")
     assert in_file == in_environment
     assert {str(in_file.origin(name)).partition(":")[0] for name in KEYS} == {"holdfast.toml"}
     assert {in_environment.origin(name).kind for name in KEYS} == {"environment"}
+
+
+def as_toml(value: object) -> str:
+    """JSON, but for tables: their keys are bound by an equals sign."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {as_toml(each)}' for name, each in value.items())}}}"
+    return json.dumps(value)
 
 
 def test_every_section_of_the_tree_is_declared() -> None:
@@ -124,7 +143,7 @@ def test_every_section_of_the_tree_is_declared() -> None:
             "holdfast.toml:2: scheduler.concurency: is not a key; did you mean scheduler.c",
         ),
         ("[shceduler]\nconcurrency = 3", "holdfast.toml:1: shceduler: is not a section; did you mean scheduler?"),
-        ("concurrency = 3", "did you mean scheduler.concurrency or worker.concurrency?"),
+        ("concurrency = 3", "did you mean scheduler.concurrency or worker.concurrency or engine.concurrency?"),
         ("quite_something = 3", "remove it"),
         ("\n\n[worker]\ncount = 'two'", "holdfast.toml:4: worker.count: 'two' is out of range; give a whole number"),
         ("[worker]\ncount = true", "worker.count: True is out of range"),
@@ -245,8 +264,28 @@ def test_a_takeover_that_the_ttls_cannot_keep_is_refused_with_the_arithmetic(tmp
 
 @pytest.mark.requires("R121", "R116")
 def test_an_ack_wait_beyond_the_promised_takeover_is_refused(tmp_path: Path) -> None:
+    """W34: the message, and not the lock, would decide how soon a job is taken over."""
+    (alone,) = refused(tmp_path, "[scheduler]\nack_wait = 600\n")
+    assert alone == (
+        "scheduler.ack_wait (holdfast.toml:2): the lock of a dead scheduler lasts 60 s and its message is silent for "
+        "600 s, so others would have the job after 600 s and not 60; use at most 60 s for ack_wait"
+    )
     problems = refused(tmp_path, "takeover = 100\n[scheduler]\nack_wait = 600\n")
-    assert ["scheduler.ack_wait (holdfast.toml:3)" in each for each in problems] == [True]
+    assert ["scheduler.ack_wait (holdfast.toml:3)" in each for each in problems] == [True, True]
+
+
+@pytest.mark.requires("R121")
+def test_the_time_of_a_job_lock_is_a_setting_from_which_ack_wait_and_the_takeover_follow(tmp_path: Path) -> None:
+    assert Settings().scheduler.silence == 30.0
+    loops = "[reconciler]\ninterval = 10\n[replayer]\ninterval = 10\n"
+    quick = loaded(tmp_path, f"takeover = 45\n[scheduler]\njob_ttl = 20\n{loops}")
+    assert (quick.scheduler.silence, quick.shown()["scheduler.ack_wait"]["value"]) == (10.0, 10.0)
+    bounds = {each.what: each for each in takeovers(quick)}
+    assert bounds["a job that a scheduler was deciding"].seconds == 20.5
+    (problem,) = refused(tmp_path, "[scheduler]\njob_ttl = 4\n")
+    assert "its message comes anew after 2 s (half of job_ttl); use more than 2 s, or a job_ttl above 4 s" in problem
+    lines = {line.family: line for line in inventory(quick)}
+    assert (lines["scheduler.job"].ttl, round(lines["scheduler.job"].renew_every or 0, 2)) == (20.0, 6.67)
 
 
 @pytest.mark.requires("R158", "R165", "R168")
@@ -275,6 +314,7 @@ def test_jitter_is_off_by_default_on_by_a_setting_and_bounded_by_the_ttl(tmp_pat
         ("[cleanup]\nkeys = 60\n", "a key would be forgotten before its job"),
         ("[replayer]\ninterval = 95\n", "until the replayer comes round"),
         ("[api]\nhost = '0.0.0.0'\n", "there are no tokens to tell callers apart"),
+        ("[probe]\nhost = '0.0.0.0'\n", "probe.host (holdfast.toml:2): 0.0.0.0 can be reached from other hosts"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,34 +19,32 @@ from processes.company import HERE, LIMIT_S, environment
 from processes.worker import make_table
 
 CROWD = 32
-SECONDS = 3.0
+TURNS = 4  # of each
 
 
 @pytest.mark.requires("R2", "R28", "R47", "R56", "R57", "R58", "R69", "R86")
 def test_a_crowd_of_processes_takes_turns_in_the_order_of_its_fences(url: str, tmp_path: Path) -> None:
     table = tmp_path / "table.db"
     make_table(str(table))
-    histories = [tmp_path / f"{number}.jsonl" for number in range(CROWD)]
-    crowd = [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "crowd.py"), url, str(table), str(history), str(SECONDS)],
-            env=environment(),
-            stderr=subprocess.PIPE,
-        )
-        for history in histories
-    ]
+    histories = tmp_path / "histories"
+    histories.mkdir()
+    crowd = subprocess.Popen(
+        [sys.executable, str(HERE / "crowd.py"), url, str(table), str(histories), str(CROWD), str(TURNS)],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # so that none of it outlives a test that has failed
+    )
     try:
-        for each in crowd:
-            _, errors = each.communicate(timeout=LIMIT_S)
-            assert each.returncode == 0, errors.decode()[-2000:]
+        _, errors = crowd.communicate(timeout=LIMIT_S)
+        assert crowd.returncode == 0, errors.decode()[-2000:]
     finally:
-        for each in crowd:
-            if each.poll() is None:
-                each.kill()
-                each.communicate()
-    turns: list[dict[str, Any]] = [json.loads(line) for each in histories for line in each.read_text().splitlines()]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(crowd.pid, signal.SIGKILL)
+        crowd.communicate()
+    written = [each.read_text().splitlines() for each in histories.iterdir()]
+    assert [len(lines) for lines in written] == [TURNS] * CROWD
+    turns: list[dict[str, Any]] = [json.loads(line) for lines in written for line in lines]
     check_turns(turns)
-    assert len(turns) > CROWD, "so few turns prove nothing"
     last = max(turn["fence"] for turn in turns)
     with contextlib.closing(sqlite3.connect(table)) as connection:
         row = connection.execute("SELECT fence, writes FROM guarded").fetchone()

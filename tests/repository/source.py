@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
-CODE = ("src", "tests", "tools", "benchmarks")
+CODE = ("src", "tests", "tools", "benchmarks", "examples")
 MADE = {".git", ".venv", "__pycache__", "build", "dist", "results", "node_modules"}
 
 

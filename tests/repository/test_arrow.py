@@ -44,10 +44,12 @@ PURE = {
     *(
         "__future__",
         "abc",
+        "ast",
         "bisect",
         "collections",
         "dataclasses",
         "datetime",
+        "difflib",
         "enum",
         "fractions",
         "functools",

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_make_alone_lists_every_command() -> None:
 @pytest.mark.parametrize(
     ("target", "commands"),
     [
-        ("run", ["holdfast demo"]),
+        ("run", ["holdfast up --sample"]),
+        ("drill", ["holdfast demo"]),
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
         ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server and not slow"']),
@@ -90,6 +92,43 @@ def test_continuous_integration_runs_what_everybody_runs() -> None:
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
     assert lines[-1] == "exec make test"
+
+
+@needs_make
+@pytest.mark.parametrize(("user", "installs"), [("0", True), ("1000", False)])
+def test_system_packages_are_installed_where_that_is_allowed_and_else_said_to_be_missing(
+    tmp_path: Path, user: str, installs: bool
+) -> None:
+    """On a machine that has none of them, with an `apt-get` that brings them."""
+    programs, asked = tmp_path / "bin", tmp_path / "asked"
+    programs.mkdir()
+    (tmp_path / "venv").touch()
+    for name in ("cp", "env", "touch"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    _script(programs / "id", f"echo {user}")
+    _script(
+        programs / "apt-get",
+        f"echo $* >> {asked}; cp {programs}/id {programs}/chromium; cp {programs}/id {programs}/promtool",
+    )
+    done = subprocess.run(
+        [shutil.which("make") or "make", f"{tmp_path}/system", f"STAMPS={tmp_path}", "PYTHON=python3"],
+        cwd=ROOT,
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    wanted = "install --yes --no-install-recommends chromium prometheus\n"
+    assert (asked.read_text(encoding="utf-8") if asked.exists() else "") == (wanted if installs else "")
+    assert ("left out, for want of a system package: tests of the status page" in done.stdout) is not installs
+    assert (tmp_path / "system").exists() is installs
+
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    path.chmod(0o755)
 
 
 def test_setting_up_fetches_nothing_but_pinned_packages() -> None:

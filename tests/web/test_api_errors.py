@@ -13,7 +13,13 @@ from fastapi import FastAPI
 
 import holdfast.aio
 from holdfast import errors
+from holdfast.core.approving import ApprovalConflict, ConflictCode, SelfApproval
 from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.core.workflow_problems import BadWorkflow
+from holdfast.core.workflow_problems import Problem as WorkflowProblem
+from holdfast.plane.approvals import ApprovalBusy
+from holdfast.plane.policy_model import PolicyMoved
+from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed, Parts, Service
 from holdfast.web.api import create_app
 from holdfast.web.intake import BODY_BYTES_MAX
@@ -43,6 +49,14 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (E.HoldfastError("secret-host"), 500, None),
     (InvalidTransition(JobState.FAILED, JobState.PENDING), 409, None),
     (NotAllowed("no"), 403, None),
+    (E.BadExpression("a +", "ends too early"), 422, None),
+    (E.ExpressionFailed("a.b", "has no b"), 422, None),
+    (BadWorkflow("w", [WorkflowProblem(("steps",), "are missing", "give some")]), 422, None),
+    (NotOver("not over"), 409, None),
+    (ApprovalConflict(ConflictCode.STALE_REQUEST, "changed"), 409, None),
+    (ApprovalBusy("busy", retry_after=0.3), 409, "1"),
+    (SelfApproval("not you"), 403, None),
+    (PolicyMoved("moved", risk="high", found=2), 409, None),
 ]
 
 
@@ -61,9 +75,9 @@ def test_no_error_is_forgotten() -> None:
         for each in kind.__subclasses__():
             yield from below(each)
 
-    public = {
-        kind for kind in below(errors.HoldfastError) if kind.__module__ in {"holdfast.errors", "holdfast.core.jobs"}
-    }
+    # What a caller can be answered with: the package's own errors, and those that the table names.
+    declared = {"holdfast.errors", "holdfast.core.jobs", "holdfast.core.approving", "holdfast.core.workflow_problems"}
+    public = {kind for kind in below(errors.HoldfastError) if kind.__module__ in declared} | set(TABLE)
     assert public <= {type(error) for error, _, _ in SAID}
     assert len(TABLE) >= 15
 

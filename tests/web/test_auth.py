@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from holdfast.errors import BadInput
 from holdfast.web.auth import Access, Role, TokenEntry, digest_of, is_loopback
 from web_stage import TOKENS, Stage, stage_at
 
-VIEW, OPERATE, RULE = Role.VIEWER, Role.OPERATOR, Role.ADMIN
+VIEW, OPERATE, APPROVE, RULE = Role.VIEWER, Role.OPERATOR, Role.APPROVER, Role.ADMIN
 
 # Every route of the API, which role it takes, and whether it is for those alone who are not bound to a tenant. A route
 # that is not here fails a test; so does one that is here and lets in somebody else.
@@ -29,10 +30,27 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("DELETE", "/api/v1/dead-letters/{letter_id}"): (OPERATE, False),
     ("GET", "/api/v1/workers"): (VIEW, False),
     ("GET", "/api/v1/snapshot"): (VIEW, False),
+    ("GET", "/api/v1/status"): (VIEW, False),
     ("GET", "/api/v1/locks"): (VIEW, True),
     ("GET", "/api/v1/inventory"): (VIEW, False),
     ("GET", "/api/v1/tenants/{tenant}/limits"): (VIEW, False),
     ("PUT", "/api/v1/tenants/{tenant}/limits"): (RULE, True),
+    ("GET", "/api/v1/policy"): (VIEW, True),
+    ("PUT", "/api/v1/policy"): (OPERATE, True),
+    ("GET", "/api/v1/policy/history"): (VIEW, True),
+    ("POST", "/api/v1/workflows"): (OPERATE, False),
+    ("GET", "/api/v1/workflows"): (VIEW, False),
+    ("GET", "/api/v1/workflows/{name}"): (VIEW, False),
+    ("POST", "/api/v1/runs"): (OPERATE, False),
+    ("GET", "/api/v1/runs"): (VIEW, False),
+    ("GET", "/api/v1/runs/{run_id}"): (VIEW, False),
+    ("GET", "/api/v1/runs/{run_id}/timeline"): (VIEW, False),
+    ("POST", "/api/v1/runs/{run_id}/cancel"): (OPERATE, False),
+    ("POST", "/api/v1/runs/{run_id}/rerun"): (OPERATE, False),
+    ("GET", "/api/v1/approvals"): (VIEW, False),
+    ("GET", "/api/v1/approvals/{job_id}"): (VIEW, False),
+    ("POST", "/api/v1/approvals/{job_id}/approve"): (APPROVE, False),
+    ("POST", "/api/v1/approvals/{job_id}/reject"): (APPROVE, False),
     ("POST", "/api/v1/resource-locks/acquire"): (OPERATE, False),
     ("POST", "/api/v1/resource-locks/renew"): (OPERATE, False),
     ("POST", "/api/v1/resource-locks/release"): (OPERATE, False),
@@ -44,8 +62,8 @@ WITHOUT_A_TOKEN = {("GET", "/healthz"), ("GET", "/readyz")}
 HAS = {
     "viewer": {VIEW},
     "operator": {VIEW, OPERATE},
-    "approver": {VIEW, Role.APPROVER},
-    "admin": {VIEW, OPERATE, Role.APPROVER, RULE},
+    "approver": {VIEW, APPROVE},
+    "admin": {VIEW, OPERATE, APPROVE, RULE},
     "blue-viewer": {VIEW},
     "blue": {VIEW, OPERATE},
 }
@@ -53,7 +71,7 @@ BOUND = {"blue-viewer", "blue"}
 
 
 async def ask(client: httpx.AsyncClient, method: str, template: str) -> httpx.Response:
-    path = template.replace("{job_id}", "none").replace("{letter_id}", "none").replace("{tenant}", "blue")
+    path = re.sub(r"\{\w+\}", "none", template.replace("{tenant}", "blue"))
     return await client.request(method, f"http://localhost{path}")
 
 

@@ -91,7 +91,7 @@ class AnyLease(HeldLease):
             tenure.released()
             if tenure.grant is None:
                 return Released.YES
-            return await releasing.release(ports, tenure.wish, tenure.grant, standing.granted)
+            return await releasing.release(ports, tenure.wish, tenure.grant, standing.granted, tenure.judged)
         except BaseException:
             if tenure.grant is not None:
                 rest = releasing.again(ports, tenure.wish, tenure.grant, standing.granted)

@@ -16,12 +16,16 @@ from typer.main import get_command
 
 from holdfast import __version__
 from holdfast.cli import (
+    approving,
+    auditing,
     breaking,
     demo,
+    flowing,
     guarding,
     inventorying,
     jobbing,
     looking,
+    policing,
     running,
     upping,
     watching,
@@ -67,17 +71,21 @@ running.add_to(app)
 looking.add_to(app)
 watching.add_to(app)
 breaking.add_to(app)
+auditing.add_to(app)
 guarding.add_to(app)
 upping.add_to(app)
 working.add_to(app)
 jobbing.add_to(app)
+flowing.add_to(app)
+approving.add_to(app)
+policing.add_to(app)
 inventorying.add_to(app)
 demo.add_to(app)
 app.command()(version)
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Parse, call, and turn every error into one line and an exit code."""
+    """Parse, call, and turn every error into a line, or one for each problem, and an exit code."""
     try:
         with _quiet():
             result = get_command(app)(args=list(arguments), prog_name="holdfast", standalone_mode=False)
@@ -89,7 +97,8 @@ def run_app(arguments: Sequence[str]) -> int:
         return Exit.NO
     except HoldfastError as error:
         _debug()
-        say(str(error))
+        for line in getattr(error, "lines", (str(error),)):  # a definition may have many problems, each with its place
+            say(line)
         return exit_for(error)
     except KeyboardInterrupt:
         return Exit.SIGNALLED + 2

@@ -45,8 +45,9 @@ class Exit(IntEnum):
 MEANING: MappingProxyType[Exit, str] = MappingProxyType(
     {
         Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
-        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check` or `demo` saw a promise "
-        "broken, there is no such job or it did not succeed, `up` or `worker` had to cut work short",
+        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check`, `check` or `demo` saw "
+        "a promise broken, `history` found nobody, there is no such job or run, or it did not succeed, `up` or "
+        "`worker` had to cut work short",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
         Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
@@ -55,7 +56,8 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
         Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",
         Exit.CONFIG: "the store was reached and can never work like this: password, rights, schema, missing driver",
-        Exit.UNFINISHED: "`jobs follow --timeout`: the job was not over in time, as `timeout` says it",
+        Exit.UNFINISHED: "`jobs follow` or `runs follow` with `--timeout`: it was not over in time, "
+        "as `timeout` says it",
         Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",
         Exit.NOT_FOUND: "the command was not found; the lock was not taken",
         Exit.SIGNALLED: "the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
@@ -77,7 +79,14 @@ _ERRORS: tuple[tuple[type[HoldfastError], Exit], ...] = (
 
 def exit_for(error: HoldfastError) -> Exit:
     """The exit code that says what this error says."""
-    return next((code for kind, code in _ERRORS if isinstance(error, kind)), Exit.BUG)
+    found = next((code for kind, code in _ERRORS if isinstance(error, kind)), None)
+    return _on_the_plane(error) if found is None else found
+
+
+def _on_the_plane(error: HoldfastError) -> Exit:
+    from holdfast.plane.callers import NotAllowed  # the plane is large, and most commands never need it
+
+    return Exit.NO if isinstance(error, NotAllowed) else Exit.BUG
 
 
 def table() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self, TypeAlias
 
 from rich.console import Group
 from rich.live import Live
@@ -12,17 +12,19 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from holdfast.cli.exits import Exit
+from holdfast.cli.following_views import Plain, View, looked_at
 from holdfast.cli.jobviews import as_json, event_dict, event_line, job_dict, short, state_cell
 from holdfast.cli.screen import cell, out, put_json, seconds
 from holdfast.core.jobs import JobState
-from holdfast.errors import BackendError, Misconfigured
 from holdfast.plane.model import Job, JobEvent
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
 from holdfast.types import NS
 
-LOOK_S: Final = 0.2
 _RECENT: Final = 12
+
+
+_View: TypeAlias = View[Job, JobEvent]
 
 
 async def follow(ground: Ground, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
@@ -46,54 +48,19 @@ def exit_of(job: Job) -> Exit:
 
 async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Job:
     known = -1
-    first = True
-    while True:  # ends when the job does, by cancellation, or in an error
-        try:
-            job = await ground.service.job(caller, job_id)
-            events = await ground.service.events(caller, job_id) if job.version != known else []
-        except BackendError as error:
-            if first or isinstance(error, Misconfigured):
-                raise
-            view.failed(str(error))  # whoever follows through an outage wants to see its end
-        else:
-            view.show(job, [event for event in events if event.version > known])
-            known, first = max((known, *(event.version for event in events))), False
-            if job.state.terminal:
-                return job
-        await asyncio.sleep(LOOK_S)
+
+    async def look() -> Job | None:
+        nonlocal known
+        job = await ground.service.job(caller, job_id)
+        events = await ground.service.events(caller, job_id) if job.version != known else []
+        view.show(job, [event for event in events if event.version > known])
+        known = max((known, *(event.version for event in events)))
+        return job if job.state.terminal else None
+
+    return await looked_at(look, view.failed)
 
 
-class _View(Protocol):
-    """How a job is shown while it goes on."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, job: Job, news: list[JobEvent]) -> None: ...
-
-    def failed(self, error: str) -> None: ...
-
-    def over(self, job: Job) -> None: ...
-
-    def unfinished(self, job: Job) -> None: ...
-
-
-class _Plain:
-    """A view that needs no ending."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
-class _JsonView(_Plain):
+class _JsonView(Plain):
     """One object for each event, and one for the job at the end."""
 
     def show(self, job: Job, news: list[JobEvent]) -> None:
@@ -110,7 +77,7 @@ class _JsonView(_Plain):
         put_json({"job": job_dict(job), "unfinished": True})
 
 
-class _LineView(_Plain):
+class _LineView(Plain):
     """A line for each event."""
 
     def show(self, job: Job, news: list[JobEvent]) -> None:

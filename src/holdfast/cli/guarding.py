@@ -27,7 +27,7 @@ Database = Annotated[
     typer.Option(
         "--database",
         metavar="URL",
-        help="Where it is: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_DATABASE)[/dim]",
+        help="Where it is: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_GUARD_DATABASE)[/dim]",
         show_default=False,
     ),
 ]

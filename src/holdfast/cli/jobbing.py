@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as jsons
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.breaking import actor
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, settings
-from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say
+from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
+from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, say_more
 from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
     from holdfast.plane.opening import Ground
     from holdfast.plane.service import Caller
-
-T = TypeVar("T")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only of this tenant.", show_default=False)]
@@ -111,7 +106,7 @@ def submit(
             out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
         return await watch(ground, caller, job.id, timeout=None, json=json) if follow else Exit.OK
 
-    return _on(work, config, database=database, bus=bus, leases=leases)
+    return on_plane(work, config, database=database, bus=bus, leases=leases)
 
 
 def list_(
@@ -138,10 +133,10 @@ def list_(
             out().print("there are no such jobs" if tenant or state or topic or after else "there are no jobs")
         else:
             put_table(job_table(page.items, ground.clock.now().wall))
-            _say_more(following)
+            say_more(following)
         return Exit.OK
 
-    return _on(work, config, database=database)
+    return on_plane(work, config, database=database)
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -162,7 +157,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
             console.print(event_line(event), soft_wrap=True)
         return Exit.OK
 
-    return _on(work, config, database=database)
+    return on_plane(work, config, database=database)
 
 
 def follow(
@@ -181,7 +176,7 @@ def follow(
     async def work(ground: Ground, caller: Caller) -> Exit:
         return await watch(ground, caller, job, timeout=timeout, json=json)
 
-    return _on(work, config, database=database)
+    return on_plane(work, config, database=database)
 
 
 def cancel(
@@ -206,7 +201,7 @@ def cancel(
             out().print(cell(f"{found.id} is over already: {found.state}"))
         return Exit.OK if asked else Exit.NO
 
-    return _on(work, config, database=database, bus=bus, leases=leases)
+    return on_plane(work, config, database=database, bus=bus, leases=leases)
 
 
 def retry(
@@ -229,7 +224,7 @@ def retry(
             out().print(cell(found.id, "bold"))
         return Exit.OK
 
-    return _on(work, config, database=database, bus=bus, leases=leases)
+    return on_plane(work, config, database=database, bus=bus, leases=leases)
 
 
 def dead(
@@ -254,10 +249,10 @@ def dead(
             out().print("there are no dead letters")
         else:
             put_table(letter_table(page.items))
-            _say_more(following)
+            say_more(following)
         return Exit.OK
 
-    return _on(work, config, database=database)
+    return on_plane(work, config, database=database)
 
 
 def stats(tenant: Tenant = None, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -279,32 +274,13 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
         out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} places taken", "dim"))
         return Exit.OK
 
-    return _on(work, config, database=database)
+    return on_plane(work, config, database=database)
 
 
 # What they share.
 
 
-def _on(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, **flags: str | None) -> T:
-    """Do something on the plane that the settings name."""
-    from holdfast.plane.opening import opened
-    from holdfast.plane.service import Caller
-
-    chosen = settings(config, **flags)
-
-    async def run() -> T:
-        async with opened(chosen) as ground:
-            return await work(ground, Caller(actor()))
-
-    return asyncio.run(run())
-
-
-def _say_more(following: str | None) -> None:
-    if following is not None:
-        out().print(cell(f"(there are more: --after {following})", "dim"), soft_wrap=True)
-
-
-def payload_of(text: str | None) -> Any:
+def payload_of(text: str | None, field: str = "payload") -> Any:
     """What was given as a payload, or `BadInput`."""
     if text is None:
         return None
@@ -317,13 +293,13 @@ def payload_of(text: str | None) -> Any:
                 source = file.read(_READ_MAX + 1)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadInput("payload", f"{text[:80]!r} cannot be read: {reason}", _PAYLOAD) from None
+        raise BadInput(field, f"{text[:80]!r} cannot be read: {reason}", _PAYLOAD) from None
     if len(source) > _READ_MAX:
-        raise BadInput("payload", "is too long", "store it elsewhere and pass a pointer")
+        raise BadInput(field, "is too long", "store it elsewhere and pass a pointer")
     try:
         return jsons.loads(source, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise BadInput("payload", f"is not JSON ({error})", _PAYLOAD) from None
+        raise BadInput(field, f"is not JSON ({error})", _PAYLOAD) from None
 
 
 def _no_number(text: str) -> None:

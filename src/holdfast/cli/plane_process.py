@@ -1,4 +1,4 @@
-"""The process behind `holdfast up`: takes its port, starts the parts, runs until a signal comes, and drains."""
+"""The process behind `holdfast up`: takes its ports, starts the parts, runs until a signal comes, and drains."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, asynccontextmanager
+from typing import Final
 
+from holdfast.cli import probing
 from holdfast.cli.exits import Exit
+from holdfast.cli.listening import Wish, address_of, check_http, listen
+from holdfast.cli.probing import Probe
 from holdfast.cli.up_screen import UpScreen
 from holdfast.plane import sample as sampled
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
 from holdfast.plane.settings import Settings
-
-if TYPE_CHECKING:
-    from holdfast.web.auth import Access
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -40,17 +40,25 @@ class PlaneProcess:
             return self._served()
 
     def _served(self) -> int:
-        if API not in self._parts:
-            return asyncio.run(self._run(None))
-        from holdfast.cli.serving import ApiPart, access_for, address_of, listen
+        # Ports are taken before anything is opened: a second plane by mistake should find out at once.
+        with ExitStack() as stack:
+            api = self._api(stack) if API in self._parts else None
+            probe = stack.enter_context(probing.opened(self._settings, api=api is not None))
+            self._screen.probe = None if probe is None else probe.address
+            return asyncio.run(self._run(api, probe))
 
-        # Before anything is opened: a second plane by mistake should find out at once.
-        access: Access = access_for(self._settings.api)
-        with contextlib.closing(listen(self._settings.api)) as ours:
-            self._screen.address = address_of(ours)
-            return asyncio.run(self._run(lambda plane: ApiPart(plane, ours, access)))
+    def _api(self, stack: ExitStack) -> PartMaker:
+        check_http("api", "leave it out with --only")
+        from holdfast.cli.serving import ApiPart, access_for
 
-    async def _run(self, api: PartMaker | None) -> int:
+        chosen = self._settings.api
+        access = access_for(chosen.host, chosen.tokens)
+        wish = Wish(chosen.host, chosen.port, "host", "port", "holdfast up --only … leaves the API out")
+        ours = stack.enter_context(contextlib.closing(listen(wish)))
+        self._screen.address = address_of(ours)
+        return lambda plane: ApiPart(plane, ours, access)
+
+    async def _run(self, api: PartMaker | None, probe: Probe | None) -> int:
         ending, hurrying = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -65,7 +73,6 @@ class PlaneProcess:
             loop.add_signal_handler(number, signalled, number)
         app = self._app if WORKER in self._parts else None
         plane = Plane(self._settings, self._parts, app=app, api=api)
-        failure: BaseException | None = None
         self._screen.opening()
         starting = asyncio.create_task(plane.start())
         await _first(ending.wait(), asyncio.shield(starting))
@@ -73,6 +80,12 @@ class PlaneProcess:
             starting.cancel()
             await asyncio.wait((starting,))
             return Exit.SIGNALLED + ended_by
+        async with contextlib.nullcontext() if probe is None else probe.serving(plane.vitals):
+            return await self._work(plane, ending, hurrying)
+
+    async def _work(self, plane: Plane, ending: asyncio.Event, hurrying: asyncio.Event) -> int:
+        """Until it is told to end, or a part fails; then drain."""
+        failure: BaseException | None = None
         self._screen.started(plane)
         try:
             async with self._feeding(plane), self._screen.watching(plane):

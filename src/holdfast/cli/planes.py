@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from holdfast.cli.breaking import actor
+
 if TYPE_CHECKING:
+    from holdfast.plane.opening import Ground
+    from holdfast.plane.service import Caller
     from holdfast.plane.settings import Settings
+
+T = TypeVar("T")
 
 Config = Annotated[
     str | None,
@@ -35,6 +43,22 @@ Leases = Annotated[
     str | None,
     typer.Option("--leases", metavar="URL", help="Where leases are kept: redis://… [dim](default: the database)[/dim]"),
 ]
+ProbeHost = Annotated[
+    str | None,
+    typer.Option("--probe-host", metavar="H", help="Where health and metrics listen. [dim](127.0.0.1)[/dim]"),
+]
+ProbePort = Annotated[
+    int | None,
+    typer.Option(
+        "--probe-port", metavar="N", help="The port of health and metrics; 0: any that is free. [dim](0)[/dim]"
+    ),
+]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="Serve no health and metrics, unless the API runs here.")]
+
+
+def probe_flags(host: str | None, port: int | None, *, off: bool) -> dict[str, object]:
+    """The flags of the probe, as `settings` takes them."""
+    return {"probe__host": host, "probe__port": port, "probe__enabled": False if off else None}
 
 
 def settings(config: str | None, **flags: object) -> Settings:
@@ -42,3 +66,19 @@ def settings(config: str | None, **flags: object) -> Settings:
     from holdfast.plane.setting_sources import load  # the plane is large, and other commands should not wait for it
 
     return load(config, flags={name.replace("__", "."): value for name, value in flags.items()})
+
+
+def on_plane(
+    work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, *, who: str | None = None, **flags: object
+) -> T:
+    """Do something on the plane that the settings name, as whoever is at the shell, or as `who`."""
+    from holdfast.plane.opening import opened
+    from holdfast.plane.service import Caller
+
+    chosen = settings(config, **flags)
+
+    async def run() -> T:
+        async with opened(chosen) as ground:
+            return await work(ground, Caller(who or actor()))
+
+    return asyncio.run(run())

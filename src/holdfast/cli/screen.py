@@ -60,6 +60,12 @@ def put_json(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
     print(json.dumps(value if isinstance(value, dict) else list(value), ensure_ascii=False), flush=True)
 
 
+def say_more(following: str | None) -> None:
+    """Say where the next page begins, if there is one."""
+    if following is not None:
+        out().print(cell(f"(there are more: --after {following})", "dim"), soft_wrap=True)
+
+
 def printable(text: str) -> str:
     """The text on one line, without anything that a terminal would obey."""
     return "".join(each if each.isprintable() else _escaped(each) for each in text)

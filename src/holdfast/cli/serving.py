@@ -1,65 +1,28 @@
-"""The HTTP API as a part of a plane: a socket that is ours before anything else begins, and uvicorn behind it."""
+"""HTTP in a process of the plane: uvicorn on a socket that is ours, who gets in, and the API as a part of the plane."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from fastapi import FastAPI
 
+from holdfast.cli.listening import address_of
 from holdfast.errors import BadInput
 from holdfast.plane.assembly import Plane
-from holdfast.plane.settings import ApiSettings
+from holdfast.plane.readings import Reading
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
+from holdfast.web.rates import Rates
 
-BACKLOG: Final = 512
 _FIELDS: Final = {"name", "digest", "roles", "tenant"}
 _FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and, for one tenant, tenant"
-
-
-def listen(settings: ApiSettings) -> socket.socket:
-    """Take the port, or `BadInput` that says who may have it and what to do."""
-    host, port = settings.host, settings.port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput("host", f"{host!r:.80} is not an address ({reason})", "use 127.0.0.1 or a name") from None
-    ours = socket.socket(family, kind, protocol)
-    try:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        ours.bind(address)
-        ours.listen(BACKLOG)
-    except OSError as error:
-        ours.close()
-        raise _taken(host, port, error) from None
-    return ours
-
-
-def _taken(host: str, port: int, error: OSError) -> BadInput:
-    if error.errno == errno.EADDRINUSE:
-        fix = f"use --port {port + 1}, or --port 0 for any; holdfast up --only … leaves the API out"
-        return BadInput("port", f"{port} is in use, perhaps by another holdfast up", fix)
-    if error.errno == errno.EACCES:
-        return BadInput("port", f"{port} needs rights that this user does not have", "use one from 1024 on")
-    return BadInput("host", f"{host!r:.80} cannot be listened at ({error.strerror})", "use an address of this host")
-
-
-def address_of(ours: socket.socket) -> str:
-    """What to type into a browser."""
-    host, port = ours.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    everywhere = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - what it is called, not where we bind
-    return f"http://{everywhere.get(shown, shown)}:{port}"
 
 
 def tokens_in(path: str) -> list[TokenEntry]:
@@ -94,9 +57,9 @@ def _entry(path: str, number: int, entry: object) -> TokenEntry:
         raise BadInput("api.tokens", f"{where}: {error.field} {error.problem}", error.fix) from None
 
 
-def access_for(settings: ApiSettings) -> Access:
-    """Who gets in: whoever has a token; without tokens, whoever is on this host."""
-    return Access.bound_to(settings.host, () if settings.tokens is None else tokens_in(settings.tokens))
+def access_for(host: str, tokens: str | None) -> Access:
+    """Who gets in at `host`: whoever has a token of the file; without tokens, whoever is on this host."""
+    return Access.bound_to(host, () if tokens is None else tokens_in(tokens))
 
 
 class _Server(uvicorn.Server):
@@ -115,26 +78,22 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
-class ApiPart:
-    """See `plane.parts.Part`."""
+class HttpServer:
+    """One application on a socket that is ours."""
 
-    name = "api"
-
-    def __init__(self, plane: Plane, ours: socket.socket, access: Access) -> None:
-        self.address = address_of(ours)
+    def __init__(self, app: FastAPI, ours: socket.socket) -> None:
         self._socket = ours
-        config = uvicorn.Config(
-            create_app(plane.ground.service, access),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-        )
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 
+    @property
+    def requests(self) -> int:
+        """How many were answered."""
+        return self._server.server_state.total_requests
+
     async def start(self) -> None:
-        """See `Part`."""
+        """Answer requests. Returns when it does, or raises what stands in the way."""
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="http")
         ready = asyncio.create_task(self._server.ready.wait())
         await asyncio.wait((self._serving, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +102,7 @@ class ApiPart:
             self._serving.result()
 
     async def stop(self, grace: float) -> bool:
-        """See `Part`. Requests that have begun are answered; connections that only wait are closed."""
+        """Answer what has begun within `grace` seconds, and close; connections that only wait are closed at once."""
         if self._serving is None:
             self._socket.close()
             return True
@@ -156,10 +115,38 @@ class ApiPart:
         return not late
 
     async def ended(self) -> None:
-        """See `Part`."""
+        """Return when it has ended, or raise why."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
+
+class ApiPart:
+    """See `plane.parts.Part`."""
+
+    name = "api"
+
+    def __init__(self, plane: Plane, ours: socket.socket, access: Access) -> None:
+        self.address = address_of(ours)
+        ground, rate = plane.ground, plane.settings.api.rate
+        rates = Rates(rate, ground.clock) if rate else None
+        self._server = HttpServer(create_app(ground.service, access, vitals=plane.vitals, rates=rates), ours)
+
+    async def start(self) -> None:
+        """See `Part`."""
+        await self._server.start()
+
+    async def stop(self, grace: float) -> bool:
+        """See `Part`."""
+        return await self._server.stop(grace)
+
+    async def ended(self) -> None:
+        """See `Part`."""
+        await self._server.ended()
+
     def detail(self) -> Mapping[str, Any]:
         """See `Part`."""
-        return {"address": self.address, "requests": self._server.server_state.total_requests}
+        return {"address": self.address, "requests": self._server.requests}
+
+    def readings(self) -> Sequence[Reading]:
+        """See `Part`. What it answers is counted in front of the routes."""
+        return ()

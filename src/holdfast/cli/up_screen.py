@@ -50,6 +50,7 @@ class UpScreen:
         self._counted: Mapping[JobState, int] = {}
         self._count_again = 0.0
         self.address: str | None = None
+        self.probe: str | None = None
 
     # What happens, in its order.
 
@@ -62,7 +63,7 @@ class UpScreen:
         """Everything runs."""
         if self._json:
             health = [each.as_dict() for each in plane.health()]
-            self._event("started", address=self.address, places=self._places(), parts=health)
+            self._event("started", address=self.address, probe=self.probe, places=self._places(), parts=health)
             return
         console = out()
         console.print()
@@ -75,6 +76,8 @@ class UpScreen:
             console.print()
         for name, place in self._places().items():
             console.print(cell(f"  {name:<11}", "dim"), cell(place), soft_wrap=True)
+        if self.probe is not None:
+            console.print(cell("  probe      ", "dim"), cell(f"{self.probe}/healthz"), soft_wrap=True)
         console.print()
         for name, doing in self._doing().items():
             console.print(cell(f"  {name:<11}", "bold"), cell(doing), soft_wrap=True)
@@ -102,9 +105,10 @@ class UpScreen:
 
     def draining(self, plane: Plane) -> None:
         """It was told to end, or a part has failed."""
-        running = sum(each.detail.get("active", 0) for each in plane.health())
+        health = plane.health()
+        running = sum(each.detail.get("active", 0) for each in health)
         text = f"ending: nothing more is begun; {running} attempts have up to {seconds(self._settings.grace)} to finish"
-        self._say("draining", text, running=running)
+        self._say("draining", text, running=running, parts=[each.as_dict() for each in health])
 
     def hurrying(self) -> None:
         """It was told again."""
@@ -159,6 +163,8 @@ class UpScreen:
                 doing[name] = f"every {every}, {settings.value(f'{name}.lead')} leader"
         if "scheduler" in self._parts:
             doing["scheduler"] = f"{settings.scheduler.concurrency} messages at once, a lock for each job"
+        if "engine" in self._parts:
+            doing["engine"] = f"{settings.engine.concurrency} messages at once, a lock for each run"
         if WORKER in self._parts and self._app is not None:
             each, pools = settings.worker, ", ".join(settings.worker.pools or self._app.pools)
             doing["workers"] = f"{each.count} × {each.concurrency} attempts of {self._app.name}, in {pools}"

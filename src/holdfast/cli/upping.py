@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, settings
+from holdfast.cli.planes import Bus, Config, Database, Leases, NoProbe, ProbeHost, ProbePort, probe_flags, settings
 from holdfast.cli.screen import say
 from holdfast.errors import BadInput
 
@@ -24,7 +24,10 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast up --only scheduler,replayer --database postgresql://… --bus nats://… --leases redis://…",
         "[dim]$[/dim] holdfast up --check",
         "[bold]Parts[/bold]",
-        "api, scheduler, worker, reconciler, replayer, snapshot, cleanup. Each may run alone, and any number of times.",
+        (
+            "api, scheduler, engine, worker, reconciler, replayer, runs, delays, snapshot, cleanup. Each may run "
+            "alone, and any number of times. The engine, runs and delays move workflows."
+        ),
         "[bold]Ending it[/bold]",
         "TERM or Ctrl-C drains: nothing more is begun, and what runs has the grace period. Once more ends the wait.",
         "[bold]Exit codes[/bold]",
@@ -55,6 +58,9 @@ def up(
     ] = False,
     host: Annotated[str | None, typer.Option(metavar="H", help="Where to listen. [dim](127.0.0.1)[/dim]")] = None,
     port: Annotated[int | None, typer.Option(metavar="N", help="The port; 0: any. [dim](8420)[/dim]")] = None,
+    probe_host: ProbeHost = None,
+    probe_port: ProbePort = None,
+    no_probe: NoProbe = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
@@ -65,7 +71,8 @@ def up(
     json: Json = False,
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
-    flags = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
+    flags: dict[str, object] = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
+    flags |= probe_flags(probe_host, probe_port, off=no_probe)
     places = {"database": database, "bus": bus, "leases": leases}
     if check:
         return _check(config, {**flags, **places}, json=json)
@@ -75,6 +82,10 @@ def up(
     chosen = settings(config, **flags, **places)
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)
+    if sample:
+        from holdfast.plane.sample import kept_briefly
+
+        chosen = kept_briefly(chosen)
     if code is None:
         parts = tuple(each for each in parts if each != "worker")
     return PlaneProcess(chosen, parts, code, sample=sample, json=json).run()

@@ -7,23 +7,24 @@ import json
 import logging
 import signal
 import traceback
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
-from holdfast import aio
+from holdfast.cli import probing
+from holdfast.cli.listening import http_missing
+from holdfast.cli.probing import Probe
 from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import printable, put_line
+from holdfast.plane import readings
 from holdfast.plane.app import App
-from holdfast.plane.attempts import Attempts
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.schema import prepare
+from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.opening import opened
+from holdfast.plane.parts import Health, State, worker_of
+from holdfast.plane.readings import Reading
 from holdfast.plane.settings import Settings
-from holdfast.plane.undelivered import Undelivered
+from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
-from holdfast.plane.workers import Workers
-from holdfast.runtime.system import SystemClock, SystemEntropy
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _FIELDS: Final = ("job", "attempt", "tenant", "topic", "fence")
@@ -32,39 +33,45 @@ _FIELDS: Final = ("job", "attempt", "tenant", "topic", "fence")
 class WorkerProcess:
     """One worker process, from opening its stores to closing them."""
 
-    def __init__(
-        self,
-        app: App,
-        places: Settings,
-        pools: Sequence[str] | None,
-        concurrency: int,
-        lease_ttl: float,
-        name: str | None,
-        report: Reporter,
-    ) -> None:
+    def __init__(self, app: App, settings: Settings, name: str | None, report: Reporter) -> None:
         self._app = app
-        self._places = places
-        self._pools = pools
-        self._concurrency = concurrency
-        self._lease_ttl = lease_ttl
+        self._settings = settings
         self._name = name
         self._report = report
 
-    def run(self, grace: float, *, as_json: bool) -> Drained:
-        """Work until a signal comes, then drain for at most `grace` seconds."""
-        with _job_lines(as_json=as_json):
-            return asyncio.run(self._run(grace))
+    def run(self, grace: float | None, *, as_json: bool) -> Drained:
+        """Work until a signal comes, then drain for at most `grace` seconds, by default as the settings say."""
+        limit = self._settings.grace if grace is None else grace
+        with _job_lines(as_json=as_json), self._probe() as probe:
+            return asyncio.run(self._run(limit, probe))
 
-    async def _run(self, grace: float) -> Drained:
+    @contextmanager
+    def _probe(self) -> Iterator[Probe | None]:
+        """A worker works without an HTTP server, unless one was asked for; it says so, once."""
+        missing, asked = http_missing(), self._settings.origin("probe.port").kind != "default"
+        if missing and self._settings.probe.enabled and not asked:
+            text = f"no health and metrics here: {' and '.join(missing)} is not installed (holdfast[plane])"
+            self._report("unprobed", text, missing=list(missing))
+            yield None
+            return
+        with probing.opened(self._settings) as probe:
+            yield probe
+
+    async def _run(self, grace: float, probe: Probe | None) -> Drained:
         ending, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, ending.set)
         async with AsyncExitStack() as stack:
-            worker = await self._open(stack)
+            ground = await stack.enter_async_context(opened(self._settings, service_name=self._app.name, works=True))
+            worker = worker_of(ground, self._app, self._name)
+            vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
+            await keep_workflows(ground.runs.definitions, self._app)
             await worker.start()
-            served = ", ".join(self._pools or self._app.pools)
-            self._report("ready", f"worker {worker.name} takes jobs of {served}", worker=worker.name)
+            if probe is not None:
+                await stack.enter_async_context(probe.serving(vitals))
+            self._ready(worker, probe)
             await _first(ending.wait(), worker.wait())
+            vitals.drain()
             for number in _ENDING:
                 loop.add_signal_handler(number, worker.hurry)
             running = len(worker.running())
@@ -76,26 +83,19 @@ class WorkerProcess:
         self._report("ended", text, interrupted=drained.interrupted, stuck=drained.stuck)
         return drained
 
-    async def _open(self, stack: AsyncExitStack) -> Worker:
-        clock, entropy = SystemClock(), SystemEntropy()
-        database = open_database(self._places.database_url)
-        stack.push_async_callback(database.close)
-        await prepare(database)
-        bus = open_bus(self._places.bus, database, clock, entropy, dead=Undelivered(database, clock))
-        stack.push_async_callback(bus.close)
-        await bus.prepare()
-        locks = await stack.enter_async_context(aio.connect(self._places.lease_url, service=self._app.name))
-        return Worker(
-            self._app,
-            bus=bus,
-            locks=locks,
-            registry=Workers(database, clock),
-            currency=Attempts(database),
-            pools=self._pools,
-            concurrency=self._concurrency,
-            lease_ttl=self._lease_ttl,
-            name=self._name,
-        )
+    def _ready(self, worker: Worker, probe: Probe | None) -> None:
+        served = ", ".join(self._settings.worker.pools or self._app.pools)
+        address = None if probe is None else probe.address
+        asked = "" if address is None else f"; health and metrics are at {address}"
+        self._report("ready", f"worker {worker.name} takes jobs of {served}{asked}", worker=worker.name, probe=address)
+
+
+def _health(vitals: Vitals) -> list[Health]:
+    return [Health("worker", State.STOPPING if vitals.draining else State.RUNNING)]
+
+
+def _counts(worker: Worker) -> Iterator[Reading]:
+    return readings.of_workers([worker.statistics()], worker.capacity)
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

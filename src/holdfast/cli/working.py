@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url, url_of
-from holdfast.cli.planes import Bus, Config, Database, settings
+from holdfast.cli.planes import Bus, Config, Database, NoProbe, ProbeHost, ProbePort, probe_flags, settings
 from holdfast.cli.reporting import Reporter
 from holdfast.errors import HoldfastError
 from holdfast.types import duration_ns
@@ -44,12 +44,21 @@ def worker(
     pool: Annotated[
         list[str] | None, typer.Option(metavar="P", help="A pool to serve; may be repeated. [dim](default: all)[/dim]")
     ] = None,
-    concurrency: Annotated[int, typer.Option(metavar="N", help="Attempts at once, in each pool.")] = 8,
-    drain_timeout: Annotated[float, typer.Option(metavar="S", help="How long what runs may go on at the end.")] = 30.0,
-    lease_ttl: Annotated[float, typer.Option(metavar="S", help="How soon another takes over when this dies.")] = 30.0,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Attempts at once, in each pool. [dim](8)[/dim]")
+    ] = None,
+    drain_timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="How long what runs may go on at the end. [dim](30)[/dim]")
+    ] = None,
+    lease_ttl: Annotated[
+        float | None, typer.Option(metavar="S", help="How soon another takes over when this dies. [dim](30)[/dim]")
+    ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="W", help="The worker's name. [dim](default: made up)[/dim]")
     ] = None,
+    probe_host: ProbeHost = None,
+    probe_port: ProbePort = None,
+    no_probe: NoProbe = False,
     json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
 ) -> int:
     """Run the jobs of an app, each under a lease of its own."""
@@ -58,11 +67,20 @@ def worker(
     from holdfast.plane.loading import load_app
 
     report = Reporter(as_json=json)
-    duration_ns("drain-timeout", drain_timeout)
-    places = settings(config, database=database, bus=bus, leases=url_of(context, url))
+    if drain_timeout is not None:
+        duration_ns("drain-timeout", drain_timeout)
+    chosen = settings(
+        config,
+        database=database,
+        bus=bus,
+        leases=url_of(context, url),
+        worker__pools=pool or None,
+        worker__concurrency=concurrency,
+        worker__lease_ttl=lease_ttl,
+        **probe_flags(probe_host, probe_port, off=no_probe),
+    )
     try:
-        process = WorkerProcess(load_app(app), places, pool or None, concurrency, lease_ttl, name, report)
-        drained = process.run(drain_timeout, as_json=json)
+        drained = WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)
     except HoldfastError as error:
         if not json:
             raise

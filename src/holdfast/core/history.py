@@ -6,8 +6,10 @@ sequences of records wherever they come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Kind(StrEnum):
@@ -26,6 +28,7 @@ class Kind(StrEnum):
     RELEASE_FAILED = "release_failed"  # the store did not answer; the key will expire
     COMPENSATED = "compensated"  # an acquire of unknown outcome was undone
     FELL_BACK = "fell_back"  # a degraded lease was given out because the store failed
+    EXERCISED = "exercised"  # a degraded lease was given out because an exercise pretended that the store had failed
     PROMOTED = "promoted"  # a degraded lease became a full one
     DENIED = "denied"  # the error policy refused to run without the store
     POLICY = "policy"  # the policy of a risk class was switched
@@ -59,3 +62,5 @@ class Record:
     detail: str = ""
     value: int | None = None  # READ and WRITE: the version that was read or written
     based_on: int | None = None  # WRITE: the version that had been read before
+    resource: str = ""  # READ and WRITE: what was read or written, where one key guards several things
+    facts: Mapping[str, Any] | None = field(default=None, hash=False)  # LOST: `core.autopsy`; refused WRITE: `seen`

@@ -13,14 +13,19 @@
 
 A fence is a total order, so no search is needed: each rule is one sweep, O(n log n) for all. C4 leaves out what no
 store can promise: leases that the store forgot, or that an operator broke, in between. Times must come from one clock
-(virtual time in the simulator; in production they are as good as the clocks of the fleet).
+(virtual time in the simulator). In production they come from the clocks of a fleet: `skew_ns` is how far those may be
+apart, and what is closer together than that is taken to be concurrent.
+
+What holders saw is judged by what is certain (`core.certainty`): an operation took effect somewhere between its
+beginning and its answer, and one whose end is not recorded proves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from holdfast.core import certainty
 from holdfast.core.history import Kind, Record
 from holdfast.types import NS
 
@@ -60,14 +65,19 @@ def described(record: Record) -> str:
     return f"{_seconds(record.at_ns)} {record.kind} {record.key} by {record.owner or 'the store'} {shown}".rstrip()
 
 
-def check(history: Iterable[Record]) -> list[Violation]:
+def check(history: Iterable[Record], skew_ns: int = 0) -> list[Violation]:
     """Every rule that the history breaks, in the order of the rules."""
     records = sorted(history, key=lambda record: record.at_ns)  # stable: one instant keeps the order of observation
+    kinds = {record.kind for record in records}
     found = [
         violation
-        for rule in (_unique, _rising_at_the_store, _rising_in_real_time, _exclusive, _guarded, _owned, _in_time, _live)
+        for rule, needed in _RULES
+        if not kinds.isdisjoint(needed)  # a ledger has nothing for most of them, and a million records take a while
         for violation in rule(records)
     ]
+    found += _rising_in_real_time(records, skew_ns)
+    found += (Violation("C4", *each) for each in certainty.held_together(records, skew_ns))
+    found += (Violation("C5", *each) for each in certainty.written_backwards(records, skew_ns))
     return sorted(found, key=lambda violation: int(violation.rule.removeprefix("C")))
 
 
@@ -102,21 +112,19 @@ def _rising_at_the_store(records: list[Record]) -> Iterator[Violation]:
                 yield Violation(rule, record.key, f"the store handed out a lower fence later{why}", before, record)
 
 
-def _rising_in_real_time(records: list[Record]) -> Iterator[Violation]:
+def _rising_in_real_time(records: list[Record], skew_ns: int) -> Iterator[Violation]:
     """C2 as holders see it: a grant confirmed before another was even asked for has the lower fence."""
     grants = [record for record in records if record.kind in _GRANTS and record.began_ns is not None]
-    moments = sorted(
-        [(record.at_ns, 1, record) for record in grants] + [(record.began_ns or 0, 0, record) for record in grants],
-        key=lambda moment: moment[:2],  # asked at the instant of a confirmation counts as concurrent
-    )
     top: dict[str, Record] = {}
-    for _, confirmed, record in moments:
-        before = top.get(record.key)
-        if confirmed:
-            if before is None or _fence(before) < _fence(record):
-                top[record.key] = record
-        elif before is not None and _fence(before) > _fence(record):
-            yield Violation("C2", record.key, "a grant asked for later has the lower fence", before, record)
+    for earlier, later in certainty.in_order(grants, skew_ns):
+        if earlier is not None:
+            before = top.get(earlier.key)
+            if before is None or _fence(before) < _fence(earlier):
+                top[earlier.key] = earlier
+        elif later is not None:
+            before = top.get(later.key)
+            if before is not None and _fence(before) > _fence(later):
+                yield Violation("C2", later.key, "a grant asked for later has the lower fence", before, later)
 
 
 @dataclass(slots=True)
@@ -153,11 +161,19 @@ def _exclusive(records: list[Record]) -> Iterator[Violation]:
 
 
 def _guarded(records: list[Record]) -> Iterator[Violation]:
-    """C5, C6 and C7: the resource behind the fence. One resource for each key."""
+    """C5, C6 and C7, seen at the resource behind the fence. One resource for each key.
+
+    A refusal that a holder saw says which fence the resource had met; the rest of what holders saw is `certainty`'s.
+    """
     seen: dict[str, Record] = {}  # the highest fence that the resource has registered
     applied: dict[str, Record] = {}  # the last accepted write
     for record in records:
         if record.kind not in (Kind.READ, Kind.WRITE) or record.fence is None:
+            continue
+        if record.began_ns is not None:
+            met = record.facts.get("seen") if record.facts else None
+            if not record.ok and isinstance(met, int) and met <= record.fence:
+                yield Violation("C7", record.key, f"refused though only fence {met} had been seen", None, record)
             continue
         highest, last = seen.get(record.key), applied.get(record.key)
         if not record.ok:
@@ -220,6 +236,17 @@ def _live(records: list[Record]) -> Iterator[Violation]:
     }
     for key in sorted(keys - had):
         yield Violation("C11", key, "could not be had again in time after the last fault", healed)
+
+
+_RULES: tuple[tuple[Callable[[list[Record]], Iterator[Violation]], frozenset[Kind]], ...] = (
+    (_unique, frozenset({*_GRANTS, Kind.HANDED})),
+    (_rising_at_the_store, frozenset({Kind.HANDED})),
+    (_exclusive, frozenset({Kind.STEP, Kind.BELIEVED})),
+    (_guarded, frozenset({Kind.READ, Kind.WRITE})),
+    (_owned, frozenset({Kind.EXTENDED, Kind.ENDED, Kind.LOST})),
+    (_in_time, frozenset({Kind.STEP})),
+    (_live, frozenset({Kind.HEALED})),
+)
 
 
 def _fence(record: Record) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from holdfast.core.backoff import Backoff
+from holdfast.core.exercise import Pretended
 from holdfast.core.history import Kind, Record
 from holdfast.core.policy import OnError
 from holdfast.core.timing import Timing
@@ -61,7 +62,16 @@ def noun(family: str) -> str:
     return "lock" if family == "default" else f"{family.rsplit('.', 1)[-1]} lock"
 
 
-def note(ports: Ports, wish: Wish, kind: Kind, *, fence: int | None = None, detail: str = "", ok: bool = True) -> None:
+def note(
+    ports: Ports,
+    wish: Wish,
+    kind: Kind,
+    *,
+    fence: int | None = None,
+    detail: str = "",
+    ok: bool = True,
+    began_ns: int | None = None,
+) -> None:
     """Report that something happened to this lock."""
     if not ports.observer.tally(kind, wish.family):
         return
@@ -74,6 +84,7 @@ def note(ports: Ports, wish: Wish, kind: Kind, *, fence: int | None = None, deta
             wish.owner,
             fence=fence,
             risk=wish.risk,
+            began_ns=began_ns,
             ok=ok,
             detail=detail,
         )
@@ -93,11 +104,11 @@ async def try_once(
         answer = await ports.store.acquire(ask, limit)
     except (Unavailable, Misconfigured) as error:
         if isinstance(error, Unavailable):
-            health.failed()
+            health.failed(error)
         note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
         raise
     except Timeout as error:
-        health.failed()
+        health.failed(error)
         note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
         await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
         raise
@@ -155,6 +166,8 @@ async def attempt(
         return Busy(wish.key, "another holder in this process", None)
     contest = _Contest(ports.entropy.token(), None)
     try:
+        if (pretended := _pretended(ports, wish, on_error)) is not None:
+            raise pretended
         contest.asked = True
         answer, sent = await try_once(ports, health, wish, contest.token)
         if isinstance(answer, Grant):
@@ -176,7 +189,8 @@ def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error:
     A degraded possession has a token of its own: a late clean-up of the failed attempt must not undo its promotion.
     """
     if mode is OnError.FAIL_OPEN and not isinstance(error, Misconfigured):
-        note(ports, wish, Kind.FELL_BACK, detail=str(error), ok=False)
+        kind = Kind.EXERCISED if isinstance(error, Pretended) else Kind.FELL_BACK
+        note(ports, wish, kind, detail=str(error), ok=False)
         return Possession(ports.entropy.token(), None, ports.clock.now(), place, error)
     if wish.risk is None or isinstance(error, Misconfigured):
         raise error
@@ -186,6 +200,14 @@ def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error:
         key=wish.key,
         risk=wish.risk,
     ) from error
+
+
+def _pretended(ports: Ports, wish: Wish, on_error: OnErrorOf) -> Pretended | None:
+    """What this acquisition meets in place of the store, if it was drawn for an exercise. The breaker is not told."""
+    exercises = ports.exercises
+    if exercises is None or not exercises.running or not exercises.drawn(wish.family, wish.risk, on_error):
+        return None
+    return Pretended(f"an exercise of the error policy: the store was not asked for {wish.key}")
 
 
 async def acquire(
@@ -234,12 +256,16 @@ async def _contend(
     """Ask, sleep, ask again: bounded by the caller's patience."""
     waiter = Waiter()
     left = patience.timeout_ns
+    pretended = _pretended(ports, wish, on_error)
     while True:  # ends with a grant, an error, or the caller's patience
         if ports.runtime.gate.closed:
             raise Closed
         limit = None if left is None else max(left, LEAST_REQUEST_NS)
         answer: Grant | Busy | BackendError
         try:
+            if pretended is not None:
+                first, pretended = pretended, None
+                raise first
             contest.asked = True
             answer, sent = await try_once(ports, health, wish, contest.token, contest.ticket, limit)
         except BackendError as error:

@@ -1,10 +1,13 @@
-"""Whether the store is worth asking. Wraps the pure breaker with the clock and the chance it needs."""
+"""Whether the store is worth asking, and how it answered lately. Wraps the pure breaker with its clock and chance."""
 
 from __future__ import annotations
 
+from collections import deque
+
 from holdfast.core import breaker
+from holdfast.core.autopsy import RenewalRequest, StoreFailure
 from holdfast.core.breaker import Breaker
-from holdfast.errors import Unavailable
+from holdfast.errors import BackendError, Unavailable
 from holdfast.ports import Clock, Entropy
 
 
@@ -14,12 +17,14 @@ class StoreHealth:
     Plain assignments, no mutex: two callers that race here can at worst let one probe too many through.
     """
 
-    __slots__ = ("_breaker", "_clock", "_entropy")
+    __slots__ = ("_breaker", "_clock", "_entropy", "failure", "renewals")
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self._breaker = Breaker()
         self._clock = clock
         self._entropy = entropy
+        self.failure: StoreFailure | None = None  # the last one
+        self.renewals: deque[RenewalRequest] = deque(maxlen=8)  # the last ones, for whoever asks why a lease was lost
 
     @property
     def open(self) -> bool:
@@ -39,6 +44,8 @@ class StoreHealth:
         if self._breaker.failures:
             self._breaker = breaker.succeeded(self._breaker)
 
-    def failed(self) -> None:
+    def failed(self, error: BackendError) -> None:
         """The store did not answer."""
-        self._breaker = breaker.failed(self._breaker, self._clock.now().mono, self._entropy.below)
+        now = self._clock.now().mono
+        self._breaker = breaker.failed(self._breaker, now, self._entropy.below)
+        self.failure = StoreFailure(now, f"{type(error).__name__}: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.autopsy import RenewalRequest
 from holdfast.core.history import Kind
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.flows.acquiring import Wish, note
@@ -17,12 +18,13 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
     sent = ports.clock.now()
     try:
         answers = await ports.store.renew_many([kept.renewal for kept in batch], timeout_ns)
-    except BackendError:
-        health.failed()
+    except BackendError as error:
+        health.failed(error)
         answers = [None] * len(batch)
     else:
         health.answered()
     now = ports.clock.now()
+    health.renewals.append(RenewalRequest(sent.mono, now.mono - sent.mono, answers[0] is not None))
     for kept, answer in zip(batch, answers, strict=True):
         kept.answered(answer, sent, now)
     return now.mono - sent.mono
@@ -41,11 +43,11 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
     sent = ports.clock.now()
     try:
         answer = await ports.store.acquire(ask, ports.request_timeout_ns)
-    except Timeout:
-        health.failed()
+    except Timeout as error:
+        health.failed(error)
         raise
-    except BackendError:
-        health.failed()
+    except BackendError as error:
+        health.failed(error)
         return True
     health.answered()
     if not isinstance(answer, Grant):
@@ -69,8 +71,8 @@ async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: i
     sent = ports.clock.now()
     try:
         answer = (await ports.store.renew_many([kept.renewal], timeout_ns))[0]
-    except BackendError:
-        health.failed()
+    except BackendError as error:
+        health.failed(error)
         kept.answered(None, sent, ports.clock.now())
         raise
     kept.answered(answer, sent, ports.clock.now())

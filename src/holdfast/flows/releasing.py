@@ -23,23 +23,26 @@ class Released(Enum):
     UNKNOWN = "unknown"
 
 
-async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant) -> Released:
+async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant, judged: Instant | None = None) -> Released:
     """Give the lease back. `since` is when it was granted, for locks that are kept a minimum time.
+
+    `judged` is when it was last found to be held: until then it certainly was, which is what a history needs to know.
 
     If this is interrupted, whether it happened is unknown: the caller then has `again` finished.
     """
+    began_ns = None if judged is None else judged.wall
     try:
         ours = await ports.store.release(
             grant.key, grant.token, grant.claim, _keep_ns(ports, wish, since), ports.request_timeout_ns
         )
     except BackendError as error:
-        note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
+        note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False, began_ns=began_ns)
         _leave_to_the_reaper(ports, wish, grant)
         return Released.UNKNOWN
     if not ours:
-        note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False)
+        note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
         return Released.NOT_OWNED
-    note(ports, wish, Kind.RELEASED, fence=grant.fence)
+    note(ports, wish, Kind.RELEASED, fence=grant.fence, began_ns=began_ns)
     return Released.YES
 
 

@@ -55,6 +55,7 @@ class Presented(NamedTuple):
     owner: str
     fence: int | None
     rule: Rule
+    began_ns: int | None = None  # on the wall clock; None when nobody is told about the step
 
     @property
     def checked_fence(self) -> int:
@@ -158,7 +159,7 @@ class Admission:
     def _stale(self, kind: Kind, presented: Presented, seen: int) -> FencedOut:
         fence = presented.checked_fence
         self._count("refused")
-        self._note(kind, presented, ok=False, detail=f"seen {seen}")
+        self._note(kind, presented, ok=False, detail=f"seen {seen}", facts={"seen": seen})
         log.warning(
             "%s: refused a stale %s of %s: fence %d of %s, but %d was seen",
             *(self.guard, kind, presented.resource, fence, presented.owner or presented.key, seen),
@@ -195,18 +196,32 @@ class Admission:
                 )
             rule = Rule.NONE
         owner = "" if isinstance(bearer, CarriedFence) else bearer.owner
-        return Presented(resource, bearer.key, owner, fence, rule)
+        began_ns = None if self._observer is None else self._clock.now().wall
+        return Presented(resource, bearer.key, owner, fence, rule, began_ns)
 
     def _count(self, name: str) -> None:
         with self._mutex:
             self._counts[name] += 1
 
-    def _note(self, kind: Kind, presented: Presented, *, ok: bool, detail: str = "") -> None:
+    def _note(
+        self, kind: Kind, presented: Presented, *, ok: bool, detail: str = "", facts: Mapping[str, int] | None = None
+    ) -> None:
         if self._observer is None:
             return
         at_ns = self._clock.now().wall
         shown = f"{self.guard} {presented.resource} {detail}".rstrip()
-        record = Record(kind, at_ns, presented.key, owner=presented.owner, fence=presented.fence, ok=ok, detail=shown)
+        record = Record(
+            kind,
+            at_ns,
+            presented.key,
+            owner=presented.owner,
+            fence=presented.fence,
+            began_ns=presented.began_ns,
+            ok=ok,
+            detail=shown,
+            resource=f"{self.guard} {presented.resource}",
+            facts=facts,
+        )
         try:
             self._observer.note(record)
         except Exception:  # an observer is the caller's; the write is done or refused, and must not look otherwise

@@ -20,7 +20,8 @@ from holdfast.guards.names import TableNames
 from holdfast.guards.tables import AnyGuardedTable
 from holdfast.stores.registry import redacted
 
-DATABASE_VARIABLE: Final = "HOLDFAST_DATABASE"
+DATABASE_VARIABLE: Final = "HOLDFAST_GUARD_DATABASE"
+"""The application's own. `$HOLDFAST_DATABASE` is the plane's, which nobody should guard by mistake."""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -82,7 +83,7 @@ class Database(Protocol):
 def open_database(database: object) -> Database:
     """`sqlite:///file.db`, `postgresql://…`, a `sqlite3.Connection` or a `psycopg.Connection`.
 
-    None: `$HOLDFAST_DATABASE`.
+    None: `$HOLDFAST_GUARD_DATABASE`.
     """
     field = "database"
     if database is None:

@@ -1,9 +1,12 @@
-"""Which functions run which jobs: an `App` is a list of functions by topic, and holds nothing else.
+"""Which functions run which jobs, and which workflows there are: an `App` is a list of both, and holds nothing else.
 
     app = App("billing")
 
     @app.job("invoice.charge", pool="money", max_concurrency=4)
     async def charge(payload, *, ctx): ...
+
+    @app.workflow("monthly", inputs={"customer": "text"})
+    def monthly(flow): ...
 
 Promises: what cannot run as a job is refused where it is declared, with the reason, and not when the first job arrives.
 A function stays what it was: the decorator returns it unchanged, so that it can be called and tested as any other.
@@ -17,10 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
+from holdfast.core.workflow import Workflow
+from holdfast.core.workflow_problems import BadWorkflow
+from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import BadInput
 from holdfast.plane.model import check_whole
+from holdfast.plane.workflows import Flow, FlowOptions
 from holdfast.types import Duration, check_label, duration_ns
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,16 +62,22 @@ class JobFunction:
 
 
 class App:
-    """The job functions of one service."""
+    """The job functions and the workflows of one service."""
 
     def __init__(self, name: str) -> None:
         self.name = check_name("name", name)
         self._functions: dict[str, JobFunction] = {}
+        self._workflows: dict[str, Workflow] = {}
 
     @property
     def functions(self) -> Mapping[str, JobFunction]:
         """Every function by its topic."""
         return MappingProxyType(self._functions)
+
+    @property
+    def workflows(self) -> Mapping[str, Workflow]:
+        """Every workflow by its name. A plane that is given the app knows them from the start."""
+        return MappingProxyType(self._workflows)
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -105,6 +118,27 @@ class App:
             return function
 
         return decorate
+
+    def workflow(self, name: str, **options: Unpack[FlowOptions]) -> Callable[[Callable[[Flow], Any]], Workflow]:
+        """Decorate a function that defines a workflow, as `holdfast.plane.workflow` does, and keep what it defines."""
+
+        def decorate(define: Callable[[Flow], Any]) -> Workflow:
+            return self.include(Flow(name, **options)(define))
+
+        return decorate
+
+    def include(self, workflow: Workflow) -> Workflow:
+        """Keep a workflow that was defined elsewhere, in a file for instance; the workflow itself comes back."""
+        given: object = workflow
+        if not isinstance(given, Workflow):
+            fix = "give what build() or load_workflow() returns"
+            raise BadInput("workflow", f"{type(given).__name__} is not a workflow", fix)
+        if problems := check_workflow(workflow):
+            raise BadWorkflow(f"workflow {workflow.name!r}", problems)
+        if workflow.name in self._workflows:
+            raise BadInput("workflow", f"there is a workflow {workflow.name!r} already", "give each a name of its own")
+        self._workflows[workflow.name] = workflow
+        return workflow
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} {len(self._functions)} topics>"

@@ -3,11 +3,12 @@
     async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
         await plane.wait()
 
-Promises: leaving the block stops within the grace period: callers are let go, workers finish or give back, consumers
-drain, loops pass their leadership on, and only then are bus, database and leases closed. A part that cannot start stops
-those that have, and so does a store that is not there at the start; one that goes away later is waited for. Any number
-of planes, in one process or many, may share the same places; what only one may do is done
-by the one that holds the lease. Killing a plane loses nothing that was acknowledged.
+Promises: leaving the block stops within the grace period: from its first moment the plane is not ready, workers finish
+or give back, consumers drain, loops pass their leadership on, callers are let go, and only then are bus, database and
+leases closed. The API is the last part to end, because it says until then that the rest ends in peace. A part that
+cannot start stops those that have, and so does a store that is not there at the start; one that goes away later is
+waited for. Any number of planes, in one process or many, may share the same places; what only one may do is done by the
+one that holds the lease. Killing a plane loses nothing that was acknowledged.
 
 Does not promise that a function which ignores its end is gone: it is reported, and its writes are refused.
 
@@ -18,24 +19,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from holdfast.errors import BackendError, BadInput, Unavailable
 from holdfast.plane.app import App
+from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.flowparts import EnginePart, flow_loop_part
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.parts import Health, LoopPart, Part, SchedulerPart, State, WorkerPart, loop_of
+from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part
+from holdfast.plane.readings import Reading
 from holdfast.plane.service import CHECKED
 from holdfast.plane.settings import Settings
+from holdfast.plane.vitals import Vitals
 from holdfast.ports import Clock, Entropy
 from holdfast.stores.registry import redacted
 
 API: Final = "api"
 WORKER: Final = "worker"
-LOOPS: Final = ("snapshot", "reconciler", "replayer", "cleanup")
-PARTS: Final = (*LOOPS, "scheduler", WORKER, API)
+ENGINE: Final = "engine"
+FLOW_LOOPS: Final = ("runs", "delays")
+LOOPS: Final = ("snapshot", "reconciler", "replayer", "cleanup", *FLOW_LOOPS)
+PARTS: Final = (*LOOPS, "scheduler", ENGINE, WORKER, API)
 """All parts, in the order in which they start."""
 
 FLOOR_S: Final = 2.0
@@ -74,6 +81,7 @@ class Plane:
         self._clock, self._entropy, self._instance = clock, entropy, instance
         self._stack = AsyncExitStack()
         self._ground: Ground | None = None
+        self._vitals: Vitals | None = None
         self._parts: list[Part] = []
         self._states: dict[str, State] = dict.fromkeys(self.names, State.STARTING)
         self._watches: list[asyncio.Task[None]] = []
@@ -86,6 +94,13 @@ class Plane:
         if self._ground is None:
             raise BadInput("plane", "was not started", "enter it first: async with Plane(…) as plane")
         return self._ground
+
+    @property
+    def vitals(self) -> Vitals:
+        """How this process is, for whoever asks from outside. There is nothing to say before the start."""
+        if self._vitals is None:
+            self._vitals = Vitals(self.ground.service, health=self.health, counts=self._readings)
+        return self._vitals
 
     def part(self, name: str) -> Part:
         """One of the parts that run here."""
@@ -106,9 +121,11 @@ class Plane:
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._ground = await self._stack.enter_async_context(
-                opened(self.settings, clock=self._clock, entropy=self._entropy, instance=self._instance)
+                opened(self.settings, clock=self._clock, entropy=self._entropy, instance=self._instance, works=True)
             )
             await self._ask_around()
+            if self._app is not None:
+                await keep_workflows(self.ground.runs.definitions, self._app)
             for name in self.names:
                 part = self._made(name)
                 self._parts.append(part)
@@ -149,6 +166,10 @@ class Plane:
     ) -> None:
         await self.stop(None if error is None else 0.0)
 
+    def _readings(self) -> Iterator[Reading]:
+        for part in self._parts:
+            yield from part.readings()
+
     # Starting.
 
     async def _ask_around(self) -> None:
@@ -170,7 +191,11 @@ class Plane:
             return self._api(self)
         if name == WORKER and self._app is not None:
             return WorkerPart(ground, self._app)
-        return SchedulerPart(ground) if name == "scheduler" else LoopPart(loop_of(ground, name))
+        if name == ENGINE:
+            return EnginePart(ground)
+        if name in FLOW_LOOPS:
+            return flow_loop_part(ground, name)
+        return SchedulerPart(ground) if name == "scheduler" else loop_part(ground, name)
 
     async def _watch(self, part: Part) -> None:
         """A part that ends by itself has failed: whoever waits for the plane is told."""
@@ -190,12 +215,16 @@ class Plane:
     async def _stop(self, grace: float) -> bool:
         loop = asyncio.get_running_loop()
         until = loop.time() + grace
+        if self._ground is not None:
+            self.vitals.drain()
         for watch in self._watches:
             watch.cancel()
         if self._watches:
             await asyncio.wait(self._watches)
         finished = True
-        for part in reversed(self._parts):
+        order = list(reversed(self._parts))
+        order.sort(key=lambda each: each.name == API)  # the API to the end: until then it says how the rest does
+        for part in order:
             left = until - loop.time()
             finished = await self._stop_part(part, max(left, min(grace, FLOOR_S))) and finished
         await self._stack.aclose()

@@ -4,8 +4,9 @@ Promises: nothing that is not over is ever removed. A finished job is kept for s
 idempotency key is then emptied (no payload, result, labels, history) and kept as a small row until its key is ninety
 days old, so that the same key still gives the same job and how it ended, and nothing is done twice. Dead letters are
 kept for thirty days, and of each tenant the newest ten thousand. A worker that was silent for seven days is forgotten,
-and with it the topics that only it knew. Everything happens in short transactions, a bounded number in each tick, and
-each carries the fence of the leader: what a stale one would remove is refused.
+and with it the topics that only it knew. What is forgotten of workflows is said in `run_cleanup`. Everything happens in
+short transactions, a bounded number in each tick, and each carries the fence of the leader: what a stale one would
+remove is refused.
 
 Jobs are walked in the order of their making, and the place is kept in a document, so that neither a restart nor another
 leader begins anew. Once a day the walk does begin anew, for jobs that were passed over because they had not ended then.
@@ -16,8 +17,9 @@ Clock: the wall clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from holdfast.aio.locks import Locks
@@ -60,6 +62,7 @@ class Retention:
     letters_ns: int = 30 * DAY_NS
     letters_of_tenant: int = 10_000
     workers_ns: int = 7 * DAY_NS  # from their last word
+    runs_ns: int = 30 * DAY_NS  # from their end; approvals alike
 
     def check(self) -> Retention:
         """The retention itself, or `BadInput`."""
@@ -78,6 +81,8 @@ class CleanupStatistics:
     emptied: int = 0  # kept for their key
     letters: int = 0
     workers: int = 0
+    runs: int = 0
+    approvals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,9 @@ class Progress:
 Step: TypeAlias = Callable[[Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
 """One batch: what was forgotten, where the walk is then, and whether there is more of the kind."""
 
+FlowStep: TypeAlias = Callable[["Cleanup", Tx, Progress], Coroutine[Any, Any, tuple[Counter[str], Progress, bool]]]
+"""Likewise, of workflows, which this module knows nothing of."""
+
 
 class Cleanup:
     """The cleanup of one plane."""
@@ -114,18 +122,25 @@ class Cleanup:
         retention: Retention | None = None,
         batch: int = BATCH,
         batches: int = BATCHES,
+        flows: Sequence[FlowStep] = (),
     ) -> None:
+        """`flows`: what else there is to forget where there are workflows (`run_cleanup`)."""
         self.retention = (retention or Retention()).check()
         self.document = Document(database, NAME, DEAD_LETTER_CLEANUP, clock)
         self._locks = locks
         self._clock = clock
-        self._batch = check_whole("batch", batch, 1, 100_000)
+        self.batch = check_whole("batch", batch, 1, 100_000)
+        self._flows: list[Step] = [partial(each, self) for each in flows]
         self._batches = check_whole("batches", batches, 1, 100_000)
         self._tally: Counter[str] = Counter()
 
     def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
         """The loop that runs it."""
         return Loop("cleanup", DEAD_LETTER_CLEANUP, interval, self.tick, locks=self._locks, mode=mode, **settings)
+
+    def now_ns(self) -> int:
+        """The present, on the clock that rows carry their times on."""
+        return self._clock.now().wall
 
     def statistics(self) -> CleanupStatistics:
         """Counts so far."""
@@ -135,7 +150,8 @@ class Cleanup:
         """A bounded number of batches of each kind."""
         writer = tick.lease.owner
         progress = Progress.of((await self.document.enter(tick.lease, writer=writer)).body)
-        for step in (self._old_letters, self._surplus_letters, self._finished_jobs, self._silent_workers):
+        own: list[Step] = [self._old_letters, self._surplus_letters, self._finished_jobs, self._silent_workers]
+        for step in (*own, *self._flows):
             for _ in range(self._batches):
                 if not tick.more():
                     return
@@ -157,9 +173,9 @@ class Cleanup:
     # The kinds.
 
     async def _old_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
-        before_ns = self._clock.now().wall - self.retention.letters_ns
-        gone = await tx.query(_LETTERS, {"before_ns": before_ns, "most": self._batch})
-        return Counter(letters=len(gone)), progress, len(gone) == self._batch
+        before_ns = self.now_ns() - self.retention.letters_ns
+        gone = await tx.query(_LETTERS, {"before_ns": before_ns, "most": self.batch})
+        return Counter(letters=len(gone)), progress, len(gone) == self.batch
 
     async def _surplus_letters(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
         """One tenant at a time, by name; after the last one the first again, in the next tick."""
@@ -168,14 +184,14 @@ class Cleanup:
         if not found:
             return Counter(), replace(progress, tenant=None), False
         tenant = found[0]["tenant"]
-        values = {"tenant": tenant, "keep": self.retention.letters_of_tenant, "most": self._batch}
+        values = {"tenant": tenant, "keep": self.retention.letters_of_tenant, "most": self.batch}
         gone = await tx.query(_SURPLUS, values)
-        if len(gone) < self._batch:
+        if len(gone) < self.batch:
             progress = replace(progress, tenant=tenant)
         return Counter(letters=len(gone)), progress, True
 
     async def _finished_jobs(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
-        now_ns = self._clock.now().wall
+        now_ns = self.now_ns()
         at, lap_ns = progress.jobs, progress.lap_ns
         if now_ns - lap_ns >= LAP_NS:
             at, lap_ns = BEFORE_ALL, now_ns
@@ -184,7 +200,7 @@ class Cleanup:
             "id": at.id,
             "before_ns": now_ns - self.retention.jobs_ns,
             "keys_before_ns": now_ns - self.retention.keys_ns,
-            "most": self._batch,
+            "most": self.batch,
         }
         page = await tx.query(_PAGE, values)
         if not page:
@@ -195,9 +211,9 @@ class Cleanup:
         emptied = await tx.query(_STRIP, values)
         gone = await tx.query(_JOBS, values)
         counts = Counter(jobs=len(gone), emptied=len(emptied))
-        return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self._batch
+        return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self.batch
 
     async def _silent_workers(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
-        before_ns = self._clock.now().wall - self.retention.workers_ns
+        before_ns = self.now_ns() - self.retention.workers_ns
         gone = await tx.query(_WORKERS, {"before_ns": before_ns})
         return Counter(workers=len(gone)), progress, False

@@ -15,7 +15,12 @@ from holdfast.plane.ports import Database
 from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.ports import Clock
 from holdfast.stores.registry import redacted
-from holdfast.types import duration_ns
+from holdfast.types import NS, duration_ns
+
+STANDSTILL_NS: Final = 5 * NS
+"""After which Postgres ends a transaction in which nothing is said, and gives its rows to those who wait for them. The
+plane's transactions only compute between two statements, so this one belongs to a process, or a host, that stands
+still; it must not hold up a whole pool until it is found out. If it wakes up, it finds that nothing was changed."""
 
 _SQLITE_OPTIONS: Final = ("busy_timeout", "synchronous")
 _POSTGRES_OPTIONS: Final = ("pool_max", "pool_timeout")

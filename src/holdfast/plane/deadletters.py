@@ -1,12 +1,15 @@
 """Dead letters: jobs that nobody will try again by itself, kept for people, who may try them again.
 
 Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
-its history stay as they are. Clock: the wall clock, for people.
+its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too.
+
+Clock: the wall clock, for people.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 from holdfast.errors import RowMissing
 from holdfast.plane import subjects
@@ -28,11 +31,17 @@ _SWEEP: Final = sql("deadletter_sweep")
 _JOB: Final = sql("job_get")
 
 
+Intake: TypeAlias = Callable[[Submission, str], Callable[[Tx], Awaitable[tuple[Job, bool]]]]
+"""Makes a job for a pool, as part of a transaction; or raises, and then nothing is made."""
+
+
 class DeadLetters:
     """The dead letters of one plane."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: JobStore, intake: Intake | None = None) -> None:
+        """`intake`: what a job that is tried again has to pass, as any other; by default nothing."""
         self._store = store
+        self._intake = intake or (lambda wanted, pool: store.submission(wanted, pool, [subjects.submitted()]))
         self._database = store.database
 
     async def get(self, letter_id: str) -> DeadLetter | None:
@@ -56,7 +65,7 @@ class DeadLetters:
         """Try a dead letter again as a new job, `<old>-retry-<8 characters>`, with all attempts and no deadline.
 
         Also returns whether it was made: a second retry gives the job of the first. `RowMissing`: no such letter, or
-        one that is not of a job.
+        one that is not of a job. If the intake refuses it, the letter can still be tried again later.
         """
         check_text("id", letter_id, 2 * ID_CHARS_MAX)
         check_text("actor", actor, ID_CHARS_MAX)
@@ -68,8 +77,7 @@ class DeadLetters:
                 raise RowMissing(f"there is no dead letter of a job under {letter_id!r}")
             wanted = _again(letter, token, actor)
             if await tx.query(_RETRIED, {"id": letter_id, "job": wanted.id}):
-                work_of = self._store.submission(wanted, letter.body["pool"], [subjects.submitted()])
-                return await work_of(tx)
+                return await self._intake(wanted, letter.body["pool"])(tx)
             known = letter_of((await tx.query(_GET, {"id": letter_id}))[0]).retried_as
             found = await tx.query(_JOB, {"id": known})
             if not found:

@@ -44,12 +44,21 @@ def ending(
     )
 
     def tell(after: Job) -> Sequence[Message]:
-        told = [subjects.done(after, fence)]
+        told = over(after, fence)
         if worker is None and job.worker is not None and job.state in WITH_WORKERS:
             told.append(stop_for(after, job.worker, job.attempt, job.run_fence, end.reason))
         return told
 
-    return Writing([change], tell, dead=end.dead)
+    # What a failed step means is decided, retried and shown by its run: it needs no dead letter of its own.
+    return Writing([change], tell, dead=end.dead and subjects.RUN_LABEL not in job.labels)
+
+
+def over(job: Job, fence: CarriedFence) -> list[Message]:
+    """What is told when a job is over: to whoever listens, and to the run whose step it is."""
+    told = [subjects.done(job, fence)]
+    if subjects.RUN_LABEL in job.labels:
+        told.append(subjects.step_over(job, fence))
+    return told
 
 
 def stop_for(job: Job, worker: str, attempt: int, run_fence: int | None, reason: str) -> Message:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from holdfast.errors import BadInput
 from holdfast.guards import http_headers, message_headers
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.model import PRIORITY_MAX, Message, check_text, check_whole, encoded
+from holdfast.plane.model import MESSAGE_BYTES_MAX, PRIORITY_MAX, Message, check_text, check_whole, encoded
 from holdfast.plane.ports import Row
 from holdfast.plane.subjects import groups_of
 
@@ -49,7 +49,7 @@ def rows_of(messages: Sequence[Message], now_ns: int) -> list[dict[str, Any]]:
         values = {
             "id": message.id,
             "subject": message.subject,
-            "body": encoded("body", dict(message.body)),
+            "body": encoded("body", dict(message.body), MESSAGE_BYTES_MAX),
             "message_key": message.key,
             "fence_key": None if message.fence is None else message.fence.key,
             "fence": None if message.fence is None else message.fence.fence,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from string import Formatter
 from typing import Any, Final
 
-from holdfast.aio.lease import Lease
+from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core import backoff
@@ -88,12 +88,19 @@ class LockFamily:
 
         `max_hold` caps the whole time that it may be held, for work that has a time limit of its own.
         """
-        settings: dict[str, Any] = {"ttl": ttl or self.ttl_for(interval), "family": self.name, "max_hold": max_hold}
+        return locks.lock(self.key(**ids), **self._settings(ttl or self.ttl_for(interval), max_hold))
+
+    def risky(self, locks: Locks, *, risk: str, ttl: float | None = None, **ids: str) -> Lock[Lease | DegradedLease]:
+        """Describe a lock that follows the policy of a risk class when the store fails: the lease may be degraded."""
+        return locks.lock(self.key(**ids), risk=risk, **self._settings(ttl or self.ttl, None))
+
+    def _settings(self, ttl: float, max_hold: float | None) -> Any:
+        settings: dict[str, Any] = {"ttl": ttl, "family": self.name, "max_hold": max_hold}
         if self.retry is not None:
             settings["retry"] = self.retry
         if self.acquire_timeout is not None:
             settings["timeout"] = self.acquire_timeout
-        return locks.lock(self.key(**ids), **settings)
+        return settings
 
     def as_dict(self) -> dict[str, Any]:
         """One line of the inventory, for programs."""
@@ -187,9 +194,70 @@ DEAD_LETTER_CLEANUP: Final = LockFamily(
     per_interval=2.0,
 )
 
+WORKFLOW_RUN: Final = LockFamily(
+    name="workflow.run",
+    pattern="holdfast:wf:run:lock:{run}",
+    scope=Scope.ITEM,
+    ttl=30.0,
+    release=Release.EXPLICIT,
+    on_busy="wait 2 s, then retry after 500 ms",
+    on_error="by risk class",
+    used_by="holdfast.plane.runlock",
+    acquire_timeout=2.0,
+    retry=_QUICK,
+)
+
+APPROVAL: Final = LockFamily(
+    name="approval",
+    pattern=SCHEDULER_JOB.pattern,  # the scheduler's own lock, so that a decision and a handler exclude each other
+    scope=Scope.ITEM,
+    ttl=10.0,
+    release=Release.EXPLICIT,
+    on_busy="wait 2 s, then 409 approval lock busy",
+    on_error="error at once",
+    used_by="holdfast.plane.approvals",
+    acquire_timeout=2.0,
+    retry=_QUICK,
+)
+
+WORKFLOW_RECONCILER: Final = LockFamily(
+    name="workflow.reconciler",
+    pattern="holdfast:workflow-engine:reconciler:default",
+    scope=Scope.LOOP,
+    ttl=10.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.run_reconciler",
+    per_interval=2.0,
+)
+
+WORKFLOW_DELAYS: Final = LockFamily(
+    name="workflow.delays",
+    pattern="holdfast:wf:delay:poller",
+    scope=Scope.LOOP,
+    ttl=10.0,
+    release=Release.SHUTDOWN,
+    on_busy="skip the tick",
+    on_error="skip the tick",
+    used_by="holdfast.plane.delays",
+    per_interval=2.0,
+)
+
 FAMILIES: Final[Mapping[str, LockFamily]] = {
     family.name: family
-    for family in (SCHEDULER_JOB, WORKER_JOB, RECONCILER, REPLAYER, SNAPSHOT_WRITER, DEAD_LETTER_CLEANUP)
+    for family in (
+        SCHEDULER_JOB,
+        WORKER_JOB,
+        WORKFLOW_RUN,
+        APPROVAL,
+        RECONCILER,
+        REPLAYER,
+        SNAPSHOT_WRITER,
+        DEAD_LETTER_CLEANUP,
+        WORKFLOW_RECONCILER,
+        WORKFLOW_DELAYS,
+    )
 }
 
 RETRY_DELAYS: Final = RetryDelays()

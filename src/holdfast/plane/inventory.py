@@ -80,6 +80,8 @@ def _line(family: LockFamily, settings: Settings | None, loop: str | None) -> Li
         rotating = settings.value(f"{loop}.lead") == Mode.ROTATING
     elif settings is not None and family.name == "worker.job":
         ttl = settings.worker.lease_ttl
+    elif settings is not None and family.name == "scheduler.job":
+        ttl = settings.scheduler.job_ttl
     return Line(
         family=family.name,
         key=family.pattern,

@@ -6,24 +6,30 @@ the job is not as it was when it was entered (`NotEntered`), or when the table o
 its capacity; whatever is told about a job is staged in the same transaction as what it tells.
 
 There are two ways to write. `change` reads, decides and writes in one transaction, so that nothing can come in between;
-the decision must be pure. `enter` and `apply` are for sections with something slow between reading and writing.
+the decision must be pure. Changes (and submissions, and looks) that are asked for at the same time share a transaction;
+each is judged by itself (`jobchanges`). `enter` and `apply` are for sections with something slow between reading and
+writing.
 
 Clock: the wall clock, for people and for time limits.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, accepts, judge
-from holdfast.core.jobs import InvalidTransition, JobState, Move, duplicate_end, move
-from holdfast.errors import BadInput, RowMissing
+from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, judge
+from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
+from holdfast.errors import BadInput, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced
-from holdfast.plane.jobrows import about, applied, event_of, event_values, job_of, letter_values, sql, values_of
+from holdfast.plane.gathering import Failed, Gathering
+from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
+from holdfast.plane.jobintake import New, new_job, submit_many, submit_one
+from holdfast.plane.jobrows import applied, event_of, event_values, job_of, letter_values, sql
+from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
@@ -32,38 +38,12 @@ from holdfast.types import check_label
 
 __all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]
 
-_INSERT: Final = sql("job_insert")
 _ENTER: Final = sql("job_enter")
 _APPLY: Final = sql("job_apply")
-_CHANGE: Final = sql("job_change")
-_TOUCH: Final = sql("job_touch")
 _GET: Final = sql("job_get")
-_HOLD: Final = {"sqlite": _GET, "postgres": f"{_GET} FOR UPDATE"}  # SQLite has one writer at a time anyway
-_BY_KEY: Final = sql("job_by_key")
 _EVENT: Final = sql("event_insert")
 _EVENTS: Final = sql("event_list")
 _LETTER: Final = sql("deadletter_insert")
-
-Telling: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
-"""Messages, or what makes them from the job as it is after the write."""
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """What a decision wants written. Without changes, only messages are sent, and the state stays."""
-
-    changes: Sequence[Change] = ()
-    tell: Telling = ()
-    dead: bool = False  # keep a dead letter of it
-    capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
-    not_before_ns: int | None = None  # without changes: when its time comes; 0: now, so it waits in line
-
-
-class Changed(NamedTuple):
-    """A job before and after a `change`. Without a job, neither; without a decision to write, no `after`."""
-
-    before: Job | None
-    after: Job | None
 
 
 class JobStore:
@@ -80,6 +60,11 @@ class JobStore:
         self._bus = bus
         self._admission = Admission("plane:jobs", names=("job",), key="holdfast:scheduler:job:{job}", clock=clock)
         self.duplicate_ends = 0
+        self._changes: Gathering[Wanted, Outcome[tuple[Changed, bool]]] = Gathering(
+            self._change, apart=lambda each: each.job
+        )
+        self._submissions: Gathering[New, tuple[Job, bool]] = Gathering(self._submit)
+        self._looks: Gathering[str, Job | None] = Gathering(self._look)
 
     def statistics(self) -> GuardStatistics:
         """What the guard in front of the jobs has accepted and refused."""
@@ -94,37 +79,45 @@ class JobStore:
         """
         wanted.check()
         check_label("pool", pool)
-        return await self.database.write(self.submission(wanted, pool, messages))
+        return await self._submissions.ask(self._new(wanted, pool, messages, JobState.PENDING))
 
     def submission(
-        self, wanted: Submission, pool: str, messages: Sequence[Message] = ()
+        self,
+        wanted: Submission,
+        pool: str,
+        messages: Sequence[Message] = (),
+        *,
+        state: JobState = JobState.PENDING,
     ) -> Callable[[Tx], Awaitable[tuple[Job, bool]]]:
-        """The work of `submit`, to be part of a larger transaction. The submission was checked."""
+        """The work of `submit`, to be part of a larger transaction. The submission was checked.
+
+        `state` may also be `APPROVAL_REQUIRED`: then it waits for a person.
+        """
+        new = self._new(wanted, pool, messages, state)
+        return lambda tx: submit_one(tx, self._bus, new)
+
+    def _new(self, wanted: Submission, pool: str, messages: Sequence[Message], state: JobState) -> New:
         now_ns = self.clock.now().wall
         identity = wanted.id or f"{now_ns // 1_000_000:012x}-{self.entropy.token()[:20]}"
-        values = values_of(wanted, identity, pool, now_ns)
+        return new_job(wanted, identity, pool, now_ns, messages, state)
 
-        async def work(tx: Tx) -> tuple[Job, bool]:
-            if wanted.idempotency_key is not None:
-                known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
-                if known:
-                    return job_of(known[0]), False
-            made = await tx.query(_INSERT, values)
-            if not made:
-                return await self._known(tx, wanted, identity), False
-            job = job_of(made[0])
-            first = Move(None, job.state, 0, ends=False)
-            await tx.query(_EVENT, event_values(job, 0, first, None, wanted.submitted_by or "api", None))
-            await self._bus.stage(tx, [about(message, identity) for message in messages])
-            return job, True
-
-        return work
+    async def _submit(self, news: Sequence[New]) -> Sequence[tuple[Job, bool]]:
+        try:
+            return await self.database.write(lambda tx: submit_many(tx, self._bus, news))
+        except RowExists:
+            if len(news) > 1:
+                raise  # each is then asked for by itself
+            return [await self.database.write(lambda tx: submit_one(tx, self._bus, news[0]))]
 
     async def get(self, job_id: str) -> Job | None:
         """One job, or None."""
-        check_id("id", job_id)
-        rows = await self.database.read(lambda tx: tx.query(_GET, {"id": job_id}))
-        return job_of(rows[0]) if rows else None
+        return await self._looks.ask(check_id("id", job_id))
+
+    async def _look(self, ids: Sequence[str]) -> Sequence[Job | None]:
+        wanted = {"ids": json.dumps(ids)}
+        rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted))
+        jobs = {row["id"]: job_of(row) for row in rows}
+        return [jobs.get(each) for each in ids]
 
     async def events(self, job_id: str) -> list[JobEvent]:
         """The history of a job, oldest first. Of one that does not exist: none."""
@@ -142,29 +135,20 @@ class JobStore:
         presented = await self._admit(lease, job_id, Rule.AT_LEAST)
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
-        async def work(tx: Tx) -> Outcome[tuple[Changed, bool]]:
-            there = await tx.query(_HOLD[tx.dialect], {"id": job_id})
-            if not there:
-                return Absent()
-            before = job_of(there[0])
-            if not accepts(before.fence, fence):
-                return Stale(before.fence or 0)
-            wanted = decide(before)
-            if wanted is None:
-                return Accepted((Changed(before, None), False))
-            after, freed = await self._write(tx, _CHANGE, before, wanted, fence, now_ns)
-            if after is None:
-                raise RowMissing(f"job {job_id} changed under a lock of the database")
-            return Accepted((Changed(before, after), freed))
-
-        with self._counted_ends():
-            outcome = await self.database.write(work)
+        outcome = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
         if isinstance(outcome, Absent):
             return Changed(None, None)
         changed, freed = self._admission.written(presented, outcome)
         if freed and changed.before is not None:
             self.slots.freed(changed.before.pool)
         return changed
+
+    async def _change(self, wanted: Sequence[Wanted]) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
+        ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted))
+        for each in ends:
+            if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
+                self._count_end(each.error)
+        return ends
 
     async def enter(self, lease: Fenced, job_id: str) -> Job | None:
         """Register the fence and read the job, in one statement; None: there is no such job. `FencedOut` if stale."""
@@ -199,11 +183,11 @@ class JobStore:
         presented = await self._admit(lease, job.id, Rule.EXACTLY)
         wanted = Writing(changes, messages, dead, capacity)
         with self._counted_ends():
-            _moves(job, changes)
+            moves(job, changes)
         now_ns = self.clock.now().wall
 
         async def work(tx: Tx) -> Outcome[tuple[Job, bool]]:
-            written, freed = await self._write(tx, _APPLY, job, wanted, presented.checked_fence, now_ns)
+            written, freed = await self._write(tx, job, wanted, presented.checked_fence, now_ns)
             return await self._why_not(tx, job, presented) if written is None else Accepted((written, freed))
 
         written, freed = self._admission.written(presented, await self.database.write(work))
@@ -211,17 +195,10 @@ class JobStore:
             self.slots.freed(job.pool)
         return written
 
-    async def _write(
-        self, tx: Tx, statement: str, before: Job, wanted: Writing, fence: int, now_ns: int
-    ) -> tuple[Job | None, bool]:
+    async def _write(self, tx: Tx, before: Job, wanted: Writing, fence: int, now_ns: int) -> tuple[Job | None, bool]:
         """One write with all that belongs to it; no job: the statement found it otherwise than expected."""
-        steps = _moves(before, wanted.changes)
-        if steps:
-            found = await tx.query(statement, applied(before, wanted.changes, steps[-1], fence, now_ns))
-        else:
-            not_before_ns = before.not_before_ns if wanted.not_before_ns is None else wanted.not_before_ns
-            values = {"id": before.id, "version": before.version, "fence": fence, "not_before_ns": not_before_ns}
-            found = await tx.query(_TOUCH, values)
+        steps = moves(before, wanted.changes)
+        found = await tx.query(_APPLY, applied(before, wanted.changes, steps[-1], fence, now_ns))
         if not found:
             return None, False
         after = job_of(found[0])
@@ -229,8 +206,7 @@ class JobStore:
             event_values(after, step, made, fence, change.actor, change.reason)
             for step, (change, made) in enumerate(zip(wanted.changes, steps, strict=True))
         ]
-        if lines:
-            await tx.query_many(_EVENT, lines)
+        await tx.query_many(_EVENT, lines)
         freed = await self.slots.count(tx, before, after, wanted.capacity)
         if wanted.dead:
             await tx.query(_LETTER, letter_values(before, after))
@@ -251,8 +227,11 @@ class JobStore:
         try:
             yield
         except InvalidTransition as refused:
-            self.duplicate_ends += refused.before is not None and duplicate_end(refused.before, refused.after)
+            self._count_end(refused)
             raise
+
+    def _count_end(self, refused: InvalidTransition) -> None:
+        self.duplicate_ends += refused.before is not None and duplicate_end(refused.before, refused.after)
 
     async def _why_not(self, tx: Tx, job: Job, presented: Presented) -> Outcome[tuple[Job, bool]]:
         there = await tx.query(_GET, {"id": job.id})
@@ -260,25 +239,3 @@ class JobStore:
             raise RowMissing(f"job {job.id} does not exist any more")
         seen = there[0]["holdfast_fence"]
         return judge(Rule.EXACTLY, seen, presented.checked_fence) or Unregistered(seen)
-
-    async def _known(self, tx: Tx, wanted: Submission, identity: str) -> Job:
-        """The job that stood in the way of an insert: the same key from somebody quicker, or another with this id."""
-        if wanted.idempotency_key is not None:
-            known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
-            if known:
-                return job_of(known[0])
-        there = await tx.query(_GET, {"id": identity})
-        if there and there[0]["tenant"] == wanted.tenant:
-            return job_of(there[0])
-        raise InvalidTransition(JobState(there[0]["state"]) if there else None, JobState.PENDING)
-
-
-def _moves(job: Job, changes: Sequence[Change]) -> list[Move]:
-    """The moves that the changes are, one after the other, or `InvalidTransition`."""
-    state: JobState = job.state
-    attempt = job.attempt
-    made: list[Move] = []
-    for change in changes:
-        made.append(move(state, change.after, attempt))
-        state, attempt = made[-1].after, made[-1].attempt
-    return made

@@ -18,12 +18,17 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.types import check_label
 
 PAYLOAD_BYTES_MAX: Final = 1_000_000
+LABELS_BYTES_MAX: Final = 20_000
+MESSAGE_BYTES_MAX: Final = 1_040_000
+"""A payload or result of the longest kind with all that is told along with it. What is accepted can then be sent: with
+its head, a message stays below the 1 MiB that a NATS server takes by default."""
 ID_CHARS_MAX: Final = 200
 PRIORITY_MAX: Final = 100
 ATTEMPTS_MAX: Final = 50
 TIME_MAX: Final = 2**63 - 1  # what a column holds
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/\-]*\Z")
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/\[\]\-]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Submission:
         encoded("payload", self.payload)
         if not all(isinstance(each, str) for pair in self.labels.items() for each in pair):
             raise BadInput("labels", "are not text", "give a mapping of text to text")
+        encoded("labels", dict(self.labels), LABELS_BYTES_MAX)
         return self
 
 
@@ -188,7 +194,7 @@ class DeadLetter:
 def check_id(field_name: str, value: object) -> str:
     """A job or worker id, or `BadInput`."""
     if not isinstance(value, str) or len(value) > ID_CHARS_MAX or _ID.match(value) is None:
-        fix = f"use letters, digits and . _ : @ / -, beginning with a letter or digit, at most {ID_CHARS_MAX}"
+        fix = f"use letters, digits and . _ : @ / [ ] -, beginning with a letter or digit, at most {ID_CHARS_MAX}"
         raise BadInput(field_name, f"{_shown(value)} is not an id", fix)
     return value
 
@@ -207,16 +213,16 @@ def check_whole(field_name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def encoded(field_name: str, value: Any) -> str:
-    """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, or too large."""
+def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX) -> str:
+    """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, or larger than `most` bytes."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(field_name, f"cannot be written as JSON ({error})", "use plain JSON values") from None
-    if (size := len(text.encode("utf-8", "surrogatepass"))) > PAYLOAD_BYTES_MAX:
-        fix = f"use at most {PAYLOAD_BYTES_MAX} bytes; store more elsewhere and pass a pointer"
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > most:
+        fix = f"use at most {most} bytes; store more elsewhere and pass a pointer"
         raise BadInput(field_name, f"is {size} bytes long", fix)
-    if "\\u0000" in text or any("\ud800" <= char <= "\udfff" for char in text):
+    if "\\u0000" in text or (not text.isascii() and _HALF_PAIR.search(text)):
         raise BadInput(field_name, "contains a zero character or half a surrogate pair", "remove it")
     return text
 

@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from holdfast import aio
 from holdfast.aio.locks import Locks
 from holdfast.errors import Misconfigured
+from holdfast.plane.approvals import Approvals
 from holdfast.plane.buses import open_bus
 from holdfast.plane.databases import open_database
+from holdfast.plane.definitions import Definitions
 from holdfast.plane.jobstore import JobStore
+from holdfast.plane.policing import Policing
 from holdfast.plane.ports import Bus, Database
+from holdfast.plane.run_service import RunService
+from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
 from holdfast.plane.service import Parts, Service
 from holdfast.plane.settings import Settings
@@ -45,6 +50,10 @@ class Ground:
     store: JobStore
     workers: Workers
     service: Service
+    approvals: Approvals
+    runs: RunStore
+    flows: RunService
+    policing: Policing
 
 
 @asynccontextmanager
@@ -54,14 +63,20 @@ async def opened(
     clock: Clock | None = None,
     entropy: Entropy | None = None,
     instance: str | None = None,
+    service_name: str = "plane",
+    works: bool = False,
 ) -> AsyncIterator[Ground]:
-    """Open what the settings name, for as long as the block runs. `instance` tells replicas apart, for people."""
+    """Open what the settings name, for as long as the block runs.
+
+    `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
+    is a process of the plane, which follows its error policy and says what its settings say of it; others only look.
+    """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     if settings.database is None:
         _make_state_directory()
     async with AsyncExitStack() as stack:
         # Leases are opened first and closed last: what is released at the end is released while they are there.
-        locks = aio.connect(settings.lease_url, service="plane", instance=instance)
+        locks = aio.connect(settings.lease_url, service=service_name, instance=instance)
         await stack.enter_async_context(locks)
         database = open_database(settings.database_url, clock=clock)
         stack.push_async_callback(database.close)
@@ -71,9 +86,22 @@ async def opened(
         await bus.prepare()
         store = JobStore(database, bus, clock, entropy, slots=settings.scheduler.tenant_slots)
         workers = Workers(database, clock)
-        service = Service(Parts(database, bus, locks, store, workers))
+        policing = Policing.of(settings, database, locks, clock, works=works)
+        policing.count_ends(lambda: store.duplicate_ends)
+        approvals = Approvals(database, store, locks, settings.approvals.rules)
+        runs = RunStore(database, bus, Definitions(database, clock), approvals, clock, entropy)
+        flows = RunService(runs, approvals, bus)
+        more = Parts(database, bus, locks, store, workers, approvals=approvals, flows=flows, policing=policing)
+        service = Service(more)
         await service.resources.prepare()
-        yield Ground(settings, clock, entropy, database, bus, locks, store, workers, service)
+        await policing.begin(speak=works)  # before anybody takes a lock
+        if works:
+            await stack.enter_async_context(policing.running())
+        await runs.prepare()
+        await approvals.prepare()
+        yield Ground(
+            *(settings, clock, entropy, database, bus, locks, store, workers, service, approvals, runs, flows, policing)
+        )
 
 
 def _make_state_directory() -> None:

@@ -5,9 +5,11 @@ A row is deleted only after the bus has acknowledged it; until then it is publis
 bus drops if it has it. The messages of one key are published one after another, in the order of their staging by a
 process; if one fails, those behind it wait.
 
-How: each process has a lane of its own, and publishes what stands there as soon as its commit rings (no other process
-looks at it, so nobody is in the way). Every few seconds each process looks for what is late in any lane, and publishes
-it too. Messages for later stand in a lane that belongs to nobody, and are published by whoever is there at the time.
+How: each process has a lane of its own (no other process looks at it, so nobody is in the way). What it has staged it
+remembers when the commit is done, publishes from memory, and deletes the rows afterwards, many at once. Whenever
+something could not be published it goes back to what stands in its lane. Every few seconds each process looks for what
+is late in any lane, and publishes it too. Messages for later stand in a lane that belongs to nobody, and are published
+by whoever is there at the time.
 
 Clock: the wall clock that is passed in, for what is due and late; the event loop's, for when to look.
 """
@@ -16,11 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from holdfast.errors import Closed
+from holdfast.errors import BackendError, Closed
 from holdfast.plane.envelope import rows_of
+from holdfast.plane.gathering import Gathering
+from holdfast.plane.manyrows import put_many
 from holdfast.plane.model import Message
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import script
@@ -31,6 +36,9 @@ LATE_NS: Final = 2 * NS
 POLL_NS: Final = 5 * NS
 BATCH: Final = 256
 
+FRESH_MAX: Final = 4096  # rows that are remembered
+
+_CLOSE_LIMIT_S: Final = 2.0
 _LATER: Final = ""  # the lane of messages for later
 _AGAIN_NS: Final = 500 * MS
 _REST_MIN_NS: Final = MS
@@ -64,10 +72,14 @@ class Outbox:
         self._place = 0
         self._task: asyncio.Task[None] | None = None
         self._look_s = 0.0  # when to look for what others left
+        self._next_ns: int | None = None  # when the next message for later may be published, as far as is known
+        self._fresh: deque[Row] = deque()  # staged here, committed, and not yet published
+        self._behind = True  # there may be more in the lane than is remembered
+        self._gone: set[tuple[str, str]] = set()  # published, and about to be deleted
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._deletions: Gathering[set[tuple[str, str]], None] = Gathering(self._delete)
         self.published = 0
-        self._sql = {
-            name: script(f"outbox_{name}", database.dialect) for name in ("insert", "own", "left", "next", "delete")
-        }
+        self._sql = {name: script(f"outbox_{name}", database.dialect) for name in ("own", "left", "next")}
 
     @property
     def channel(self) -> str:
@@ -79,13 +91,28 @@ class Outbox:
         rows = rows_of(messages, now_ns := self._clock.now().wall)
         if not rows:
             return
+        own: list[Row] = []
         for row in rows:
             row["place"] = self._place = max(now_ns, self._place + 1)
             later = row["not_before_ns"] > now_ns
             row["owner"] = _LATER if later else self._owner
             row["due_ns"] = row["not_before_ns"] if later else row["place"]
-        await tx.query_many(self._sql["insert"], rows)
+            if not later:
+                own.append(row)
+        await put_many(tx, "outbox_insert", rows)
+        later_ns = min((row["due_ns"] for row in rows if row["owner"] == _LATER), default=None)
+        tx.after(lambda: self._committed(own, later_ns))
         tx.ring(self.channel)
+
+    def _committed(self, rows: Sequence[Row], later_ns: int | None) -> None:
+        """Remember what is to be published. Too much to remember is read again."""
+        if later_ns is not None:
+            self._next_ns = later_ns if self._next_ns is None else min(self._next_ns, later_ns)
+        if len(self._fresh) + len(rows) > FRESH_MAX:
+            self._fresh.clear()
+            self._behind = True
+        elif not self._behind:
+            self._fresh.extend(rows)
 
     def start(self) -> None:
         """Begin to relay."""
@@ -98,6 +125,8 @@ class Outbox:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
+        if self._forgetting:
+            await asyncio.wait(self._forgetting, timeout=_CLOSE_LIMIT_S)
 
     async def _relay(self) -> None:
         bell = self._database.bell(self.channel)
@@ -122,6 +151,22 @@ class Outbox:
         now_ns = max(self._clock.now().wall, self._place)
         loop_s = asyncio.get_running_loop().time()
         everything = loop_s >= self._look_s
+        due = self._next_ns is not None and self._next_ns <= now_ns
+        if self._behind or everything or due:
+            return await self._read_round(now_ns, loop_s, everything=everything)
+        rows = [self._fresh.popleft() for _ in range(min(BATCH, len(self._fresh)))]
+        done = await self._publish(rows)
+        self._forget(done)
+        if len(done) < len(rows):
+            self._behind = True  # what comes after it must not overtake it
+            return self._pause_ns()
+        return 0 if self._fresh else self._rest_ns(now_ns, loop_s)
+
+    async def _read_round(self, now_ns: int, loop_s: float, *, everything: bool) -> int:
+        """Publish what stands in the database."""
+        # What is committed from here on is remembered again; what was before is about to be read.
+        self._fresh.clear()
+        self._behind = False
 
         async def look(tx: Tx) -> tuple[list[Row], int | None]:
             rows = await tx.query(self._sql["own"], {"owner": self._owner, "now_ns": now_ns, "most": BATCH})
@@ -132,24 +177,50 @@ class Outbox:
             due = await tx.query(self._sql["next"], {"owner": _LATER, "now_ns": now_ns})
             return rows, due[0]["due_ns"]
 
-        found, next_ns = await self._database.read(look)
-        rows = list({(row["id"], row["recipient"]): row for row in found}.values())
-        done = await self._publish(rows)
-        if done:
-            await self._database.write(
-                lambda tx: tx.query_many(
-                    self._sql["delete"], [{"id": row["id"], "recipient": row["recipient"]} for row in done]
-                )
-            )
-            self.published += len(done)
+        try:
+            found, self._next_ns = await self._database.read(look)
+            rows = list({_name(row): row for row in found if _name(row) not in self._gone}.values())
+            done = await self._publish(rows)
+        except BaseException:
+            self._behind = True
+            raise
+        self._forget(done)
+        read = {_name(row) for row in rows}
+        self._fresh = deque(row for row in self._fresh if _name(row) not in read)
+        self._behind = self._behind or len(done) < len(rows) or len(found) >= BATCH
         if everything and len(found) < BATCH:
             self._look_s = loop_s + (self._look_ns // 2 + self._entropy.below(self._look_ns // 2)) / NS
         if len(done) < len(rows):
             return self._pause_ns()
-        if len(found) >= BATCH:
-            return 0
+        return 0 if self._behind or self._fresh else self._rest_ns(now_ns, loop_s)
+
+    def _rest_ns(self, now_ns: int, loop_s: float) -> int:
         until_ns = max(_REST_MIN_NS, round((self._look_s - loop_s) * NS))
-        return until_ns if next_ns is None else max(_REST_MIN_NS, min(until_ns, next_ns - now_ns))
+        return until_ns if self._next_ns is None else max(_REST_MIN_NS, min(until_ns, self._next_ns - now_ns))
+
+    def _forget(self, done: Sequence[Row]) -> None:
+        """Delete rows that the bus has, while others are published already."""
+        if not done:
+            return
+        self.published += len(done)
+        names = {_name(row) for row in done}
+        self._gone |= names
+        task = asyncio.get_running_loop().create_task(self._deleted(names))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _deleted(self, names: set[tuple[str, str]]) -> None:
+        try:
+            await self._deletions.ask(names)
+        except (BackendError, Closed) as error:
+            _log.info("%d messages that were published stay in the outbox for now (%s)", len(names), error)
+        finally:
+            self._gone -= names
+
+    async def _delete(self, batch: Sequence[set[tuple[str, str]]]) -> Sequence[None]:
+        rows = [{"id": identity, "recipient": group} for names in batch for identity, group in sorted(names)]
+        await self._database.write(lambda tx: put_many(tx, "outbox_delete", rows))
+        return [None] * len(batch)
 
     async def _publish(self, rows: Sequence[Row]) -> list[Row]:
         """Publish in waves: of each key the first, then the second, as long as nothing of that key failed."""
@@ -159,8 +230,8 @@ class Outbox:
             going = [row for row in wave if not row["message_key"] or _key(row) not in failed]
             sent = await self._send(going)
             done += sent
-            kept = {(row["id"], row["recipient"]) for row in sent}
-            failed |= {_key(row) for row in going if (row["id"], row["recipient"]) not in kept}
+            kept = set(map(_name, sent))
+            failed |= {_key(row) for row in going if _name(row) not in kept}
         return done
 
     def _pause_ns(self) -> int:
@@ -184,3 +255,7 @@ def waves(rows: Sequence[Row]) -> list[list[Row]]:
 
 def _key(row: Row) -> str:
     return f"{row['recipient']}\n{row['subject']}\n{row['message_key']}"
+
+
+def _name(row: Row) -> tuple[str, str]:
+    return row["id"], row["recipient"]

@@ -6,27 +6,28 @@ A part can run alone and in any number of replicas: what they share is the groun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
-from holdfast.plane import subjects
+from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.loops import Loop
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
-from holdfast.plane.ports import Consumer, Consumption
+from holdfast.plane.readings import Reading
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
+from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.scheduler import Scheduler
 from holdfast.plane.settings import Settings
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.worker import Worker
-from holdfast.types import NS
 
 
 class State(StrEnum):
@@ -81,6 +82,10 @@ class Part(Protocol):
         """What it does now, for people and programs."""
         ...
 
+    def readings(self) -> Iterable[Reading]:
+        """What it counts, for metrics."""
+        ...
+
 
 class SchedulerPart:
     """The scheduler and its dispatcher."""
@@ -88,24 +93,14 @@ class SchedulerPart:
     name = "scheduler"
 
     def __init__(self, ground: Ground) -> None:
-        self._ground = ground
         self._settings = ground.settings.scheduler
-        placement = Placement(ground.store, ground.locks, ground.workers, delays=self._settings.delays)
-        self.scheduler = Scheduler(placement, ground.bus)
+        self.scheduler = Scheduler(placement_of(ground), ground.bus)
         self._stack = AsyncExitStack()
-        self._consumers: list[Consumer] = []
 
     async def start(self) -> None:
         """See `Part`."""
-        await self._stack.enter_async_context(self.scheduler.dispatcher.running())
-        for subject, handler in self.scheduler.handlers.items():
-            how = Consumption(
-                subject,
-                subjects.SCHEDULER,
-                concurrency=self._settings.concurrency,
-                ack_wait_ns=round(self._settings.ack_wait * NS),
-            )
-            self._consumers.append(await self._stack.enter_async_context(self._ground.bus.consume(how, handler)))
+        how = self.scheduler.serving(concurrency=self._settings.concurrency, ack_wait=self._settings.silence)
+        await self._stack.enter_async_context(how)
 
     async def stop(self, grace: float) -> bool:
         """See `Part`. Handlers are short, and the bus bounds how long it waits for them."""
@@ -120,18 +115,24 @@ class SchedulerPart:
     def detail(self) -> Mapping[str, Any]:
         """See `Part`."""
         return {
-            "handling": sum(each.handling for each in self._consumers),
+            "handling": self.scheduler.handling,
             **self.scheduler.statistics(),
             **{f"dispatcher.{name}": count for name, count in self.scheduler.dispatcher.statistics().items()},
         }
+
+    def readings(self) -> Iterator[Reading]:
+        """See `Part`."""
+        return readings.of_scheduler(self.scheduler)
 
 
 class LoopPart:
     """One of the periodic tasks."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, counts: Callable[[], Iterable[Reading]] = tuple) -> None:
+        """`counts`: what the task itself counts, besides its loop."""
         self.name = loop.name
         self._loop = loop
+        self._task_counts = counts
 
     async def start(self) -> None:
         """See `Part`."""
@@ -152,6 +153,11 @@ class LoopPart:
         counts = asdict(self._loop.statistics())
         return {**counts, "mode": str(counts["mode"])}
 
+    def readings(self) -> Iterator[Reading]:
+        """See `Part`."""
+        yield from readings.of_loop(self._loop.statistics())
+        yield from self._task_counts()
+
 
 class WorkerPart:
     """The workers of this process."""
@@ -159,7 +165,7 @@ class WorkerPart:
     name = "worker"
 
     def __init__(self, ground: Ground, app: App) -> None:
-        self.workers: Sequence[Worker] = [_worker(ground, app) for _ in range(ground.settings.worker.count)]
+        self.workers: Sequence[Worker] = [worker_of(ground, app) for _ in range(ground.settings.worker.count)]
 
     async def start(self) -> None:
         """See `Part`."""
@@ -198,25 +204,45 @@ class WorkerPart:
             "stuck": sum(each.stuck for each in counts),
         }
 
+    def readings(self) -> Iterator[Reading]:
+        """See `Part`."""
+        capacity = sum(worker.capacity for worker in self.workers)
+        return readings.of_workers([worker.statistics() for worker in self.workers], capacity)
 
-def loop_of(ground: Ground, name: str) -> Loop:
-    """The loop of that name, as the settings want it."""
+
+def loop_part(ground: Ground, name: str) -> LoopPart:
+    """The part that runs the loop of that name, as the settings want it."""
     settings, locks = ground.settings, ground.locks
     how = {"mode": settings.value(f"{name}.lead"), "clock": ground.clock, "entropy": ground.entropy}
     if name == "reconciler":
-        reconciler = Reconciler(ground.store, locks, limits=settings.limits.states, delays=settings.scheduler.delays)
-        return reconciler.loop(interval=settings.reconciler.interval, **how)
+        ttl = settings.scheduler.job_ttl
+        limits, delays = settings.limits.states, settings.scheduler.delays
+        reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, job_ttl=ttl)
+        loop = reconciler.loop(interval=settings.reconciler.interval, **how)
+        return LoopPart(loop, partial(readings.of_reconciler, reconciler))
     if name == "replayer":
-        look = Placement(ground.store, locks, ground.workers, delays=settings.scheduler.delays, actor="replayer")
-        return Replayer(look, limits=settings.limits.states, interval=settings.replayer.interval).loop(**how)
+        look = placement_of(ground, actor="replayer")
+        replayer = Replayer(look, limits=settings.limits.states, interval=settings.replayer.interval)
+        return LoopPart(replayer.loop(**how), partial(readings.of_replayer, replayer, look))
     if name == "snapshot":
         writer = SnapshotWriter(ground.workers, Snapshots(ground.database, ground.clock), locks, ground.clock)
-        return writer.loop(interval=settings.snapshot.interval, **how)
-    cleanup = Cleanup(ground.database, locks, ground.clock, retention=settings.cleanup.retention)
-    return cleanup.loop(interval=settings.cleanup.interval, **how)
+        return LoopPart(writer.loop(interval=settings.snapshot.interval, **how))
+    flows = (finished_runs, old_approvals)
+    cleanup = Cleanup(ground.database, locks, ground.clock, retention=settings.cleanup.retention, flows=flows)
+    loop = cleanup.loop(interval=settings.cleanup.interval, **how)
+    return LoopPart(loop, lambda: readings.of_cleanup(cleanup.statistics()))
 
 
-def _worker(ground: Ground, app: App) -> Worker:
+def placement_of(ground: Ground, actor: str = "scheduler") -> Placement:
+    """Looks at jobs, as the settings want them."""
+    chosen = ground.settings.scheduler
+    return Placement(
+        ground.store, ground.locks, ground.workers, delays=chosen.delays, actor=actor, job_ttl=chosen.job_ttl
+    )
+
+
+def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
+    """A worker, as the settings want it. Its name is made up when it is not given."""
     settings: Settings = ground.settings
     chosen = settings.worker
     return Worker(
@@ -233,4 +259,5 @@ def _worker(ground: Ground, app: App) -> Worker:
         clock=ground.clock,
         entropy=ground.entropy,
         delays=settings.scheduler.delays,
+        name=name,
     )

@@ -11,6 +11,7 @@ Clock: the wall clock, for time limits only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -23,7 +24,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.guards.bearer import carried
 from holdfast.plane import subjects
 from holdfast.plane.endings import ending, look_of
-from holdfast.plane.families import RETRY_DELAYS
+from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB
 from holdfast.plane.joblock import JobLockStatistics, job_lock
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.model import Change, Job, Message
@@ -62,11 +63,12 @@ class Placement:
         topic_grace_ns: int = TOPIC_GRACE_NS,
         ahead: int = 0,
         actor: str = "scheduler",
+        job_ttl: float | None = None,
     ) -> None:
         """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic.
 
         `ahead`: how many jobs each worker may have waiting in the bus beyond what it can run, which hides the way to
-        the scheduler and back from very short jobs, at the price of less fairness.
+        the scheduler and back from very short jobs, at the price of less fairness. `job_ttl`: of the job's lock.
         """
         self.store = store
         self.locks = locks
@@ -74,14 +76,21 @@ class Placement:
         self.delays = delays  # replaced at run time to switch jitter on or off
         self.actor = actor
         self.lock_statistics = JobLockStatistics()
+        self.job_ttl = SCHEDULER_JOB.ttl if job_ttl is None else job_ttl
         self._topic_grace_ns = topic_grace_ns
         self._ahead = ahead
 
     async def place(self, job_id: str, *, timeout: float | None = None) -> Placed:
         """Look at one job. `RetryLater` when its lock cannot be had within `timeout` (by default two seconds)."""
         view = await self.workers.view()
-        async with job_lock(self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout) as lease:
+        async with self.lock(job_id, timeout=timeout) as lease:
             return await self._placed(lease, job_id, view)
+
+    def lock(self, job_id: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
+        """The lock of a job, as every handler of this scheduler takes it; see `joblock`."""
+        return job_lock(
+            self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout, ttl=self.job_ttl
+        )
 
     def capacity(self, view: View, pool: str) -> int:
         """How many jobs the workers of a pool may have between them."""
@@ -101,7 +110,7 @@ class Placement:
             changes = [Change(JobState.DISPATCHED, actor=self.actor)] if job.state is JobState.SCHEDULED else []
             return Writing(changes, lambda after: [subjects.dispatched(after, fence)])
 
-        async with job_lock(self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout) as lease:
+        async with self.lock(job_id, timeout=timeout) as lease:
             fence = carried(lease)
             return (await self.store.change(lease, job_id, again)).after is not None
 

@@ -32,12 +32,27 @@ class Tx(Protocol):
         """Run one statement, with places written `:name`; the rows that it returns, as mappings."""
         ...
 
-    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
-        """Run one statement that returns nothing, once for each set of parameters."""
+    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> int:
+        """Run one statement that returns no rows, once for each set of parameters. How many rows it has changed."""
+        ...
+
+    async def put(
+        self, statement: str, parameters: Mapping[str, Any] | None = None, *, rows: int | None = None
+    ) -> None:
+        """Run one statement that writes, and whose answer nobody needs; it returns a row for each that it has changed.
+
+        It may be sent later, with others that were put, but before the next `query` or `query_many` and before the
+        commit; so its error may come from there. Those that go together do not see what the others write, and must
+        not write the same row. `RowMissing`, and nothing of the work is written, unless it changes `rows` rows.
+        """
         ...
 
     def ring(self, channel: str) -> None:
         """Wake those who wait at the channel, in all processes, once the transaction is committed."""
+        ...
+
+    def after(self, call: Callable[[], None]) -> None:
+        """Call this on the event loop once the transaction is committed, before anybody is woken. Never otherwise."""
         ...
 
 
@@ -80,6 +95,10 @@ class Database(Protocol):
         """Listen to a channel."""
         ...
 
+    def statistics(self) -> Mapping[str, int]:
+        """What it has done so far, and what is going on. Asks nobody."""
+        ...
+
     async def close(self) -> None:
         """Give back connections and threads."""
         ...
@@ -120,6 +139,10 @@ class Bus(Protocol):
 
     async def pending(self, subject: str, group: str) -> int:
         """How many messages wait, delivered or not."""
+        ...
+
+    def statistics(self) -> Mapping[str, int]:
+        """What became of deliveries so far, and how many are in hand. Asks nobody."""
         ...
 
     async def close(self) -> None:

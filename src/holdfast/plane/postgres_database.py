@@ -4,7 +4,8 @@ Promises: `write` is one READ COMMITTED transaction; `read` is always REPEATABLE
 of a work see one state (it costs no more, and how many statements there will be cannot be known beforehand). A commit
 is acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
 for again (serialisation, deadlock), or that lost its connection before COMMIT was sent, is run again a few times; so a
-server that restarts, or a connection that died while nobody used it, heals by itself. Nothing waits for ever: there is
+server that restarts, or a connection that died while nobody used it, heals by itself. (A transaction of one statement
+has no COMMIT. It is sent only where the connection shows no sign of an end.) Nothing waits for ever: there is
 a limit for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent.
 A task that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
 
@@ -28,9 +29,9 @@ import psycopg
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Work
-from holdfast.plane.postgres_errors import at_commit, before_commit, is_lost, is_worth_another_try
+from holdfast.plane.postgres_errors import at_commit, is_lost, is_worth_another_try
 from holdfast.plane.postgres_hints import PostgresHints
-from holdfast.plane.postgres_pool import CLOSED, Connection, PostgresPool
+from holdfast.plane.postgres_pool import CLOSED, Connection, PostgresPool, is_silent
 from holdfast.plane.postgres_transaction import PostgresTx
 from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -46,8 +47,6 @@ STATEMENT_TIMEOUT_NS: Final = 30 * NS
 
 _TRIES: Final = 5
 _PAUSE_NS: Final = 10 * MS  # before the second try; doubled each time, and drawn by chance
-_BEGIN_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class PostgresDatabase:
@@ -145,7 +144,7 @@ class PostgresDatabase:
         self._active += 1
         try:
             await self._pool.open()
-            result, rings = await self._tried(work, reads=reads)
+            result, tx = await self._tried(work, reads=reads)
         except BaseException:
             self._counts["failed"] += 1
             raise
@@ -153,12 +152,14 @@ class PostgresDatabase:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
-        if rings:
-            self._bells.ring(rings)
-            hints.tell(rings)
+        for call in tx.calls:
+            call()
+        if tx.rings:
+            self._bells.ring(tx.rings)
+            hints.tell(tx.rings)
         return result
 
-    async def _tried(self, work: Work[T], *, reads: bool) -> tuple[T, set[str]]:
+    async def _tried(self, work: Work[T], *, reads: bool) -> tuple[T, PostgresTx]:
         pause = _PAUSE_NS
         for left in reversed(range(_TRIES)):
             try:
@@ -173,13 +174,15 @@ class PostgresDatabase:
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
-    async def _attempt(self, work: Work[T], *, reads: bool) -> tuple[T, set[str]]:
+    async def _attempt(self, work: Work[T], *, reads: bool) -> tuple[T, PostgresTx]:
         connection = await self._pool.borrow()
         tx = PostgresTx(connection, self._shown, reads=reads)
         try:
-            await self._begin(connection, reads=reads)
             try:
                 result = await work(tx)
+                alone = tx.failure is None and tx.is_one_statement and is_silent(connection)
+                if not alone:
+                    await tx.flush()
             except Exception:
                 if isinstance(tx.cause, psycopg.Error):
                     self._again(tx.cause, tx.failure, connection)
@@ -188,24 +191,20 @@ class PostgresDatabase:
                 if isinstance(tx.cause, psycopg.Error):
                     self._again(tx.cause, tx.failure, connection)
                 raise tx.failure
-            if not reads:
-                await self._commit(connection)
-            return result, tx.rings
+            if not reads and (alone or tx.begun):
+                await self._commit(connection, tx, alone=alone)
+            return result, tx
         finally:
             tx.end()
             await self._pool.give_back(connection)
 
-    async def _begin(self, connection: Connection, *, reads: bool) -> None:
+    async def _commit(self, connection: Connection, tx: PostgresTx, *, alone: bool) -> None:
+        """End the transaction; or, `alone`, make it: then its one statement is also its commit."""
         try:
-            await connection.execute(_BEGIN_READ if reads else _BEGIN_WRITE)
-        except psycopg.Error as error:
-            found = before_commit(error, self._shown, reads=reads)
-            self._again(error, found, connection)
-            raise found from error
-
-    async def _commit(self, connection: Connection) -> None:
-        try:
-            cursor = await connection.execute("COMMIT")
+            if alone:
+                await tx.whole()
+                return
+            cursor = await connection.execute(b"COMMIT")
         except psycopg.Error as error:
             found = at_commit(error, connection, self._shown)
             if is_worth_another_try(error):

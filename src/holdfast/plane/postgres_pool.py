@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -23,6 +24,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import BadInput, Closed, Unavailable
+from holdfast.plane.databases import STANDSTILL_NS
 from holdfast.plane.postgres_errors import of_connecting
 from holdfast.ports import Clock
 from holdfast.types import MS, NS
@@ -34,7 +36,6 @@ CLOSED: Final = "this database is closed; open it again"
 _LOOK_S: Final = 1.0  # how often a caller in line asks whether there is a connection to be had at all
 _RECONNECT_S: Final = 1.0  # after which the pool gives up an attempt; the next caller begins another
 _UNDO_LIMIT_S: Final = 2.0
-_IDLE_LIMIT_NS: Final = 60 * NS
 _DEFAULTS: Final = {
     "application_name": "holdfast",
     "connect_timeout": 5,
@@ -46,6 +47,8 @@ _DEFAULTS: Final = {
 _SESSION: Final = """
     SELECT set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
            set_config('idle_in_transaction_session_timeout', $3, false), set_config('client_encoding', 'UTF8', false),
+           set_config('default_transaction_isolation', 'read committed', false),
+           set_config('default_transaction_read_only', 'off', false),
            CASE WHEN current_setting('synchronous_commit') = 'off'
                 THEN set_config('synchronous_commit', 'on', false) END
 """
@@ -75,7 +78,7 @@ class PostgresPool:
         self._url = url
         self._most = most
         self._timeout_s = timeout_ns / NS
-        self._limits = [str(max(1, each // MS)) for each in (statement_timeout_ns, lock_timeout_ns, _IDLE_LIMIT_NS)]
+        self._limits = [str(max(1, each // MS)) for each in (statement_timeout_ns, lock_timeout_ns, STANDSTILL_NS)]
         self._clock = clock
         self._options: dict[str, Any] = {
             **{name: value for name, value in _DEFAULTS.items() if name not in given},
@@ -196,3 +199,12 @@ class PostgresPool:
                 return connection
 
         return Reporting
+
+
+def is_silent(connection: Connection) -> bool:
+    """Whether the server has said nothing on an idle connection: neither that it ends, nor anything else."""
+    if not hasattr(select, "poll"):  # not on every system; then nobody can tell
+        return False
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return not poll.poll(0)

@@ -3,22 +3,30 @@
 Promises: rows are mappings, whole numbers are BIGINT, and each call is one statement: a script is refused. A statement
 that failed spoils the transaction, as the server sees it too: also when the work swallows the error, nothing of it is
 committed. Whoever keeps the transaction longer than the work runs gets `Closed`.
+
+Round trips are what a transaction costs. So BEGIN is sent with the first question, and not before; and what is `put` is
+kept, and sent as one statement (`putting`) before the next question or at the end. A work that asks nothing is that one
+statement: it needs no BEGIN and no COMMIT, for a statement by itself is a transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg.rows import dict_row
 
-from holdfast.errors import BadInput, Closed, HoldfastError
+from holdfast.errors import BadInput, Closed, HoldfastError, RowMissing
 from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row
 from holdfast.plane.postgres_errors import before_commit
 from holdfast.plane.postgres_pool import Connection
+from holdfast.plane.putting import TOGETHER_MAX, Put, together
 from holdfast.plane.statements import compiled
+
+_BEGIN_WRITE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN_READ: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class PostgresTx:
@@ -30,29 +38,90 @@ class PostgresTx:
         self._connection: Connection | None = connection
         self._shown = shown
         self._reads = reads
+        self._kept: list[Put] = []
+        self.begun = False  # BEGIN was sent
         self.failure: HoldfastError | None = None
         self.cause: Exception | None = None  # the driver's own error behind it
         self.rings: set[str] = set()
+        self.calls: list[Callable[[], None]] = []
 
     async def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """See `ports.Tx`."""
         ready = compiled(statement, "postgres")
         values = ready.ordered(parameters)
-        cursor = psycopg.AsyncRawCursor(self._live(), row_factory=dict_row)
-        try:
-            await cursor.execute(ready.text.encode(), values)
-            return list(await cursor.fetchall()) if cursor.description is not None else []
-        except (psycopg.Error, UnicodeError) as error:
-            raise self._spoilt(error) from error
+        await self._asking()
+        return await self._ask(ready.text, values)
 
-    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> int:
         """See `ports.Tx`. The driver sends them all before it waits for the first answer."""
         ready = compiled(statement, "postgres")
         values = [ready.ordered(each) for each in parameters]
+        await self._asking()
+        if not values:
+            return 0
         cursor = psycopg.AsyncRawCursor(self._live())
         try:
-            if values:
-                await cursor.executemany(ready.text.encode(), values)
+            await cursor.executemany(ready.text.encode(), values)
+            return max(0, cursor.rowcount)
+        except (psycopg.Error, UnicodeError) as error:
+            raise self._spoilt(error) from error
+
+    async def put(
+        self, statement: str, parameters: Mapping[str, Any] | None = None, *, rows: int | None = None
+    ) -> None:
+        """See `ports.Tx`."""
+        self._live()
+        self._kept.append(Put(statement, compiled(statement, "postgres").ordered(parameters), rows))
+        if len(self._kept) >= TOGETHER_MAX:
+            await self._asking()
+
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether nothing was sent so far, and all that is to be sent is one statement whose answer nobody checks."""
+        unsent = bool(self._kept) and not self.begun and not self._reads
+        return unsent and all(each.rows is None for each in self._kept)
+
+    async def flush(self) -> None:
+        """Send what is kept, within the transaction, or `RowMissing`."""
+        if self._kept:
+            await self._asking()
+
+    async def whole(self) -> None:
+        """Send what is kept as a transaction of its own. Raises errors of the server as they are."""
+        kept, self._kept = self._kept, []
+        text, values = together(kept)
+        try:
+            await psycopg.AsyncRawCursor(self._live()).execute(text.encode(), values)
+        except (UnicodeError, psycopg.DataError) as error:
+            if getattr(error, "sqlstate", None) is None:  # the driver refuses it, and has sent nothing
+                raise self._spoilt(error) from error
+            raise
+
+    async def _asking(self) -> None:
+        """Be inside the transaction, with everything sent that was put before."""
+        connection = self._live()
+        if not self.begun:
+            self.begun = True
+            try:
+                await connection.execute(_BEGIN_READ if self._reads else _BEGIN_WRITE)
+            except psycopg.Error as error:
+                raise self._spoilt(error) from error
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        text, values = together(kept)
+        found = await self._ask(text, values)
+        for each, row in zip(kept, found, strict=True):
+            if each.rows is not None and row["number"] != each.rows:
+                missing = RowMissing(f"{row['number']} rows were written where there should have been {each.rows}")
+                self.failure = self.failure or missing
+                raise missing
+
+    async def _ask(self, text: str, values: Sequence[Any]) -> list[Row]:
+        cursor = psycopg.AsyncRawCursor(self._live(), row_factory=dict_row)
+        try:
+            await cursor.execute(text.encode(), values)
+            return list(await cursor.fetchall()) if cursor.description is not None else []
         except (psycopg.Error, UnicodeError) as error:
             raise self._spoilt(error) from error
 
@@ -61,6 +130,10 @@ class PostgresTx:
         if self._reads:
             raise BadInput("work", "rings, and was given to `read`", "give it to `write`")
         self.rings.add(check_channel(channel))
+
+    def after(self, call: Callable[[], None]) -> None:
+        """See `ports.Tx`."""
+        self.calls.append(call)
 
     def end(self) -> None:
         """The work is over."""

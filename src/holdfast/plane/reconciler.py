@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import Code, StateLimits, overdue
 from holdfast.core.jobs import ACTIVE, JobState
@@ -68,6 +70,7 @@ class Reconciler:
         *,
         limits: StateLimits | None = None,
         delays: RetryDelays = RETRY_DELAYS,
+        job_ttl: float | None = None,
         batch: int = BATCH,
         batches: int = BATCHES,
         at_once: int = AT_ONCE,
@@ -76,6 +79,7 @@ class Reconciler:
         self._store = store
         self._locks = locks
         self._delays = delays
+        self._job_ttl = job_ttl
         self._lock_statistics = JobLockStatistics()
         self._timed_out: Counter[JobState] = Counter()
         self._expired: Counter[JobState] = Counter()
@@ -130,9 +134,7 @@ class Reconciler:
             return None if end is None else ending(job, end, fence, actor="reconciler")
 
         try:
-            async with job_lock(
-                self._locks, job_id, self._delays, statistics=self._lock_statistics, timeout=0.0
-            ) as lease:
+            async with self._lock(job_id) as lease:
                 fence = carried(lease)
                 changed = await self._store.change(lease, job_id, decide)
         except RetryLater as later:
@@ -146,6 +148,10 @@ class Reconciler:
             self._expired[changed.before.state] += 1
         else:
             self._timed_out[changed.before.state] += 1
+
+    def _lock(self, job_id: str) -> AbstractAsyncContextManager[Lease]:
+        counts = self._lock_statistics
+        return job_lock(self._locks, job_id, self._delays, statistics=counts, timeout=0.0, ttl=self._job_ttl)
 
     # What is read.
 

@@ -7,41 +7,47 @@ job ends once. When it stops, nothing that was not handled is acknowledged.
 
 A new job goes straight to the workers if there is room and nobody waits: that is one transaction from the message to
 the worker. If others wait it stands in line, and the dispatcher takes turns between tenants (`dispatcher`); the handler
-then takes no lock at all, so that a long line costs its newcomers next to nothing.
+then takes no lock at all, so that a long line costs its newcomers next to nothing. Messages that come together are
+handled in one transaction (`jobchanges`), and the start of a very short attempt is written with its end: RUNNING is in
+the history of the job, and was never the state of its row.
 
 Clock: the wall clock, for time limits only.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core import backoff
 from holdfast.core.dispatching import Again, Code, End, Ended, after_attempt
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
 from holdfast.core.retry import RetryDelays
-from holdfast.errors import BackendError, BadInput, RetryLater, RowMissing, Unavailable
+from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import subjects
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.endings import ending, look_of, stop_for
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.joblock import job_lock
+from holdfast.plane.gathering import Failed, Gathering
 from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+from holdfast.types import MS, NS, Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
 CONCURRENCY: Final = 64
 REASON_CHARS_MAX: Final = 1000
+START_PATIENCE_NS: Final = 10 * MS
+"""How long the report of a start waits for the result: of a very short job both come together, and are written once."""
+
 _STOPPING_S: Final = 0.1
 
 
@@ -54,6 +60,11 @@ class Report:
     worker: str
     run: CarriedFence
     body: Mapping[str, Any]
+
+    @property
+    def name(self) -> tuple[str, int, int]:
+        """Which run of which attempt it is about."""
+        return self.job, self.attempt, self.run.fence
 
 
 def report_of(message: Message) -> Report:
@@ -96,11 +107,13 @@ class Scheduler:
         self.placement = placement
         self.dispatcher = dispatcher or Dispatcher(placement)
         self._store: JobStore = placement.store
-        self._locks: Locks = placement.locks
         self._bus = bus
         self._retry = retry
         self._stopping = False
         self._consumers: list[Consumer] = []
+        self._starts: Gathering[Report, bool] = Gathering(self._start_together)
+        self._results: dict[tuple[str, int, int], asyncio.Future[bool]] = {}  # those that are being handled
+        self._coming: dict[tuple[str, int, int], asyncio.Future[None]] = {}  # those that somebody waits for
         self.tally: Counter[str] = Counter()
 
     @property
@@ -114,17 +127,29 @@ class Scheduler:
         }
 
     @asynccontextmanager
-    async def serving(self, *, concurrency: int = CONCURRENCY) -> AsyncIterator[Scheduler]:
-        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
+    async def serving(
+        self, *, concurrency: int = CONCURRENCY, ack_wait: Duration | None = None
+    ) -> AsyncIterator[Scheduler]:
+        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest.
+
+        `ack_wait`: how long after our last sign of life another scheduler gets a message that we died with. Half of the
+        lock's time by default, so that the lock decides how soon a job is taken over, and not the message.
+        """
+        wait_ns = duration_ns("ack_wait", self.placement.job_ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher.running())
             for subject, handler in self.handlers.items():
-                how = Consumption(subject, subjects.SCHEDULER, concurrency=concurrency)
+                how = Consumption(subject, subjects.SCHEDULER, concurrency=concurrency, ack_wait_ns=wait_ns)
                 self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
             try:
                 yield self
             finally:
                 self.stop()
+
+    @property
+    def handling(self) -> int:
+        """How many messages are being handled now."""
+        return sum(each.handling for each in self._consumers)
 
     def stop(self) -> None:
         """Begin nothing any more. Deliveries from now on are given back, for another scheduler to take."""
@@ -162,28 +187,93 @@ class Scheduler:
     async def on_started(self, delivery: Delivery) -> None:
         """A worker has begun an attempt. If that is not the one that is wanted, it is told to stop."""
         said = report_of(delivery.message)
+        await self._wait_for_result(said)
+        if await self._told_with_result(said) or await self._starts.ask(said):
+            return
+        if not await self._told_with_result(said):
+            await self._begin(said)
 
+    async def _wait_for_result(self, said: Report) -> None:
+        """Give the result of the same run a moment to come too."""
+        if said.name in self._results:
+            return
+        coming = self._coming[said.name] = asyncio.get_running_loop().create_future()
+        timer = coming.get_loop().call_later(START_PATIENCE_NS / NS, coming.cancel)
+        try:
+            await asyncio.wait((coming,))
+        finally:
+            timer.cancel()
+            self._coming.pop(said.name, None)
+
+    async def _told_with_result(self, said: Report) -> bool:
+        """Whether the result of the same run is in hand, and was written: it says all that its start can say."""
+        result = self._results.get(said.name)
+        if result is None or not await result:
+            return False
+        self._count(subjects.STARTED, "with_result")
+        return True
+
+    async def _start_together(self, reports: Sequence[Report]) -> Sequence[bool | Failed]:
+        """Handle reports that came at the same time. False: not yet, for its result is in hand, or its lock is busy."""
+        ends = await asyncio.gather(*map(self._start_quickly, reports), return_exceptions=True)
+        return [Failed(end) if isinstance(end, Exception) else end is True for end in ends]
+
+    async def _start_quickly(self, said: Report) -> bool:
+        if said.name in self._results:
+            return False
+        job = await self._store.get(said.job)
+        if job is not None and job.state.terminal and job.run_fence == said.run.fence:
+            self._count(subjects.STARTED, Standing.OVER)  # and its own result has ended it: there is nothing to stop
+            return True
+        try:
+            await self._begin(said, timeout=0.0)
+        except RetryLater as later:
+            if isinstance(later.__cause__, LockBusy):
+                return False
+            raise
+        return True
+
+    async def _begin(self, said: Report, *, timeout: float | None = None) -> None:
         def begin(job: Job) -> Writing | None:
             if standing_of_start(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
                 return None
-            change = Change(JobState.RUNNING, worker=said.worker, run_fence=said.run.fence, actor=said.worker)
-            return Writing([change])
+            return Writing([_running(said)])
 
-        async with self._lock(said.job) as lease:
+        async with self.placement.lock(said.job, timeout=timeout) as lease:
             job = (await self._store.change(lease, said.job, begin)).before
         if job is None:
             self._count(subjects.STARTED, Placed.MISSING)
             return
         worth = standing_of_start(_attempt(job), said.attempt, said.run.fence)
         self._count(subjects.STARTED, worth)
-        if worth in (Standing.STALE, Standing.OVER):
+        if worth in (Standing.STALE, Standing.OVER) and job.run_fence != said.run.fence:
             why = "the job is over" if worth is Standing.OVER else "another attempt has taken over"
             await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
 
     async def on_result(self, delivery: Delivery) -> None:
         """A worker has finished an attempt."""
         said = report_of(delivery.message)
-        ended = ended_of(said.body)
+        with self._in_hand(said) as heard:
+            await self._end(said, ended_of(said.body))
+            heard.set_result(True)
+
+    @contextmanager
+    def _in_hand(self, said: Report) -> Iterator[asyncio.Future[bool]]:
+        """While a result is handled, the report of its start waits for it: one lock and one write do for both."""
+        heard: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._results.setdefault(said.name, heard)
+        coming = self._coming.get(said.name)
+        if coming is not None and not coming.done():
+            coming.set_result(None)
+        try:
+            yield heard
+        finally:
+            if self._results.get(said.name) is heard:
+                del self._results[said.name]
+            if not heard.done():
+                heard.set_result(False)
+
+    async def _end(self, said: Report, ended: Ended) -> None:
         now_ns = self._store.clock.now().wall
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
@@ -192,7 +282,11 @@ class Scheduler:
                 return None
             backoff_ns = self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
             meaning = after_attempt(look_of(job), ended, now_ns=now_ns, backoff_ns=backoff_ns)
-            return self._after(job, meaning, said, fence, now_ns)
+            writing = self._after(job, meaning, said, fence, now_ns)
+            if job.state is JobState.RUNNING:
+                return writing
+            # Its start was not heard of yet, and must have been.
+            return replace(writing, changes=[_running(said), *writing.changes])
 
         async with self._lock(said.job) as lease:
             fence = carried(lease)
@@ -245,8 +339,7 @@ class Scheduler:
     # What all handlers share.
 
     def _lock(self, job_id: str) -> AbstractAsyncContextManager[Lease]:
-        placement = self.placement
-        return job_lock(self._locks, job_id, placement.delays, statistics=placement.lock_statistics)
+        return self.placement.lock(job_id)
 
     def _guarded(self, handler: Callable[[Delivery], Awaitable[None]]) -> Handler:
         async def handle(delivery: Delivery) -> None:
@@ -265,6 +358,10 @@ class Scheduler:
 
     def _count(self, subject: str, outcome: str) -> None:
         self.tally[f"{subject}.{outcome}"] += 1
+
+
+def _running(said: Report) -> Change:
+    return Change(JobState.RUNNING, worker=said.worker, run_fence=said.run.fence, actor=said.worker)
 
 
 def _attempt(job: Job) -> Attempt:

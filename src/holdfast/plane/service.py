@@ -15,17 +15,21 @@ Clock: the wall clock, for people.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from holdfast.aio.locks import Locks
+from holdfast.core.approving import Effect
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
 from holdfast.inspection import Inspection
 from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL, check_name
+from holdfast.plane.approvals import Approvals
+from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.families import FAMILIES
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
@@ -41,53 +45,23 @@ from holdfast.plane.model import (
     check_text,
     check_whole,
 )
+from holdfast.plane.policing import Policing
+from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.resource_locks import ResourceLocks
+from holdfast.plane.run_service import RunService
+from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
 from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.workers import Workers
 from holdfast.types import check_key
 
-T = TypeVar("T")
+__all__ = ["CHECKED", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 
-PAGE_MAX: Final = 500
-REASON_CHARS_MAX: Final = 500
-TRACE_CHARS_MAX: Final = 200
-LABELS_MAX: Final = 50
 SNAPSHOT: Final = "sys:workers:snapshot"
 
 _JOB: Final = sql("job_get")
 _DOCUMENT: Final = sql("document_get")
 _FORGET: Final = sql("deadletter_forget")
-
-
-class NotAllowed(HoldfastError):
-    """The caller is known, and may not do this. Nothing was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """On whose behalf something is asked. `tenant` None: every tenant's."""
-
-    name: str
-    tenant: str | None = None
-
-    def sees(self, tenant: str) -> bool:
-        """Whether things of this tenant exist for the caller."""
-        return self.tenant is None or self.tenant == tenant
-
-    def scope(self, tenant: str | None) -> str | None:
-        """The tenant to look at, None for all, when the caller asked for this one; or `NotAllowed`."""
-        if tenant is not None and not self.sees(tenant):
-            raise NotAllowed("you may look at one tenant only, and this is another")
-        return self.tenant if tenant is None else tenant
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Some of a list. `after`: where the next page begins; None: there is none."""
-
-    items: list[T]
-    after: Place | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +92,9 @@ class Parts:
     store: JobStore
     workers: Workers
     pools: Mapping[str, str] = field(default_factory=dict)  # by topic, where it is configured
+    approvals: Approvals | None = None  # without them, nothing waits for a person
+    flows: RunService | None = None  # without them, there are no workflows
+    policing: Policing | None = None  # in a process of the plane
 
 
 class Service:
@@ -127,9 +104,19 @@ class Service:
         self.parts = parts
         self._store = parts.store
         self._queries = JobQueries(parts.database)
-        self._letters = DeadLetters(parts.store)
+        self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
         self._tenants = Tenants(parts.database, parts.store.slots)
+        self._status = StatusQueries(parts.database)
+        rule = None if parts.policing is None else parts.policing.rule
+        self.policy = PolicyService.on(parts.database, parts.store.clock, rule)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
+
+    @property
+    def flows(self) -> RunService:
+        """Workflows, runs and approvals."""
+        if self.parts.flows is None:
+            raise BadInput("flows", "there are none here", "open the plane as a whole: plane.opening.opened")
+        return self.parts.flows
 
     # Jobs.
 
@@ -141,15 +128,37 @@ class Service:
         if not caller.sees(wanted.tenant):
             raise NotAllowed("you may submit jobs of your own tenant only")
         _check_submission(wanted)
+        if not wanted.submitted_by:
+            wanted = replace(wanted, submitted_by=caller.name)  # who asked for something may not approve it
         where = await self.pool_of(wanted.topic) if pool is None else check_name("pool", pool)
         try:
-            job, made = await self._store.submit(wanted, where, [subjects.submitted()])
+            job, made = await self._submit(wanted, where)
         except InvalidTransition:
             # The store says which state that job is in, which is none of this caller's business.
             raise RowExists(f"the id {wanted.id!r} is taken; choose another, or none") from None
         if not made:
             _check_same(wanted, job)
         return job, made
+
+    async def submit_many(
+        self, caller: Caller, wanted: Sequence[Submission], *, pool: str | None = None
+    ) -> list[tuple[Job, bool] | HoldfastError]:
+        """Make jobs, many in one transaction. What became of each, in order: as from `submit`, or what it raises."""
+        calls = (self.submit(caller, each, pool=pool) for each in wanted)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        answers: list[tuple[Job, bool] | HoldfastError] = []
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, HoldfastError):
+                raise end
+            answers.append(end)
+        return answers
+
+    async def _submit(self, wanted: Submission, pool: str) -> tuple[Job, bool]:
+        """Make the job, or have it wait for a person where the rules want that; `NotAllowed` where they refuse it."""
+        approvals = self.parts.approvals
+        if approvals is None or approvals.evaluate(wanted).effect is Effect.ALLOW:
+            return await self._store.submit(wanted, pool, [subjects.submitted()])  # which may share a transaction
+        return await self.parts.database.write(approvals.submission(wanted, pool))
 
     async def pool_of(self, topic: str) -> str:
         """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""
@@ -259,6 +268,18 @@ class Service:
 
     # The plane itself.
 
+    async def briefs(self, caller: Caller) -> list[Brief]:
+        """The newest jobs, those at hand, and those that died last, as lines of a list, newest first."""
+        return await self._status.briefs(tenant=caller.tenant)
+
+    async def letter_briefs(self, caller: Caller) -> list[LetterBrief]:
+        """The newest dead letters, as lines of a list."""
+        return await self._status.letters(tenant=caller.tenant)
+
+    async def tally(self) -> Tally:
+        """How many jobs of each tenant are in each state, and ended lately. Reads every job; is for no one tenant."""
+        return await self._status.tally(self._store.clock.now().wall)
+
     async def workers(self) -> list[Worker]:
         """Every worker that is remembered, by name."""
         alive = {each.worker for each in await self.parts.workers.live()}
@@ -335,13 +356,17 @@ def _check_submission(wanted: Submission) -> None:
         raise BadInput("labels", f"are {len(wanted.labels)}", f"give at most {LABELS_MAX}")
     for name, value in wanted.labels.items():
         check_text("labels", name, ID_CHARS_MAX)
+        if name.startswith(subjects.OWN_LABELS):
+            raise BadInput("labels", f"{name!r:.60} is a name of the plane's own", "choose another")
         if value:
             check_text("labels", value, ID_CHARS_MAX)
 
 
 def _check_same(wanted: Submission, job: Job) -> None:
     """Refuse a key, or an id, under which something else was submitted: its sender would take that for its own."""
-    asked, known = _said(wanted), _said(job)
+    # What it was about may have been forgotten since; that it was there, and how it ended, is what the key still gives.
+    emptied = job.state.terminal and job.payload is None and job.result is None and not job.labels
+    asked, known = (_said(replace(wanted, payload=None, labels={}) if emptied else wanted), _said(job))
     named = wanted.idempotency_key is not None and wanted.idempotency_key == job.idempotency_key
     if asked == known and (wanted.id is None or wanted.id == job.id):
         return

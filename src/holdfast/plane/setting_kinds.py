@@ -5,11 +5,14 @@ Promises: every value is either understood or `BadInput` with a fix; a secret th
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from holdfast.core.approving import ApprovalRules, parse_rules
+from holdfast.core.policy import OnError, parse_policy
 from holdfast.errors import BadInput
 from holdfast.plane.app import check_name
 from holdfast.plane.model import check_text, check_whole
@@ -100,6 +103,61 @@ class Whole:
     def shown(self, value: int) -> int:
         """See `Kind`."""
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number that need not be whole."""
+
+    low: float
+    high: float
+    unit: str
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"{self.unit}, {self.low:g} to {self.high:g}"
+
+    def check(self, name: str, value: object) -> float:
+        """See `Kind`."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            raise BadInput(name, f"{_shown(value)} is out of range", f"give {self.takes}")
+        return float(value)
+
+    def parse(self, name: str, text: str) -> float:
+        """See `Kind`."""
+        try:
+            return self.check(name, float(text))
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(name, f"{_shown(text)} is not a number", f"give {self.takes}") from None
+
+    def shown(self, value: float) -> float:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """A table of risk classes and what each does; in the environment as `low=fail_open,high=fail_closed`."""
+
+    takes: str = field(default="risk classes, each with fail_open, fail_closed or wait", init=False)
+
+    def check(self, name: str, value: object) -> tuple[tuple[str, OnError], ...]:
+        """See `Kind`."""
+        return tuple(sorted(parse_policy(value, name).classes.items()))
+
+    def parse(self, name: str, text: str) -> tuple[tuple[str, OnError], ...]:
+        """See `Kind`."""
+        pairs = [each.partition("=") for each in text.split(",") if each.strip()]
+        if any(not mark for _, mark, _ in pairs):
+            raise BadInput(name, f"{_shown(text)} is not understood", "write low=fail_open,high=fail_closed")
+        return self.check(name, {risk.strip(): mode.strip() for risk, _, mode in pairs})
+
+    def shown(self, value: tuple[tuple[str, OnError], ...]) -> dict[str, str]:
+        """See `Kind`."""
+        return {risk: str(mode) for risk, mode in value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +285,30 @@ class Names:
     def shown(self, value: tuple[str, ...]) -> list[str]:
         """See `Kind`."""
         return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of approval: a table for each; in the environment as JSON."""
+
+    takes: str = field(default="[[approvals.rules]] for each, with name, effect, topics, tenants, labels", init=False)
+
+    def check(self, name: str, value: object) -> ApprovalRules:
+        """See `Kind`."""
+        return parse_rules(value, name)
+
+    def parse(self, name: str, text: str) -> ApprovalRules:
+        """See `Kind`."""
+        try:
+            return self.check(name, json.loads(text))
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(name, f"is not JSON ({error})", "give a list of rules, as in the file") from None
+
+    def shown(self, value: ApprovalRules) -> list[str]:
+        """See `Kind`."""
+        return [f"{rule.name}: {rule.effect} {', '.join(rule.topics)}" for rule in value.rules]
 
 
 def _shown(value: object) -> str:

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 from holdfast.core.looping import replay_problems
 from holdfast.errors import BadInput
 from holdfast.plane import families
+from holdfast.plane.databases import STANDSTILL_NS
+from holdfast.plane.outbox import LATE_NS as OUTBOX_LATE_NS
+from holdfast.plane.outbox import POLL_NS as OUTBOX_LOOK_NS
 from holdfast.plane.settings import Settings
 from holdfast.plane.workers import TTL_NS as WORKER_SILENCE_NS
 from holdfast.stores.registry import redacted
@@ -22,6 +25,8 @@ LOOPS: Final = {
     "replayer": families.REPLAYER,
     "snapshot": families.SNAPSHOT_WRITER,
     "cleanup": families.DEAD_LETTER_CLEANUP,
+    "runs": families.WORKFLOW_RECONCILER,
+    "delays": families.WORKFLOW_DELAYS,
 }
 
 _LOOPBACK: Final = ("127.", "localhost", "::1")
@@ -39,15 +44,14 @@ class Takeover(NamedTuple):
 def takeovers(settings: Settings) -> list[Takeover]:
     """What follows from the settings. Waiting in line for a busy store or a busy process is not in it."""
     scheduler, worker = settings.scheduler, settings.worker
-    job = families.SCHEDULER_JOB
     retry = scheduler.busy_delay + scheduler.busy_jitter
     found = [
         Takeover(
             "a job that a scheduler was deciding",
-            max(job.ttl, scheduler.ack_wait) + retry,
-            f"its lock lasts {job.ttl:g} s, its message is silent for {scheduler.ack_wait:g} s, and comes again every "
-            f"{retry:g} s",
-            "scheduler.ack_wait",
+            max(scheduler.job_ttl, scheduler.silence) + retry,
+            f"its lock lasts {scheduler.job_ttl:g} s, its message is silent for {scheduler.silence:g} s, and comes "
+            f"again every {retry:g} s",
+            "scheduler.ack_wait" if scheduler.silence > scheduler.job_ttl else "scheduler.job_ttl",
         ),
         Takeover(
             "a job that a worker was running",
@@ -56,6 +60,23 @@ def takeovers(settings: Settings) -> list[Takeover]:
             "worker.lease_ttl",
         ),
     ]
+    found.append(
+        Takeover(
+            "a run that an engine was moving",
+            settings.engine.run_ttl + retry,
+            f"its lock lasts {settings.engine.run_ttl:g} s, its message is silent for half of that, and comes again "
+            f"every {retry:g} s",
+            "engine.run_ttl",
+        )
+    )
+    if not settings.database_url.lower().startswith("sqlite:"):
+        still = STANDSTILL_NS / NS
+        because = f"Postgres ends a transaction in which nothing is said for {still:g} s"
+        found.append(Takeover("rows that a process had locked when it stood still", still, because, "database"))
+    if settings.bus is not None:
+        late, look = OUTBOX_LATE_NS / NS, OUTBOX_LOOK_NS / NS
+        because = f"others leave it alone for {late:g} s, and look for such messages every {look:g} s"
+        found.append(Takeover("a message that was staged and not sent", late + look, because, "bus"))
     for name, family in LOOPS.items():
         interval: float = settings.value(f"{name}.interval")
         ttl = family.ttl_for(interval)
@@ -101,13 +122,18 @@ def _delays(settings: Settings) -> Iterator[_Problem]:
             "use a smaller jitter; 0 turns it off",
         )
         return
-    for family in (families.SCHEDULER_JOB, families.WORKER_JOB):
+    ttls = {
+        families.SCHEDULER_JOB: scheduler.job_ttl,
+        families.WORKER_JOB: settings.worker.lease_ttl,
+        families.WORKFLOW_RUN: settings.engine.run_ttl,
+    }
+    for family, ttl in ttls.items():
         try:
-            scheduler.delays.check(round(family.ttl * NS))
+            scheduler.delays.check(round(ttl * NS))
         except BadInput as error:
             yield ("scheduler.busy_jitter",), f"{family.name}: {error.problem}", "use a smaller jitter"
     for key, delay in (("busy_delay", scheduler.busy_delay), ("backend_delay", scheduler.backend_delay)):
-        shortest = min(families.SCHEDULER_JOB.ttl, settings.worker.lease_ttl)
+        shortest = min(ttls.values())
         if delay >= shortest:
             yield (
                 (f"scheduler.{key}",),
@@ -139,13 +165,7 @@ def _times(settings: Settings) -> Iterator[_Problem]:
             f"a function may go on for {worker.cancel_grace:g} s, and the plane stops within {grace:g} s",
             "use a longer grace, or a shorter cancel_grace",
         )
-    wait = families.SCHEDULER_JOB.acquire_timeout or 0.0
-    if settings.scheduler.ack_wait <= wait:
-        yield (
-            ("scheduler.ack_wait",),
-            f"a handler may wait {wait:g} s for a lock, and its message comes anew sooner than that",
-            f"use more than {wait:g}",
-        )
+    yield from _messages(settings)
     if settings.takeover is not None:
         for each in takeovers(settings):
             if each.seconds > settings.takeover and not each.what.endswith("cleanup loop"):
@@ -154,13 +174,38 @@ def _times(settings: Settings) -> Iterator[_Problem]:
                 yield ("takeover", each.key), f"{problem}: {each.because}", fix
 
 
-def _exposure(settings: Settings) -> Iterator[_Problem]:
-    if settings.api.tokens is None and not settings.api.host.startswith(_LOOPBACK):
+def _messages(settings: Settings) -> Iterator[_Problem]:
+    """A message must not come anew while its handler is well, and not later than the lock of a dead one runs out."""
+    ttl, silence = settings.scheduler.job_ttl, settings.scheduler.silence
+    wait = families.SCHEDULER_JOB.acquire_timeout or 0.0
+    keys = ("scheduler.ack_wait", "scheduler.job_ttl")
+    if silence <= wait:
+        derived = " (half of job_ttl)" if settings.scheduler.ack_wait is None else ""
         yield (
-            ("api.host", "api.tokens"),
-            f"{settings.api.host} can be reached from other hosts, and there are no tokens to tell callers apart",
-            "name a file of tokens, or listen at 127.0.0.1",
+            keys,
+            f"a handler may wait {wait:g} s for a lock, and its message comes anew after {silence:g} s{derived}",
+            f"use more than {wait:g} s, or a job_ttl above {2 * wait:g} s",
         )
+    if silence > ttl:
+        late = f"so others would have the job after {silence:g} s and not {ttl:g}"
+        yield (
+            keys,
+            f"the lock of a dead scheduler lasts {ttl:g} s and its message is silent for {silence:g} s, {late}",
+            f"use at most {ttl:g} s for ack_wait",
+        )
+
+
+def _exposure(settings: Settings) -> Iterator[_Problem]:
+    hosts = {"api.host": settings.api.host}
+    if settings.probe.enabled:
+        hosts["probe.host"] = settings.probe.host
+    for key, host in hosts.items():
+        if settings.api.tokens is None and not host.startswith(_LOOPBACK):
+            yield (
+                (key, "api.tokens"),
+                f"{host} can be reached from other hosts, and there are no tokens to tell callers apart",
+                "name a file of tokens, or listen at 127.0.0.1",
+            )
 
 
 def _where(settings: Settings, *keys: str) -> str:

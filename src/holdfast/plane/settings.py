@@ -14,11 +14,17 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from holdfast.core.dispatching import StateLimits
-from holdfast.core.looping import Mode
+from holdfast.core.escalation import Rule
+from holdfast.core.exercise import Exercise, parse_exercise
+from holdfast.core.policy import OnError
 from holdfast.core.retry import RetryDelays
 from holdfast.plane import families
 from holdfast.plane.cleanup import Retention
-from holdfast.plane.setting_kinds import Choice, Kind, Names, Seconds, Text, Url, Whole
+from holdfast.plane.flow_settings import ApprovalSettings, DelaySettings, EngineSettings, RunSettings
+from holdfast.plane.setting_keys import KIND as _KIND
+from holdfast.plane.setting_keys import key as _key
+from holdfast.plane.setting_keys import lead as _lead
+from holdfast.plane.setting_kinds import Amount, Flag, Kind, Modes, Names, Seconds, Text, Url, Whole
 from holdfast.stores.registry import BUILT, state_directory
 from holdfast.types import NS
 
@@ -26,7 +32,6 @@ PREFIX: Final = "HOLDFAST"
 FILE: Final = "holdfast.toml"
 DATABASE_FILE: Final = "holdfast-plane.db"
 
-_KIND: Final = "kind"
 _DAY: Final = 86_400.0
 _LONG: Final = 20 * 365 * _DAY
 
@@ -59,18 +64,6 @@ class Key(NamedTuple):
         return f"{PREFIX}_{self.name.replace('.', '_').upper()}"
 
 
-def _key(default: Any, kind: Kind, help: str, flag: str | None = None) -> Any:
-    return field(default=default, metadata={_KIND: kind, "help": help, "flag": flag})
-
-
-def _lead() -> Any:
-    return _key(
-        str(Mode.STICKY),
-        Choice(tuple(Mode)),
-        "sticky: one leader keeps the lease and ticks every interval; rotating: held for its TTL, then anybody's",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """The HTTP API and the page at `/`."""
@@ -80,6 +73,22 @@ class ApiSettings:
     tokens: str | None = _key(
         None, Text("tokens.toml"), "a file with the tokens of callers and their roles; none: only this host, as admin"
     )
+    rate: int = _key(
+        500,
+        Whole(0, 1_000_000),
+        "requests a second of one token, or address without tokens; twice that at once; 0: any",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """Health, readiness and metrics over HTTP, in processes without the API."""
+
+    enabled: bool = _key(True, Flag(), "whether they are served; where the API runs it serves them", "--no-probe")
+    host: str = _key(
+        "127.0.0.1", Text("localhost"), "the address to listen at; the tokens are the API's", "--probe-host"
+    )
+    port: int = _key(0, Whole(0, 65_535), "the port; 0: any that is free; given: also beside the API", "--probe-port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +99,24 @@ class SchedulerSettings:
     tenant_slots: int | None = _key(
         None, Whole(1, 1_000_000), "jobs of one tenant that may be with workers at once, unless it has its own limit"
     )
-    ack_wait: float = _key(
-        30.0, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew"
+    job_ttl: float = _key(
+        families.SCHEDULER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent scheduler keeps the lock of a job"
+    )
+    ack_wait: float | None = _key(
+        None, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew; half of job_ttl"
     )
     busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy comes again")
     busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "how far that delay may vary, up and down; 0: exactly")
     backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message comes again when a store failed")
+
+    @property
+    def silence(self) -> float:
+        """How long a message is silent before it is delivered anew.
+
+        By default half of the lock's time: a message whose scheduler died before it had the lock need not wait for
+        it, and one whose scheduler held it comes again no later than the lock runs out.
+        """
+        return self.job_ttl / 2 if self.ack_wait is None else self.ack_wait
 
     @property
     def delays(self) -> RetryDelays:
@@ -153,6 +174,7 @@ class CleanupSettings:
     letters: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long dead letters are kept")
     letters_of_tenant: int = _key(10_000, Whole(1, 10**9), "how many dead letters of one tenant are kept")
     workers: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a silent worker, and what it can do, is remembered")
+    runs: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long a finished run, its timeline and approvals are kept")
 
     @property
     def retention(self) -> Retention:
@@ -163,6 +185,7 @@ class CleanupSettings:
             letters_ns=round(self.letters * NS),
             letters_of_tenant=self.letters_of_tenant,
             workers_ns=round(self.workers * NS),
+            runs_ns=round(self.runs * NS),
         )
 
 
@@ -190,8 +213,37 @@ class LimitSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EscalationSettings:
+    """The rule that makes risk classes fail closed by itself."""
+
+    armed: bool = _key(False, Flag(), "whether it may switch")
+    rate: float = _key(0.1, Amount(0.0, 1e6, "fallbacks a second"), "above which it does, if duplicates rise too")
+    window: float = _key(300.0, Seconds(10.0, 1800.0), "over which both are looked at")
+    classes: tuple[str, ...] = _key(("high",), Names(), "the risk classes that it switches")
+
+    @property
+    def rule(self) -> Rule:
+        """As the decision takes it."""
+        return Rule(self.rate, round(self.window * NS), self.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExerciseSettings:
+    """The fallback path walked on purpose, by classes that are fail_open."""
+
+    family: str | None = _key(None, Text("workflow.run"), "whose locks meet a pretended store error; not given: none")
+    share: float = _key(0.01, Amount(0.000001, 1.0, "a share"), "of its acquisitions that do")
+
+    @property
+    def plan(self) -> Exercise | None:
+        """As the locks take it."""
+        return None if self.family is None else parse_exercise(self.family, self.share)
+
+
 SECTIONS: Final[Mapping[str, type]] = {
     "api": ApiSettings,
+    "probe": ProbeSettings,
     "scheduler": SchedulerSettings,
     "worker": WorkerSettings,
     "reconciler": ReconcilerSettings,
@@ -199,6 +251,12 @@ SECTIONS: Final[Mapping[str, type]] = {
     "snapshot": SnapshotSettings,
     "cleanup": CleanupSettings,
     "limits": LimitSettings,
+    "engine": EngineSettings,
+    "runs": RunSettings,
+    "delays": DelaySettings,
+    "approvals": ApprovalSettings,
+    "escalation": EscalationSettings,
+    "exercise": ExerciseSettings,
 }
 
 
@@ -225,7 +283,14 @@ class Settings:
     takeover: float | None = _key(
         None, Seconds(1.0, _DAY), "how soon others must have the work of one that died; what cannot keep it is refused"
     )
+    risk: tuple[tuple[str, OnError], ...] = _key(
+        (), Modes(), "what risk classes do when the lease store fails; see docs/policy.md"
+    )
+    policy_file: str | None = _key(
+        None, Text("policy.toml"), "a file with a [risk] table that is followed while the plane runs"
+    )
     api: ApiSettings = field(default_factory=ApiSettings)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     reconciler: ReconcilerSettings = field(default_factory=ReconcilerSettings)
@@ -233,6 +298,12 @@ class Settings:
     snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
     cleanup: CleanupSettings = field(default_factory=CleanupSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    runs: RunSettings = field(default_factory=RunSettings)
+    delays: DelaySettings = field(default_factory=DelaySettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    escalation: EscalationSettings = field(default_factory=EscalationSettings)
+    exercise: ExerciseSettings = field(default_factory=ExerciseSettings)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     file: str | None = field(default=None, compare=False)  # that was read
 
@@ -259,7 +330,12 @@ class Settings:
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every value in effect and where it came from, for people and programs. Secrets are masked."""
-        effective = {"database": self.database_url, "bus": self.bus, "leases": self.lease_url}
+        effective = {
+            "database": self.database_url,
+            "bus": self.bus,
+            "leases": self.lease_url,
+            "scheduler.ack_wait": self.scheduler.silence,
+        }
         shown = {}
         for key in KEYS.values():
             value = effective[key.name] if key.name in effective else self.value(key.name)

@@ -9,13 +9,16 @@ Rows are locked in one order (job, tenant, pool), so that concurrent transaction
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from holdfast.core.jobs import JobState
 from holdfast.plane.jobrows import sql
+from holdfast.plane.manyrows import put_many, script
 from holdfast.plane.model import Job
-from holdfast.plane.ports import Tx
+from holdfast.plane.ports import Row, Tx
 
 WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
 """The states that count against the limits."""
@@ -26,6 +29,7 @@ _TENANT_MAKE: Final = sql("tenant_make")
 _POOL_TAKE: Final = sql("pool_take")
 _POOL_GIVE: Final = sql("pool_give")
 _POOL_MAKE: Final = sql("pool_make")
+_MAKE: Final = {"tenant": _TENANT_MAKE, "pool": _POOL_MAKE}
 
 
 class TenantFull(Exception):
@@ -39,6 +43,57 @@ class PoolFull(Exception):
 def pool_channel(pool: str) -> str:
     """Where it rings when a place in a pool may have become free, or a worker has come."""
     return f"pool:{pool}"
+
+
+class Counting:
+    """The counts of one transaction over many jobs: held first, then kept in memory, then written once."""
+
+    def __init__(self, slots: int | None) -> None:
+        self._slots = slots
+        self._shifts: dict[str, Counter[str]] = {"tenant": Counter(), "pool": Counter()}
+        self._held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
+
+    async def hold(self, tx: Tx, jobs: Sequence[Job]) -> None:
+        """Hold the rows of these jobs' tenants, then those of their pools, each in the order of their names."""
+        names = {"tenant": {job.tenant for job in jobs}, "pool": {job.pool for job in jobs}}
+        self._held = await self._rows(tx, names)
+        missing = {kind: sorted(names[kind] - rows.keys()) for kind, rows in self._held.items()}
+        if any(missing.values()):
+            for kind, new in missing.items():
+                await tx.query_many(_MAKE[kind], [{kind: name} for name in new])
+            self._held = await self._rows(tx, names)
+
+    async def _rows(self, tx: Tx, names: Mapping[str, set[str]]) -> dict[str, dict[str, Row]]:
+        wanted = {f"{kind}s": json.dumps(sorted(each)) for kind, each in names.items()}
+        held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
+        for row in await tx.query(script("slots_hold", tx.dialect), wanted):
+            held[row["kind"]][row["name"]] = row
+        return held
+
+    def take(self, job: Job, capacity: int | None) -> None:
+        """A job comes to the workers of its pool. Raises `TenantFull` or `PoolFull`, and then nothing was counted."""
+        tenant = self._held["tenant"][job.tenant]
+        limit = self._slots if tenant["most"] is None else tenant["most"]
+        if limit is not None and tenant["running"] + self._shifts["tenant"][job.tenant] >= limit:
+            raise TenantFull(job.tenant)
+        pool = self._held["pool"][job.pool]
+        if capacity is not None and pool["running"] + self._shifts["pool"][job.pool] >= capacity:
+            raise PoolFull(job.pool)
+        self._shift(job, 1)
+
+    def give(self, job: Job) -> None:
+        """A job leaves them."""
+        self._shift(job, -1)
+
+    def _shift(self, job: Job, by: int) -> None:
+        self._shifts["tenant"][job.tenant] += by
+        self._shifts["pool"][job.pool] += by
+
+    async def write(self, tx: Tx) -> None:
+        """Write what was counted."""
+        for kind, shifts in self._shifts.items():
+            rows = [{"name": name, "shift": shifts[name]} for name in sorted(shifts) if shifts[name]]
+            await put_many(tx, f"{kind}_shift", rows)
 
 
 class Slots:

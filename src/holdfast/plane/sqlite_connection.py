@@ -14,12 +14,12 @@ import contextlib
 import os
 import sqlite3
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
-from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, RowExists, Timeout, Unavailable
+from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, RowExists, RowMissing, Timeout, Unavailable
 from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row, Work
 from holdfast.plane.statements import compiled
@@ -166,6 +166,7 @@ class SqliteTx:
         self._reads = reads
         self._failure: BaseException | None = None
         self.rings: set[str] = set()
+        self.calls: list[Callable[[], None]] = []
 
     def run(self, work: Work[T]) -> T:
         """Run a work to its end, here and now. Raises its error, or the one that it swallowed."""
@@ -190,20 +191,34 @@ class SqliteTx:
         except (sqlite3.Error, UnicodeError) as error:
             raise self._spoilt(error) from error
 
-    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+    async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> int:
         """See `ports.Tx`."""
         ready = compiled(statement, "sqlite")
         values = [ready.named(each) for each in parameters]
         try:
-            self._live().executemany(ready.text, values)
+            return max(0, self._live().executemany(ready.text, values).rowcount)
         except (sqlite3.Error, UnicodeError) as error:
             raise self._spoilt(error) from error
+
+    async def put(
+        self, statement: str, parameters: Mapping[str, Any] | None = None, *, rows: int | None = None
+    ) -> None:
+        """See `ports.Tx`. There is nothing to be gained by waiting."""
+        changed = len(await self.query(statement, parameters))
+        if rows is not None and changed != rows:
+            missing = RowMissing(f"{changed} rows were written where there should have been {rows}")
+            self._failure = self._failure or missing
+            raise missing
 
     def ring(self, channel: str) -> None:
         """See `ports.Tx`. A work that changes nothing has nothing to tell."""
         if self._reads:
             raise BadInput("work", "rings, and was given to `read`", "give it to `write`")
         self.rings.add(check_channel(channel))
+
+    def after(self, call: Callable[[], None]) -> None:
+        """See `ports.Tx`."""
+        self.calls.append(call)
 
     def _live(self) -> sqlite3.Connection:
         if self._connection is None:

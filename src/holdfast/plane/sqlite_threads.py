@@ -146,6 +146,7 @@ class Writer:
         """Run a group in the open transaction, commit it, and tell everybody. Raises when it falls as a whole."""
         answers: list[Answer] = []
         rings: set[str] = set()
+        calls: list[Callable[[], None]] = []
         try:
             for entry in entries:
                 tx = SqliteTx(connection, self._connection.path)
@@ -153,6 +154,7 @@ class Writer:
                 answers.append(answer)
                 if answer.error is None:
                     rings |= tx.rings
+                    calls += tx.calls
             good = sum(answer.error is None for answer in answers)
             listeners: list[str] = []
             if good:
@@ -164,9 +166,15 @@ class Writer:
         self.counts.works += len(entries)
         self.counts.failed += len(entries) - good
         self.counts.largest_group = max(self.counts.largest_group, len(entries))
-        self._line.answer(answers, partial(self._ring, rings) if rings else None)
+        self._line.answer(answers, partial(self._committed, calls, rings) if calls or rings else None)
         if listeners:
             self._voice.tell(listeners, sorted(rings))
+
+    def _committed(self, calls: Sequence[Callable[[], None]], rings: set[str]) -> None:
+        """On the loop, once it is durable."""
+        for call in calls:
+            call()
+        self._ring(rings)
 
     def _refuse(self, entries: Sequence[Entry], error: Exception) -> None:
         self.counts.works += len(entries)

@@ -74,8 +74,8 @@ class Statement:
 
 
 @lru_cache(maxsize=2048)
-def compiled(text: str, dialect: Dialect) -> Statement:
-    """The statement for a dialect. SQLite knows `:name` itself; Postgres gets `$1`."""
+def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
+    """The statement for a dialect. SQLite knows `:name` itself; Postgres gets `$1`, or the number after `after`."""
     first = _FIRST_WORD.match(text)
     if first is not None and first[1].lower() in _NOT_IN_A_WORK:
         fix = "a work is inside a transaction already: return to commit it, raise to undo it"
@@ -90,7 +90,7 @@ def compiled(text: str, dialect: Dialect) -> Statement:
             # SQLite's driver sees to it itself, and a trigger has semicolons of its own.
             raise BadInput("statement", "is more than one", "run one statement at a time")
         if token["name"] is not None:
-            number = numbers.setdefault(token["name"], len(numbers) + 1)
+            number = numbers.setdefault(token["name"], after + len(numbers) + 1)
             parts += (text[done : token.start()], token[0] if dialect == "sqlite" else f"${number}")
             done = token.end()
     return Statement("".join([*parts, text[done:]]), tuple(numbers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.model import Job, Message
 
@@ -20,8 +21,21 @@ DONE: Final = "job.done"  # the scheduler has written a terminal state: the only
 WORK: Final = "work"  # work.<pool>: attempts for the workers of a pool
 STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
 
+RUN_LOOK: Final = "run.look"  # a run was made, or its time has come
+RUN_RESULT: Final = "run.result"  # a job of a run is over, as the scheduler has written it
+RUN_CHILD: Final = "run.child"  # a run that another run's step had started is over
+RUN_CANCEL: Final = "run.cancel"  # somebody wants a run to end
+RUN_DONE: Final = "run.done"  # a run is over
+
 SCHEDULER: Final = "scheduler"
+ENGINE: Final = "engine"
 WORKERS: Final = "workers"
+
+# Labels that the plane itself puts on the jobs of a run. Nobody else may use names that begin like them.
+OWN_LABELS: Final = "holdfast."
+RUN_LABEL: Final = "holdfast.run"
+STEP_LABEL: Final = "holdfast.step"
+RISK_LABEL: Final = "holdfast.risk"
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     SUBMIT: (SCHEDULER,),
@@ -29,6 +43,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     RESULT: (SCHEDULER,),
     CANCEL: (SCHEDULER,),
     DONE: (),  # consumers of results name themselves here; without any, nothing is kept
+    RUN_LOOK: (ENGINE,),
+    RUN_RESULT: (ENGINE,),
+    RUN_CHILD: (ENGINE,),
+    RUN_CANCEL: (ENGINE,),
+    RUN_DONE: (),  # as for DONE
     WORK: (WORKERS,),
     STOP: (WORKERS,),
 }
@@ -99,3 +118,48 @@ def stop(job: Job, worker: str, reason: str) -> Message:
     """The worker that runs an attempt should stop it."""
     body = {"job": job.id, "attempt": job.attempt, "reason": reason}
     return Message(f"{STOP}:{job.id}:{job.attempt}:{job.version}", stop_subject(worker), body, job.id)
+
+
+def look_at_run(run: str, risk: str, *, again: str = "", not_before_ns: int = 0) -> Message:
+    """A run is to be looked at. `again` names the occasion, so that it is not taken for the first look."""
+    identity = f"{RUN_LOOK}:{run}:{again}" if again else f"{RUN_LOOK}:{run}"
+    return Message(identity, RUN_LOOK, {"run": run, "risk": risk}, run, not_before_ns=not_before_ns)
+
+
+def step_over(job: Job, fence: CarriedFence | None) -> Message:
+    """A job that is a step of a run has reached a terminal state."""
+    run = job.labels[RUN_LABEL]
+    body = {
+        "run": run,
+        "risk": job.labels.get(RISK_LABEL, ""),
+        "job": job.id,
+        "state": str(job.state),
+        "result": job.result,
+        "reason": job.reason,
+        "code": job.code,
+    }
+    return Message(f"{RUN_RESULT}:{job.id}:{job.version}", RUN_RESULT, body, run, fence)
+
+
+def step_refused(run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED) -> Message:
+    """What a step wanted done cannot be done, ever; `DENIED`: may not."""
+    body = {"run": run, "risk": risk, "job": thing, "state": str(state), "reason": reason, "code": "refused"}
+    return Message(f"{RUN_RESULT}:{thing}:refused", RUN_RESULT, body, run)
+
+
+def cancel_run(run: str, risk: str, actor: str, reason: str, *, token: str) -> Message:
+    """Somebody wants a run to end. `token` tells two requests apart."""
+    body = {"run": run, "risk": risk, "actor": actor, "reason": reason}
+    return Message(f"{RUN_CANCEL}:{run}:{token}", RUN_CANCEL, body, run)
+
+
+def child_over(parent: str, risk: str, child: str, status: str, reason: str | None) -> Message:
+    """A run that a step of `parent` has started is over. Its output is with it, and may be too long for a message."""
+    body = {"run": parent, "risk": risk, "child": child, "status": status, "reason": reason}
+    return Message(f"{RUN_CHILD}:{child}", RUN_CHILD, body, parent)
+
+
+def run_done(run: str, tenant: str, workflow: str, status: str, version: int) -> Message:
+    """A run is over."""
+    body = {"run": run, "tenant": tenant, "workflow": workflow, "status": status}
+    return Message(f"{RUN_DONE}:{run}:{version}", RUN_DONE, body, run)

@@ -139,6 +139,11 @@ class Worker:
         """Counts since the beginning, and what runs now."""
         return replace(self._counts, active=len(self.running()), stuck=sum(station.stuck for station in self._stations))
 
+    @property
+    def capacity(self) -> int:
+        """How many attempts it can make at once, in all its pools together."""
+        return sum(station.places for station in self._stations)
+
     def running(self) -> list[Attempt]:
         """The attempts that are being made now."""
         return [attempt for station in self._stations for attempt in station.attempts]

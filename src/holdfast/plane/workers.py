@@ -12,10 +12,11 @@ no longer than one TTL from when it is heard.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.plane.gathering import Gathering
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat, check_id, check_whole
 from holdfast.plane.ports import Database, Row, Tx
@@ -77,6 +78,7 @@ class Workers:
         self._ttl_ns = ttl_ns
         self._refresh_ns = refresh_ns
         self._view = View()
+        self._views: Gathering[None, View] = Gathering(self._look, most=10_000)
 
     async def record(self, said: Heartbeat) -> bool:
         """Keep what a worker says about itself. False: a newer word of it is known."""
@@ -115,13 +117,17 @@ class Workers:
 
     async def view(self, *, fresh: bool = False) -> View:
         """All pools. At most `refresh_ns` old, and not at all if it has to be fresh."""
+        if not fresh and 0 <= self._clock.now().wall - self._view.at_ns < self._refresh_ns:
+            return self._view
+        return await self._views.ask(None)  # whoever asks meanwhile gets the next one, and not each their own
+
+    async def _look(self, askers: Sequence[None]) -> Sequence[View]:
         now_ns = self._clock.now().wall
-        if fresh or not 0 <= now_ns - self._view.at_ns < self._refresh_ns:
-            workers = await self.all()
-            live = [each for each in workers if self._is_alive(each, now_ns)]
-            topics = frozenset(topic for each in workers for topic in each.topics)
-            self._view = View(now_ns, _pools(live), topics)
-        return self._view
+        workers = await self.all()
+        live = [each for each in workers if self._is_alive(each, now_ns)]
+        topics = frozenset(topic for each in workers for topic in each.topics)
+        self._view = View(now_ns, _pools(live), topics)
+        return [self._view] * len(askers)
 
     async def sweep(self, before_ns: int) -> int:
         """Forget the workers that have said nothing since a time, and with them the topics that only they knew."""

@@ -11,7 +11,9 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from holdfast.core import autopsy
 from holdfast.core.history import Kind, Record
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
@@ -19,13 +21,14 @@ from holdfast.flows.acquiring import Possession, Wish
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.runtime.callbacks import CallbackThreads
+from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.keeper import Keeper, MakeTicks
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.runtime.tenure import Tenure
 from holdfast.runtime.threads import ThreadRuntime
 from holdfast.runtime.ticker import Ticker
 from holdfast.runtime.witness import Witness
-from holdfast.types import NS, Owner
+from holdfast.types import NS, Instant, Owner
 
 log = logging.getLogger("holdfast")
 
@@ -52,6 +55,7 @@ class Statistics:
     release_failures: int
     compensated: int
     fallbacks: int
+    exercised: int  # likewise given out without the store, because an exercise pretended that it had failed
     promotions: int
     denied: int
     keeper_lag: float
@@ -65,6 +69,7 @@ class Health:
 
     ok: bool
     problems: tuple[str, ...]
+    stalled: bool = False  # leases are held and not renewed, which a restart cures; a failing store it does not
 
     def __bool__(self) -> bool:
         return self.ok
@@ -92,6 +97,7 @@ class Household:
         self.witness = witness
         self.policy = policy
         self.request_timeout_ns = request_timeout_ns
+        self.exercises = ExerciseSwitch(policy, clock, entropy)
         self.health = StoreHealth(clock, entropy)
         self.tail = Tail()
         self.callbacks = CallbackThreads()
@@ -105,7 +111,9 @@ class Household:
 
     def ports(self, store: Store, runtime: Runtime) -> Ports:
         """The ports for flows of one colour."""
-        return Ports(store, self.clock, self.entropy, runtime, self.witness, self, self.request_timeout_ns)
+        return Ports(
+            store, self.clock, self.entropy, runtime, self.witness, self, self.request_timeout_ns, self.exercises
+        )
 
     def reap(self, key: str, token: str, ttl_ns: int) -> None:
         """See to it that a grant that may exist is given back."""
@@ -153,6 +161,7 @@ class Household:
             release_failures=total(Kind.RELEASE_FAILED),
             compensated=total(Kind.COMPENSATED),
             fallbacks=total(Kind.FELL_BACK),
+            exercised=total(Kind.EXERCISED),
             promotions=total(Kind.PROMOTED),
             denied=total(Kind.DENIED),
             keeper_lag=self.keeper.lag_ns() / NS,
@@ -165,11 +174,12 @@ class Household:
         problems = []
         lag = self.keeper.lag_ns()
         shortest = min((tenure.timing.renew_every_ns for tenure in self.keeper.tenures()), default=None)
-        if shortest is not None and lag > shortest:
+        stalled = shortest is not None and lag > shortest
+        if shortest is not None and stalled:
             problems.append(f"renewal is {lag / NS:.3f} s behind, more than a renewal interval ({shortest / NS:.3f} s)")
         if self.health.open:
             problems.append("the store has been failing; the breaker is open")
-        return Health(not problems, tuple(problems))
+        return Health(not problems, tuple(problems), stalled)
 
     def close(self) -> None:
         """Stop looking after leases. Those still held are lost to their holders (`revoked`) and expire in the store."""
@@ -182,6 +192,8 @@ class Household:
         for tenure in self.keeper.abandon():
             tenure.forked()
         self.callbacks = CallbackThreads()
+        self.witness.forked()
+        self.exercises.forked()
         self.owner = str(self._make_owner())
         for restart in self.on_fork:
             restart()
@@ -222,7 +234,21 @@ class Household:
                 began_ns=standing.confirmed.wall,
                 until_ns=standing.confirmed.wall + wish.timing.loss_age_ns(self.tail.value_ns),
                 ok=ok,
+                facts=self._autopsy(tenure, now) if kind is Kind.LOST else None,
             )
+        )
+
+    def _autopsy(self, tenure: Tenure, now: Instant) -> dict[str, Any]:
+        """What was known about the lease when it was lost, for whoever asks why."""
+        return autopsy.facts(
+            tenure.recorded,
+            tenure.timing,
+            now,
+            tail_ns=self.tail.value_ns,
+            renewals=tuple(self.health.renewals),
+            failure=self.health.failure,
+            breaker_open=self.health.open,
+            keeper_lag_ns=self.keeper.lag_ns(),
         )
 
 

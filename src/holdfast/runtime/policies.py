@@ -87,6 +87,18 @@ class PolicySwitch:
         with self._mutex:
             return self._switch(risk, wanted, actor or self._actor, reason)
 
+    def adopt(self, risk: str, mode: OnError, *, reason: str, actor: str, quiet: bool = False) -> bool:
+        """Have a class do what was decided elsewhere. True: it did something else until now, and the log says so.
+
+        `quiet`: nobody has used the policy yet, so it is where this process begins, and no change of it.
+        """
+        with self._mutex:
+            if self._policy.on_error(risk) is not mode and not quiet:
+                self._switch(risk, mode, actor, reason)
+                return True
+            self._policy = self._policy.with_class(risk, mode)  # it is named now, and does what it does
+            return False
+
     def history(self) -> list[Switch]:
         """The changes since this process started, oldest first."""
         with self._mutex:

@@ -8,10 +8,13 @@ import secrets
 import socket
 import time
 import weakref
+from collections import deque
 from time import monotonic_ns, time_ns
 
 from holdfast.types import Instant, Owner, check_label
 
+_TOKEN_BYTES = 16
+_TOKENS = 64  # drawn at once
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -31,18 +34,32 @@ class SystemClock:
 
 
 class SystemEntropy:
-    """Secrets from the operating system; jitter from a generator of its own that nobody else seeds."""
+    """Secrets from the operating system; jitter from a generator of its own that nobody else seeds.
 
-    __slots__ = ("__weakref__", "_random", "_randrange")
+    The system is asked for many secrets at once: each call gives up the interpreter's lock, and in a busy program it
+    takes a hundred times as long to get it back as to draw the bytes. Those in store belong to one process.
+    """
+
+    __slots__ = ("__weakref__", "_pid", "_random", "_randrange", "_tokens")
 
     def __init__(self) -> None:
+        self._tokens: deque[str] = deque()
+        self._pid = os.getpid()
         self._random = random.Random(secrets.randbits(128))  # noqa: S311 - jitter, not a secret
         self._randrange = self._random.randrange
         _ENTROPIES.add(self)
 
     def token(self) -> str:
-        """128 fresh bits as hexadecimal text. Read from the system each time, so a fork cannot repeat one."""
-        return os.urandom(16).hex()
+        """128 fresh bits as hexadecimal text. Each is given out once, by one process: a fork cannot repeat one."""
+        if self._pid != os.getpid():  # a fork that did not come through Python
+            self.forked()
+        try:
+            return self._tokens.popleft()  # in one step, also among threads
+        except IndexError:
+            text = os.urandom(_TOKEN_BYTES * _TOKENS).hex()
+            first, *rest = (text[at : at + 2 * _TOKEN_BYTES] for at in range(0, len(text), 2 * _TOKEN_BYTES))
+            self._tokens.extend(rest)
+            return first
 
     def below(self, n: int) -> int:
         """A uniform integer in [0, n)."""
@@ -50,6 +67,8 @@ class SystemEntropy:
 
     def forked(self) -> None:
         """In a child process: draw differently from the parent, or a pool of workers would retry in phase."""
+        self._tokens = deque()
+        self._pid = os.getpid()
         self._random.seed(secrets.randbits(128))
 
 

@@ -40,6 +40,7 @@ class Tenure:
         "entered",
         "forsaken",
         "grant",
+        "judged",
         "key",
         "on_end",
         "on_unconfirmed",
@@ -71,6 +72,7 @@ class Tenure:
         self._mutex = threading.Lock()
         self._process = _process
         self._told: list[Told] = []
+        self.judged: Instant | None = None  # when it was last asked about, and found to be held
         self.recorded = table.granted(sent)  # as it was last written down, without judging the time
         self.grant = grant
         self._renewal: Renewal | None = None
@@ -95,8 +97,11 @@ class Tenure:
         standing = self.recorded
         if not standing.live:
             return standing
-        judged = self._judge(standing, self._clock.now())
-        return standing if judged is standing else self._change(lambda now: self._judge(now, self._clock.now()))
+        now = self._clock.now()
+        if self._judge(standing, now) is standing:
+            self.judged = now
+            return standing
+        return self._change(lambda latest: self._judge(latest, self._clock.now()))
 
     def remaining_ns(self) -> int:
         """What is left, conservatively. A degraded lease has no expiry in any store; it shows its whole TTL."""

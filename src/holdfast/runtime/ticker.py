@@ -40,6 +40,7 @@ class Ticker(Generic[T]):
         self._thread: threading.Thread | None = None
         self._asleep_until_ns = 0
         self._idle_since_ns: int | None = None
+        self._acting_since_ns: int | None = None
         # How far ahead of their due time items are entered, at the least. A thread with nothing to do naps this long:
         # whatever is entered meanwhile cannot come due sooner, so nobody needs to wake it for each short lease.
         self._lead_ns = IDLE_NS
@@ -83,10 +84,14 @@ class Ticker(Generic[T]):
             return list(self._calendar)
 
     def lag_ns(self) -> int:
-        """How far the thread is behind: zero when it keeps up. The health of the keeper is this number."""
+        """How far the thread is behind: zero when it keeps up. The health of the keeper is this number.
+
+        What it has in hand counts too: a thread that never comes back from acting has nothing overdue in its calendar.
+        """
         with self._mutex:
-            due = self._calendar.next_due_ns()
-        return 0 if due is None else max(0, self._clock.now().mono - due)
+            due, acting = self._calendar.next_due_ns(), self._acting_since_ns
+        now = self._clock.now().mono
+        return max(now - each for each in (due, acting, now) if each is not None)
 
     def abandon(self) -> list[T]:
         """In a child process: the thread does not exist, the mutex may be stuck. Start anew; return the rest."""
@@ -95,6 +100,7 @@ class Ticker(Generic[T]):
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
         self._thread = None
+        self._acting_since_ns = None
         self._asleep_until_ns = 0
         return left
 
@@ -129,6 +135,7 @@ class Ticker(Generic[T]):
     def _next(self) -> list[T] | None:
         """Sleep until something is due and take it out. None: stopping, or idle for long."""
         with self._mutex:
+            self._acting_since_ns = None
             now = self._clock.now().mono
             due = self._calendar.next_due_ns()
             if self._stopping or (due is None and self._idle_for_long(now)):
@@ -142,7 +149,10 @@ class Ticker(Generic[T]):
                 self._asleep_until_ns = due
                 self._wake.wait((due - now) / NS)
                 self._asleep_until_ns = 0
-            return self._calendar.pop_due(self._clock.now().mono, BATCH_MAX)
+            now = self._clock.now().mono
+            items = self._calendar.pop_due(now, BATCH_MAX)
+            self._acting_since_ns = now if items else None
+            return items
 
     def _idle_for_long(self, now: int) -> bool:
         if self._idle_since_ns is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from holdfast.core.burstiness import Burst, Burstiness
@@ -33,6 +34,9 @@ class Witness:
         self._busy = Burstiness()
         self._broken: set[int] = set()
         self._windows: dict[tuple[Kind, str], _Window] = {}
+        self._mutex = threading.Lock()
+        self._by_risk: Counter[tuple[Kind, str, str]] = Counter()
+        self._items: dict[str, tuple[str, str]] = {}
         self.counts: Counter[tuple[Kind, str]] = Counter()
 
     def tally(self, kind: Kind, family: str) -> bool:
@@ -44,10 +48,32 @@ class Witness:
 
     def note(self, record: Record) -> None:
         """Something that was counted happened like this."""
+        if record.kind in _BY_RISK:
+            with self._mutex:  # alerts compare this count between replicas, so not one of it is lost to a race
+                self._by_risk[record.kind, record.family, record.risk or ""] += 1
         if record.kind in _LINES:
             self._guarded("the log", id(_log), lambda: self._write(record))
         for observer in self._observers:
             self._guarded("an observer", id(observer), partial(observer.note, record))
+
+    def name_items(self, patterns: Mapping[str, str]) -> None:
+        """Show the id in a key as a field of its own: `{"workflow.run": "holdfast:wf:run:lock:{run}"}` gives `run=42`.
+
+        Patterns with more than one place, or with text behind it, are left out.
+        """
+        for family, pattern in patterns.items():
+            prefix, mark, rest = pattern.partition("{")
+            if mark and rest.endswith("}") and "{" not in rest:
+                self._items[family] = prefix, rest[:-1]
+
+    def by_risk(self, kind: Kind) -> dict[tuple[str, str], int]:
+        """How often a fallback happened (`FELL_BACK`, `EXERCISED`), by family and risk class."""
+        with self._mutex:
+            return {(family, risk): count for (each, family, risk), count in self._by_risk.items() if each is kind}
+
+    def forked(self) -> None:
+        """In a child process: a thread that counted at that moment does not exist here, and holds nothing up."""
+        self._mutex = threading.Lock()
 
     def busy_burst(self) -> Burst:
         """How bunched the lock-busy retries of the last minute were."""
@@ -82,6 +108,7 @@ class Witness:
         line = text.format(noun=noun(record.family))
         fields = {
             "key": record.key,
+            **self._item(record),
             "family": record.family,
             "fence": record.fence,
             "reason": reason,
@@ -89,6 +116,10 @@ class Witness:
         }
         shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))
         _log.log(level, "%s: %s", line, shown, extra={"holdfast": fields})
+
+    def _item(self, record: Record) -> dict[str, str]:
+        prefix, name = self._items.get(record.family, ("", ""))
+        return {name: record.key[len(prefix) :]} if name and record.key.startswith(prefix) else {}
 
 
 class _Window:
@@ -114,6 +145,8 @@ class _Window:
         return True, left_out
 
 
+_BY_RISK = frozenset({Kind.FELL_BACK, Kind.EXERCISED})
+
 _LINES: dict[Kind, tuple[int, str]] = {
     Kind.UNCONFIRMED: (logging.WARNING, "{noun} renewal failed"),
     Kind.WARNED: (logging.WARNING, "{noun} is close to being lost"),
@@ -124,6 +157,8 @@ _LINES: dict[Kind, tuple[int, str]] = {
         logging.ERROR,
         "distributed lock failed — using local-only lock; a cross-replica race is possible",
     ),
+    # Other words than a real one: whoever searches the log for that must not find this.
+    Kind.EXERCISED: (logging.WARNING, "exercise of the error policy: {noun} runs under the local lock only"),
     Kind.PROMOTED: (logging.WARNING, "{noun} promoted: the store is back and the lease is full again"),
     Kind.DENIED: (logging.ERROR, "{noun} denied: the store is down and the risk class fails closed"),
     Kind.POLICY: (logging.WARNING, "error policy switched"),

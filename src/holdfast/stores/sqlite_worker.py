@@ -43,7 +43,8 @@ class LoopWorker:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._asked: list[_Job] = []  # in this turn of the loop
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[[int], T], timeout_ns: int, *, anyway: bool = False) -> T:
@@ -53,7 +54,7 @@ class LoopWorker:
             self._thread = threading.Thread(target=self._serve, args=(self._jobs,), name=self._name, daemon=True)
             self._thread.start()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, future, time.monotonic_ns() + timeout_ns))
+        self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns))
         # The work keeps to its time by itself; this is for a disk that does not answer at all.
         timer = self._loop.call_later(timeout_ns / NS + _GRACE_S, _give_up, future)
         try:
@@ -65,7 +66,18 @@ class LoopWorker:
         """Do the work when its turn comes, and tell nobody how it went."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(asyncio.Future.exception)  # or the loop would complain that nobody looked
-        self._jobs.put(_Job(work, future, time.monotonic_ns() + timeout_ns))
+        self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns))
+
+    def _ask(self, job: _Job) -> None:
+        """Put a job in line. The thread is woken once for all that is asked for in one turn of the loop."""
+        self._asked.append(job)
+        if len(self._asked) == 1:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._asked:
+            asked, self._asked = self._asked, []
+            self._jobs.put(asked)
 
     async def stop(self, last: Callable[[], None], timeout_ns: int) -> None:
         """End the thread after what is in line, and `last`. Never raises; a thread that hangs is left behind."""
@@ -74,21 +86,18 @@ class LoopWorker:
         except BackendError:
             return
         finally:
+            self._hand_over()
             self._jobs.put(None)
             self._thread, self._jobs = None, queue.SimpleQueue()
 
-    def _serve(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
-        answers: list[_Answer] = []
-        while (job := jobs.get()) is not None:
-            answer = _done(job)
-            if answer is not None:
-                answers.append(answer)
-            if answers and (len(answers) >= _ANSWERS_MAX or jobs.empty()):
-                self._tell(answers)
-                answers = []
-        self._tell(answers)
+    def _serve(self, jobs: queue.SimpleQueue[list[_Job] | None]) -> None:
+        while (asked := jobs.get()) is not None:
+            for at in range(0, len(asked), _ANSWERS_MAX):
+                self._tell([each for job in asked[at : at + _ANSWERS_MAX] if (each := _done(job)) is not None])
 
     def _tell(self, answers: list[_Answer]) -> None:
+        if not answers:
+            return
         try:
             self._loop.call_soon_threadsafe(_deliver, answers)
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""The HTTP API: versioned under `/api/v1`, described at `/openapi.json`, with health and metrics beside it.
+"""The HTTP API: versioned under `/api/v1`, described at `/openapi.json`, with health, metrics and a page beside it.
 
 Promises: every route of the API demands a role; every answer that is not a success is a problem (`problems`); what is
 acknowledged is committed. The interactive documentation is off unless asked for, because it loads scripts from
@@ -7,7 +7,6 @@ elsewhere.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -16,9 +15,20 @@ from fastapi.routing import APIRoute
 
 from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE
 from holdfast.plane.service import Service
-from holdfast.web import health, problems, routes_jobs, routes_plane, routes_resources
+from holdfast.plane.vitals import Vitals
+from holdfast.web import (
+    assets,
+    health,
+    routes_jobs,
+    routes_plane,
+    routes_policy,
+    routes_resources,
+    routes_runs,
+    routes_status,
+)
 from holdfast.web.auth import Access
-from holdfast.web.intake import Intake
+from holdfast.web.board import Board
+from holdfast.web.rates import Rates
 from holdfast.web.schemas_plane import ProblemShown
 
 PREFIX: Final = "/api/v1"
@@ -34,6 +44,7 @@ _PROBLEMS: Final = {
     413: "The body is too long.",
     415: "The body is not JSON.",
     422: "A field cannot be right.",
+    429: "Too many requests of this caller.",
     500: "Something went wrong here.",
     503: "The plane, or a store of it, cannot serve now.",
 }
@@ -43,13 +54,18 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(service: Service, access: Access, *, docs: bool = False) -> FastAPI:
-    """The application. `service` is opened and closed by the caller; `access` says who gets in."""
+def create_app(
+    service: Service, access: Access, *, docs: bool = False, vitals: Vitals | None = None, rates: Rates | None = None
+) -> FastAPI:
+    """The application. `service` is opened and closed by the caller; `access` says who gets in.
+
+    `vitals` says how the process is, if there is more to it than the service; `rates` limits how often callers ask.
+    """
+    vitals = vitals or Vitals(service)
     app = _routed(docs=docs)
     app.state.service = service
-    app.state.answers = answers = Counter[tuple[str, int]]()
-    problems.install(app)
-    app.add_middleware(Intake, access=access, entropy=service.parts.store.entropy, answers=answers)
+    app.state.board = Board(service)
+    health.install(app, vitals, access, rates=rates, jobs=True)
     return app
 
 
@@ -68,9 +84,14 @@ def _routed(*, docs: bool) -> FastAPI:
         responses=_RESPONSES,
         generate_unique_id_function=_operation,
     )
-    for router in (routes_jobs.router, routes_jobs.letters, routes_plane.router, routes_resources.router):
+    for router in (
+        *(routes_jobs.router, routes_jobs.letters, routes_plane.router),
+        *(routes_resources.router, routes_status.router, routes_policy.router),
+        *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
+    ):
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
+    app.router.routes.extend(assets.ROUTES)
     app.openapi = _Description(app)  # type: ignore[method-assign]  # the documented way to change the description
     return app
 

@@ -1,55 +1,81 @@
-"""Whether this process lives, whether it can work, and what it counts. The same in every process of the plane.
+"""Whether this process works, whether it can be given work, and what it counts. The same in every process of the plane.
 
-`/healthz` answers as long as the process does. `/readyz` asks every part that is needed, at once and each with a time
-limit, and says which one does not answer; it names no addresses. Both need no token: load balancers have none.
-`/metrics` does.
+`/healthz` says whether a restart would help: it fails when a part has, or when leases are held and nobody renews them,
+and not because a store is down. `/readyz` asks every store that is needed, at once and each with a time limit, and says
+what keeps the process from working; it fails from the moment at which the process begins to end, and names no
+addresses. Both need no token: load balancers have none. `/metrics` does.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
-from holdfast.errors import BackendError, HoldfastError
-from holdfast.plane.service import CHECKED, Service
-from holdfast.web import metrics
-from holdfast.web.auth import Role
+from holdfast.errors import BackendError
+from holdfast.observe.exposition import CONTENT_TYPE
+from holdfast.plane.vitals import OK, Vitals
+from holdfast.web import metrics, problems
+from holdfast.web.auth import Access, Role
+from holdfast.web.intake import Intake
+from holdfast.web.metrics import Answers
 from holdfast.web.problems import Problem, request_id_of
-from holdfast.web.rights import Serving, needs
+from holdfast.web.rates import Rates
+from holdfast.web.rights import needs
 from holdfast.web.schemas_plane import Alive, Ready
-
-CHECK_LIMIT_S: Final = 2.0
-OK: Final = "ok"
-
-_log = logging.getLogger("holdfast.web")
 
 router = APIRouter(tags=["health"])
 
-_TEXT: dict[int | str, dict[str, Any]] = {
+_TEXT: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
 }
 
 
-@router.get("/healthz", summary="Whether the process lives")
-async def healthz() -> Alive:
-    """Answers as long as the process does."""
-    return Alive(status="alive")
+def install(app: FastAPI, vitals: Vitals, access: Access, *, rates: Rates | None, jobs: bool) -> None:
+    """Put in front of an application what every process of the plane answers alike, and let in whom `access` says.
+
+    `jobs`: whether its metrics count the live jobs of the whole plane.
+    """
+    app.state.vitals = vitals
+    app.state.answers = answers = Answers(rates=rates)
+    app.state.counts_jobs = jobs
+    problems.install(app)
+    entropy = vitals.service.parts.store.entropy
+    app.add_middleware(Intake, access=access, entropy=entropy, answers=answers, vitals=vitals)
 
 
-@router.get("/readyz", summary="Whether it can work", response_model=Ready)
-async def readyz(request: Request, service: Serving) -> Ready | Response:
-    """Asks every part that is needed, and says which one does not answer."""
-    answers = await asyncio.gather(*(_answer(service, part) for part in CHECKED))
-    parts = dict(zip(CHECKED, answers, strict=True))
-    if all(answer == OK for answer in answers):
-        return Ready(status="ready", parts=parts)
-    silent = ", ".join(part for part, answer in parts.items() if answer != OK)
+def _vitals(request: Request) -> Vitals:
+    vitals = request.app.state.vitals
+    if not isinstance(vitals, Vitals):
+        raise TypeError("the application was not made by create_app or create_probe")
+    return vitals
+
+
+Asked = Annotated[Vitals, Depends(_vitals)]
+
+
+@router.get("/healthz", summary="Whether the process works", response_model=Alive)
+async def healthz(request: Request, vitals: Asked) -> Alive | Response:
+    """Fails when the process lives and does not do its work: a restart would help."""
+    troubles = vitals.troubles()
+    if not troubles:
+        return Alive(status="alive")
+    problem = Problem(503, "not-working", "; ".join(troubles), {"reasons": troubles})
+    return problem.response(request_id_of(request))
+
+
+@router.get("/readyz", summary="Whether it can be given work", response_model=Ready)
+async def readyz(request: Request, vitals: Asked) -> Ready | Response:
+    """Asks every store that is needed, and says what is in the way."""
+    checks = await vitals.checks()
+    wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer != OK]
+    if not wrong:
+        return Ready(status="ready", parts=checks)
     retry = BackendError.retry_after
-    members = {"parts": parts, "retry_after": retry}
-    problem = Problem(503, "not-ready", f"does not answer: {silent}", members, {"retry-after": f"{retry:.0f}"})
+    members = {"parts": checks, "retry_after": retry}
+    problem = Problem(
+        503, "not-ready", f"not ready: {', '.join(wrong)}", members, {"retry-after": f"{max(1, round(retry))}"}
+    )
     return problem.response(request_id_of(request))
 
 
@@ -60,20 +86,7 @@ async def readyz(request: Request, service: Serving) -> Ready | Response:
     dependencies=[needs(Role.VIEWER, everywhere=True)],
     summary="What it counts",
 )
-async def counted(request: Request, service: Serving) -> Response:
+async def counted(request: Request, vitals: Asked) -> Response:
     """Prometheus text."""
-    text = metrics.rendered(await metrics.samples(service, request.app.state.answers))
-    return Response(text, media_type=metrics.CONTENT_TYPE)
-
-
-async def _answer(service: Service, part: str) -> str:
-    """`ok`, or the name of what went wrong."""
-    try:
-        async with asyncio.timeout(CHECK_LIMIT_S):
-            await service.check(part)
-    except TimeoutError:
-        return "no answer in time"
-    except (HoldfastError, OSError) as error:
-        _log.warning("not ready: %s: %s: %s", part, type(error).__name__, error)
-        return type(error).__name__.lower()
-    return OK
+    state = request.app.state
+    return Response(await metrics.text(vitals, state.answers, jobs=state.counts_jobs), media_type=CONTENT_TYPE)

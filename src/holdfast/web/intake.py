@@ -1,12 +1,13 @@
 """What every request passes before a route sees it: an id, proof of who asks, and limits on what is read.
 
-Promises: nobody who is not known has a body read or a route looked up, except for health; no body is read beyond the
-limit; whatever goes wrong behind this, the answer is a problem with the id of the request and nothing of the inside.
-An encoded slash in an address stays part of its segment, so that every id can be asked for.
+Promises: nobody who is not known has a body read or a route looked up, except for health and the page; no body is read
+beyond the limit; whatever goes wrong behind this, the answer is a problem with the id of the request and nothing of the
+inside. An encoded slash in an address stays part of its segment, so that every id can be asked for.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from typing import Final
@@ -16,17 +17,25 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.plane.vitals import Vitals
 from holdfast.ports import Entropy
-from holdfast.web.auth import Access
+from holdfast.types import NS
+from holdfast.web import assets
+from holdfast.web.auth import Access, Principal
+from holdfast.web.metrics import Answers
 from holdfast.web.problems import UNEXPECTED, Problem, logged
 
 BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"})
+METRICS_PATH: Final = "/metrics"
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | assets.PATHS
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON: Final = "application/json"
+_CLOSING: Final = Problem(
+    503, "closing", "the plane is shutting down", {"retry_after": 1.0}, {"retry-after": "1", "connection": "close"}
+)
 _REALM: Final = 'Bearer realm="holdfast"'
 _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
 
@@ -34,12 +43,13 @@ _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
 class Intake:
     """The first thing that a request meets. Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Counter[tuple[str, int]]) -> None:
-        """`answers` is kept for statistics: how many by method and status."""
+    def __init__(self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Answers, vitals: Vitals) -> None:
+        """`answers` is kept for statistics, and has the rates of callers; `vitals` knows when the process ends."""
         self._app = app
         self._access = access
         self._entropy = entropy
         self._answers = answers
+        self._vitals = vitals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -49,7 +59,7 @@ class Intake:
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID_HEADER, "")
         request_id = given if _REQUEST_ID.match(given) else self._entropy.token()[:16]
-        answer = _Answer(send, request_id, scope["method"], self._answers)
+        answer = _Answer(send, request_id, scope["method"], self._answers.counts)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         refused = self._refusal(scope, headers)
@@ -70,13 +80,31 @@ class Intake:
             return Problem(403, "not-allowed", strange)
         if scope["path"] not in OPEN_PATHS:
             principal = self._access.principal(headers.get("authorization"))
+            hurried = self._too_often(scope, principal)
+            if hurried is not None:
+                return hurried
             if principal is None:
                 given = "authorization" in headers
                 detail = "the token is not known" if given else "a bearer token is needed"
                 extra = ', error="invalid_token"' if given else ""
                 return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
             scope["state"]["principal"] = principal
+            if self._vitals.draining and scope["path"] != METRICS_PATH:
+                return _CLOSING
         return _unreadable(headers)
+
+    def _too_often(self, scope: Scope, principal: Principal | None) -> Problem | None:
+        """Whoever has a token is counted by it, whoever has none by their address."""
+        if self._answers.rates is None:
+            return None
+        known = principal is not None and not self._access.open_to_all
+        caller = principal if known else (scope.get("client") or ("",))[0]
+        wait_ns = self._answers.rates.wait_ns(caller)
+        if not wait_ns:
+            return None
+        wait = wait_ns / NS
+        headers = {"retry-after": str(max(1, math.ceil(wait)))}
+        return Problem(429, "too-many-requests", "you ask too often; ask again later", {"retry_after": wait}, headers)
 
 
 def _unreadable(headers: Headers) -> Problem | None:

@@ -1,90 +1,57 @@
-"""Statistics as Prometheus text (version 0.0.4). Reads what the parts count; counts nothing itself."""
+"""What `/metrics` answers: what the process and its server count, and where the API runs the plane's jobs and runs."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Final
 
-from holdfast.plane.service import Caller, Service
+from holdfast.errors import HoldfastError
+from holdfast.observe import exposition
+from holdfast.observe.metrics import samples
+from holdfast.plane.readings import Reading, Value
+from holdfast.plane.service import Caller
+from holdfast.plane.vitals import Vitals
+from holdfast.web.rates import Rates
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+COUNT_LIMIT_S: Final = 2.0
+
 _EVERYONE: Final = Caller("metrics")
+_log: Final = logging.getLogger("holdfast.web")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One number."""
+@dataclass(slots=True)
+class Answers:
+    """What one server has answered, by method and status; and who asks too often."""
 
-    name: str
-    kind: Literal["counter", "gauge", "untyped"]
-    help: str
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    rates: Rates | None = None
 
-
-def rendered(samples: Iterable[Sample]) -> str:
-    """The text, with the samples of one name together, as the format demands."""
-    families: dict[str, list[Sample]] = {}
-    for sample in samples:
-        families.setdefault(sample.name, []).append(sample)
-    lines: list[str] = []
-    for name, members in families.items():
-        lines += [f"# HELP {name} {_escaped(members[0].help)}", f"# TYPE {name} {members[0].kind}"]
-        lines += [f"{name}{_labels(each.labels)} {_number(each.value)}" for each in members]
-    return "\n".join(lines) + "\n"
+    def reading(self) -> Reading:
+        """The same, for metrics."""
+        values: dict[str, Value] = {"answers": dict(sorted(self.counts.items()))}
+        if self.rates is not None:
+            values |= {"limited": self.rates.limited, "callers": len(self.rates)}
+        return Reading("http", values)
 
 
-async def samples(service: Service, answers: Counter[tuple[str, int]]) -> list[Sample]:
-    """What the plane says about itself now."""
-    parts = service.parts
-    live = await service.counts(_EVERYONE, finished=False)
-    found = [
-        Sample("holdfast_plane_jobs", "gauge", "Jobs that are not over, by state.", number, {"state": str(state)})
-        for state, number in live.items()
-    ]
-    found += [
-        Sample(
-            "holdfast_http_requests_total",
-            "counter",
-            "Requests answered.",
-            number,
-            {"method": method, "status": str(status)},
-        )
-        for (method, status), number in sorted(answers.items())
-    ]
-    ends = "Second ends of one job that were refused. There should be none."
-    found.append(Sample("holdfast_plane_duplicate_ends_total", "counter", ends, parts.store.duplicate_ends))
-    for about, thing in (
-        ("guard", parts.store),
-        ("database", parts.database),
-        ("bus", parts.bus),
-        ("leases", parts.locks),
-    ):
-        found += _of(about, thing)
-    return found
+async def text(vitals: Vitals, answers: Answers, *, jobs: bool) -> str:
+    """Prometheus text. `jobs`: count the live jobs and runs of the plane too, which asks the database."""
+    live = await _live(vitals) if jobs else []
+    return exposition.rendered(samples([*vitals.readings(), answers.reading(), *live]))
 
 
-def _of(about: str, thing: Any) -> Iterator[Sample]:
-    """What a part counts, under the names that it gives. It does not say which of them only rise."""
-    counted = thing.statistics() if hasattr(thing, "statistics") else {}
-    numbers = counted if isinstance(counted, Mapping) else asdict(counted)
-    for name, value in numbers.items():
-        yield Sample(
-            f"holdfast_plane_{about}", "untyped", f"Statistics of the {about}.", float(value), {"of": str(name)}
-        )
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{name}="{_escaped(value, quotes=True)}"' for name, value in labels.items())
-    return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(text: str, *, quotes: bool = False) -> str:
-    plain = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return plain.replace('"', '\\"') if quotes else plain
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+async def _live(vitals: Vitals) -> list[Reading]:
+    """When the database does not answer, what is counted here matters most: it is told without the jobs and runs."""
+    jobs: Value = None
+    runs: Value = None
+    try:
+        async with asyncio.timeout(COUNT_LIMIT_S):
+            jobs = await vitals.service.counts(_EVERYONE, finished=False)
+            if vitals.service.parts.flows is not None:
+                runs = await vitals.service.flows.store.counts()
+    except (HoldfastError, TimeoutError, OSError) as error:
+        _log.warning("the jobs and runs could not be counted: %s: %s", type(error).__name__, error)
+    return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs})]

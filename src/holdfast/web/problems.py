@@ -23,8 +23,13 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from holdfast import errors
+from holdfast.core.approving import ApprovalConflict, SelfApproval
 from holdfast.core.jobs import InvalidTransition
+from holdfast.core.workflow_problems import BadWorkflow, dotted
 from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from holdfast.plane.approvals import ApprovalBusy
+from holdfast.plane.policy_model import PolicyMoved
+from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed
 
 INVALID: Final = 422
@@ -79,12 +84,18 @@ _UNKNOWN: Final = "a store of the plane did not answer in time; what was asked m
 
 TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     errors.BadInput: Rule(INVALID, "invalid"),
+    errors.BadExpression: Rule(INVALID, "bad-expression"),
+    errors.ExpressionFailed: Rule(INVALID, "expression-failed"),
     NotAllowed: Rule(403, "not-allowed"),
     errors.RowMissing: Rule(404, "not-found"),
     errors.RowExists: Rule(409, "exists"),
     errors.LockBusy: Rule(409, "lock-busy"),
     errors.NotOwner: Rule(409, "lock-not-owned"),
     InvalidTransition: Rule(409, "invalid-transition"),
+    ApprovalConflict: Rule(409, "approval-conflict"),
+    SelfApproval: Rule(403, "self-approval-denied"),
+    NotOver: Rule(409, "not-over"),
+    PolicyMoved: Rule(409, "policy-moved"),
     errors.FencedOut: Rule(412, "fenced-out"),
     errors.NotEntered: Rule(412, "not-entered"),
     errors.LeaseLost: Rule(503, "lease-lost", "the plane lost a lease while doing this; try again"),
@@ -117,6 +128,13 @@ def problem_of(error: errors.HoldfastError) -> Problem:
         members["errors"] = [{"field": error.field, "problem": error.problem, "fix": error.fix}]
     if isinstance(error, errors.LockBusy):
         members["holder"] = error.holder
+    if isinstance(error, ApprovalConflict | ApprovalBusy | SelfApproval):
+        members |= {"reason": str(error.code), "retryable": isinstance(error, ApprovalBusy)}
+    if isinstance(error, BadWorkflow):
+        members["errors"] = [
+            {"field": dotted(each.path) or "definition", "problem": each.problem, "fix": each.fix}
+            for each in error.problems[:_ERRORS_MAX]
+        ]
     if isinstance(error, errors.FencedOut):
         members |= {"fence": error.fence, "seen": error.seen}
     wait = _retry_after(error, rule)

@@ -23,8 +23,8 @@ from pydantic_core import CoreSchema
 
 from holdfast.core.jobs import JobState
 from holdfast.plane import resource_locks as resources
+from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
-from holdfast.plane.service import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ Given: TypeAlias = Annotated[T | None, _NeverNull()]
 Label: TypeAlias = Annotated[str, StringConstraints(pattern=LABEL_PATTERN, min_length=1, max_length=LABEL_CHARS_MAX)]
 PoolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 JobId: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$", max_length=ID_CHARS_MAX)
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/\[\]-]*$", max_length=ID_CHARS_MAX)
 ]
 Key: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=ID_CHARS_MAX)]
 LabelText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=ID_CHARS_MAX)]

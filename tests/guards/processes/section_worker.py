@@ -1,9 +1,9 @@
 """Another process that holds a lease and writes to one guarded resource: told what to do over stdin, a JSON line each.
 
-Run as `python section_worker.py LEASES SUBJECT RESOURCE`: the URL of the leases, and the factory of a subject of the
-guard kit, pickled, in base64. Every answer to a step says which failpoints it has passed, and a step can be told to
-stop the whole process, as a suspended machine is, at the moment at which the lease has been checked and nothing has
-been sent.
+It first has to `open`: it is given the URL of the leases, the factory of a subject of the guard kit (pickled, in
+base64) and the resource. After `close` it can be used again. Every answer to a step says which failpoints it has
+passed, and a step can be told to stop the whole process, as a suspended machine is, at the moment at which the lease
+has been checked and nothing has been sent.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from holdfast.guards import failpoints
 from holdfast.guards.admission import Admission
 
 COUNTED = ("accepted", "refused", "lost")
+DOORS: list[Admission] = []  # of the resource that is open
 
 
 class Worker:
     """One lease, one subject."""
 
     def __init__(self, leases: str, factory: Any, resource: str, loop: asyncio.Runner) -> None:
-        self.doors: list[Admission] = []
-        _introduce(self.doors)
+        DOORS.clear()
         self.loop = loop
         self.resource = resource
         self.locks = holdfast.connect(leases, service="worker", request_timeout=5.0)
@@ -74,7 +74,7 @@ class Worker:
     def statistics(self) -> dict[str, int]:
         """What the guards of this process have decided, all together."""
         counts: Counter[str] = Counter()
-        for door in self.doors:
+        for door in DOORS:
             counts.update(asdict(door.statistics()))
         return {name: counts[name] for name in COUNTED}
 
@@ -86,9 +86,11 @@ class Worker:
 
         return self.loop.run(wait()) if isawaitable(answer) else answer
 
-    def close(self) -> None:
+    def close(self) -> dict[str, Any]:
         self.settled(self.subject.close())
         self.locks.close()
+        self.lease = None
+        return {"closed": True}
 
     def _tried(self, act: Any) -> dict[str, Any]:
         try:
@@ -99,28 +101,32 @@ class Worker:
         return {"error": None, "value": value if isinstance(value, str) else None}
 
 
-def _introduce(doors: list[Admission]) -> None:
+def introduce() -> None:
     """Know every guard that is made in this process: some are made for one session, and one request, only."""
     made = Admission.__init__
 
     def known(self: Admission, *arguments: Any, **settings: Any) -> None:
         made(self, *arguments, **settings)
-        doors.append(self)
+        DOORS.append(self)
 
     Admission.__init__ = known  # type: ignore[method-assign]
 
 
 def main() -> None:
     """Read, do, answer, until the input ends."""
-    leases, pickled, resource = sys.argv[1:4]
+    introduce()
     with asyncio.Runner() as loop:
-        worker = Worker(leases, pickle.loads(base64.b64decode(pickled)), resource, loop)
-        print(json.dumps({"ready": True}), flush=True)
+        worker: Worker | None = None
         for line in sys.stdin:
             command = json.loads(line)
-            answer = getattr(worker, command.pop("do"))(**command)
+            verb = command.pop("do")
+            if verb == "open":
+                factory = pickle.loads(base64.b64decode(command["factory"]))
+                worker = Worker(command["leases"], factory, command["resource"], loop)
+                answer: Any = {"ready": True}
+            else:
+                answer = getattr(worker, verb)(**command)
             print(json.dumps(answer), flush=True)
-        worker.close()
 
 
 if __name__ == "__main__":

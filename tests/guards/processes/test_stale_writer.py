@@ -7,7 +7,9 @@ can cover. What is left then is the storage, and whether it was told of the newe
 from __future__ import annotations
 
 import base64
+import os
 import pickle
+import select
 import subprocess
 import sys
 import uuid
@@ -22,7 +24,7 @@ from guards.processes.conftest import ENGINES
 from guards.processes.places import Place, every_place
 from processes.company import LIMIT_S, Process, _state_of, environment, until
 
-TTL_S = 1.5  # of the holder that is stopped; nobody renews while the process stands still
+TTL_S = 1.0  # of the holder that is stopped; nobody renews while the process stands still
 LONG_S = 600.0
 
 on_every_place = pytest.mark.parametrize("place", every_place())
@@ -33,10 +35,9 @@ with_every_engine = pytest.mark.parametrize("leases", ENGINES, indirect=True)
 class Writer(Process):
     """A process that holds a lease and writes to the resource."""
 
-    def __init__(self, leases: str, factory: Any, resource: str) -> None:
-        pickled = base64.b64encode(pickle.dumps(factory)).decode()
+    def __init__(self) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("section_worker.py")), leases, pickled, resource],
+            [sys.executable, str(Path(__file__).with_name("section_worker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -44,8 +45,23 @@ class Writer(Process):
         )
         self.checks: dict[str, int] = {}  # how often the lease is checked in a step; most guards do so once
 
+    def open(self, leases: str, factory: Any, resource: str) -> None:
+        """Have it turn to a resource; `ready` waits until it has."""
+        pickled = base64.b64encode(pickle.dumps(factory)).decode()
+        self.tell("open", leases=leases, factory=pickled, resource=resource)
+        self.checks = {}
+
     def ready(self) -> None:
         assert self.answer() == {"ready": True}
+
+    def close(self) -> None:
+        """Have it let go of everything: it is used again. What it said is read, so that the pipe never fills up."""
+        assert self.do("close") == {"closed": True}
+        assert self.popen.stderr is not None
+        said = b""
+        while select.select([self.popen.stderr], [], [], 0)[0]:
+            said += os.read(self.popen.stderr.fileno(), 65_536)
+        assert b"Traceback" not in said, said.decode(errors="replace")[-2000:]
 
     def enter(self) -> str | None:
         """Register and read; it must be let in."""
@@ -80,16 +96,32 @@ class Writer(Process):
 def two_writers(place: Place, leases: str, request: pytest.FixtureRequest) -> Iterator[tuple[Writer, Writer]]:
     """A resource that exists, one who will hold its lock first, and one who will be next."""
     factory, resource = place.made(request), f"account-{uuid.uuid4().hex}"
-    writers = [Writer(leases, factory, resource) for _ in range(2)]
+    idle: list[Writer] = request.getfixturevalue("idle_writers")
+    writers = [idle.pop() if idle else Writer() for _ in range(2)]
     try:
+        for writer in writers:
+            writer.open(leases, factory, resource)
         for writer in writers:
             writer.ready()
         old, new = writers
         old.rehearse("opened")
         yield old, new
-    finally:
+        for writer in writers:
+            writer.close()
+    except BaseException:  # what it is in the middle of is nobody's to guess
         for writer in writers:
             writer.end()
+        raise
+    idle.extend(writers)
+
+
+@pytest.fixture(scope="module")
+def idle_writers() -> Iterator[list[Writer]]:
+    """Processes that have nothing to do. Starting one costs more than all that it is told in a test."""
+    idle: list[Writer] = []
+    yield idle
+    for writer in idle:
+        writer.end()
 
 
 def counted(writer: Writer, before: dict[str, int]) -> dict[str, int]:

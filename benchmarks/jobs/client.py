@@ -1,0 +1,194 @@
+"""The process that submits: `python -m benchmarks.jobs.client NAME`, with what it needs in the environment.
+
+It warms up, submits a number of jobs that do nothing as quickly as this queue can (in batches where it has them) and
+waits until all are done and their ends are stored; then submits some at a steady pace, each of which notes how long it
+took to get to its function. Prints one line of JSON.
+
+Clock: the performance counter for rates; the monotonic clock, which all processes of a host share, for latencies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.contender import module
+from benchmarks.jobs.stamps import noted
+
+WARM_UP = 50
+BATCH = 100
+LOOK_S = 0.01
+LIMIT_S = 120.0
+
+
+class Client(Protocol):
+    """One queue, as somebody sees it who submits."""
+
+    async def noops(self, number: int) -> None:
+        """Submit jobs that do nothing. Returns when all are accepted."""
+        ...
+
+    async def stamp(self, sent_ns: int) -> None:
+        """Submit one that notes when it began."""
+        ...
+
+    async def over(self) -> int:
+        """How many jobs are done, with their end stored."""
+        ...
+
+
+class CeleryClient:
+    """One call for each job: there is no other way."""
+
+    def __init__(self) -> None:
+        self._tasks = module("benchmarks.jobs.peer_celery")
+        self._results = module("redis").Redis.from_url(os.environ["BENCH_RESULTS"])
+
+    async def noops(self, number: int) -> None:
+        for _ in range(number):
+            self._tasks.noop.delay()
+
+    async def stamp(self, sent_ns: int) -> None:
+        self._tasks.stamp.delay(sent_ns)
+
+    async def over(self) -> int:
+        return int(self._results.dbsize())
+
+
+class DramatiqClient:
+    """One call for each job: there is no other way."""
+
+    def __init__(self) -> None:
+        self._tasks = module("benchmarks.jobs.peer_dramatiq")
+        self._results = module("redis").Redis.from_url(os.environ["BENCH_RESULTS"])
+
+    async def noops(self, number: int) -> None:
+        for _ in range(number):
+            self._tasks.noop.send()
+
+    async def stamp(self, sent_ns: int) -> None:
+        self._tasks.stamp.send(sent_ns)
+
+    async def over(self) -> int:
+        return int(self._results.dbsize())
+
+
+class ProcrastinateClient:
+    """In batches."""
+
+    def __init__(self, tasks: Any) -> None:
+        self._tasks = tasks
+
+    async def noops(self, number: int) -> None:
+        while number > 0:
+            await self._tasks.noop.batch_defer_async(*({} for _ in range(min(BATCH, number))))
+            number -= BATCH
+
+    async def stamp(self, sent_ns: int) -> None:
+        await self._tasks.stamp.defer_async(sent_ns=sent_ns)
+
+    async def over(self) -> int:
+        query = "SELECT COUNT(*) AS n FROM procrastinate_jobs WHERE status = 'succeeded'"
+        return int((await self._tasks.app.connector.execute_query_one_async(query))["n"])
+
+
+class HoldfastClient:
+    """In batches."""
+
+    def __init__(self, ground: Any) -> None:
+        self._ground = ground
+        self._model = module("holdfast.plane.model")
+        self._caller = module("holdfast.plane.service").Caller("bench")
+
+    async def noops(self, number: int) -> None:
+        submit, wanted = self._ground.service.submit, self._model.Submission("noop")
+        while number > 0:
+            await asyncio.gather(*(submit(self._caller, wanted) for _ in range(min(BATCH, number))))
+            number -= BATCH
+
+    async def stamp(self, sent_ns: int) -> None:
+        await self._ground.service.submit(self._caller, self._model.Submission("stamp", sent_ns))
+
+    async def over(self) -> int:
+        query = "SELECT COUNT(*) AS n FROM plane_job WHERE state = 'SUCCEEDED'"
+        return int((await self._ground.database.read(lambda tx: tx.query(query)))[0]["n"])
+
+
+@asynccontextmanager
+async def connected(name: str) -> AsyncIterator[Client]:
+    """The client of one queue."""
+    if name == "celery":
+        yield CeleryClient()
+    elif name == "dramatiq":
+        yield DramatiqClient()
+    elif name == "procrastinate":
+        tasks = module("benchmarks.jobs.peer_procrastinate")
+        async with tasks.app.open_async():
+            yield ProcrastinateClient(tasks)
+    else:
+        settings = module("benchmarks.jobs.ours").settings()
+        async with module("holdfast.plane.opening").opened(settings) as ground:
+            yield HoldfastClient(ground)
+
+
+async def done(client: Client, number: int) -> None:
+    """Wait until so many jobs are done."""
+    async with asyncio.timeout(LIMIT_S):
+        while await client.over() < number:  # noqa: ASYNC110 - what is waited for happens in other processes
+            await asyncio.sleep(LOOK_S)
+
+
+def cpu_s() -> float:
+    """CPU time of this process, and of the worker and its children. Servers are left out: some are everybody's."""
+    tick = os.sysconf("SC_CLK_TCK")
+    todo, ticks = [os.environ["BENCH_WORKER"]], 0
+    while todo:
+        with contextlib.suppress(OSError):  # one that has just ended
+            process = Path("/proc") / todo.pop()
+            fields = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+            for task in (process / "task").iterdir():
+                todo += (task / "children").read_text(encoding="utf-8").split()
+    return time.process_time() + ticks / tick
+
+
+async def measured(client: Client, number: int, paced: int, rate: float) -> dict[str, Any]:
+    """All that is measured of one queue."""
+    await client.noops(WARM_UP)
+    await done(client, WARM_UP)
+    before, cpu = time.perf_counter(), cpu_s()
+    await client.noops(number)
+    accepted = time.perf_counter()
+    await done(client, WARM_UP + number)
+    ended = time.perf_counter()
+    found: dict[str, Any] = {
+        "per_s": number / (ended - before),
+        "submit_per_s": number / (accepted - before),
+        "cpu_us": 1e6 * (cpu_s() - cpu) / max(1, number),
+    }
+    begin = time.monotonic()
+    for turn in range(paced):
+        await asyncio.sleep(max(0.0, begin + turn / rate - time.monotonic()))
+        await client.stamp(time.monotonic_ns())
+    await done(client, WARM_UP + number + paced)
+    found["latencies_ns"] = noted()
+    return found
+
+
+async def main(name: str) -> None:
+    """Measure, and say what came out."""
+    number, paced, rate = (float(os.environ[f"BENCH_{each}"]) for each in ("NUMBER", "PACED", "RATE"))
+    async with connected(name) as client:
+        print(json.dumps(await measured(client, int(number), int(paced), rate)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,133 @@
+"""Who takes part in the scenarios of jobs: how the worker of each is started, and what each of them promises.
+
+Everybody has one submitting process and one worker process. Ours, Procrastinate's and Dramatiq's have the same number
+of places; Celery's worker takes one task at a time in its main thread (`solo`), which is the quickest that it can do
+with tasks that do nothing: with its pools of processes or threads it was slower here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contender import Role
+from benchmarks.jobs.servers import Postgres
+
+ROOT = Path(__file__).resolve().parents[2]
+CONCURRENCY = 32
+LIMIT_S = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the queues of one run are."""
+
+    directory: Path
+    redis_url: str
+    postgres: Postgres
+    nats_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue."""
+
+    name: str
+    role: Role
+    needs: str
+    worker: tuple[str, ...]  # the arguments of Python that start its worker
+    places: Callable[[Site], Mapping[str, str]]  # what its processes find in the environment
+
+
+def _redis(site: Site) -> Mapping[str, str]:
+    return {"BENCH_BROKER": f"{site.redis_url}/0", "BENCH_RESULTS": f"{site.redis_url}/1"}
+
+
+def _procrastinate(site: Site) -> Mapping[str, str]:
+    url = site.postgres.new_database()
+    environment = {**os.environ, "BENCH_POSTGRES": url}
+    make = [sys.executable, "-m", "procrastinate", "--app=benchmarks.jobs.peer_procrastinate.app", "schema", "--apply"]
+    subprocess.run(make, env=environment, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    return {"BENCH_POSTGRES": url}
+
+
+def _embedded(site: Site) -> Mapping[str, str]:
+    return {"BENCH_DATABASE": f"sqlite:///{site.directory}/plane.db"}
+
+
+def _fleet(site: Site) -> Mapping[str, str]:
+    return {
+        "BENCH_DATABASE": site.postgres.new_database(),
+        "BENCH_BUS": f"{site.nats_url}?stream=B{os.urandom(6).hex()}",
+        "BENCH_LEASES": f"{site.redis_url}/2",
+    }
+
+
+_CELERY = ("-m", "celery", "-A", "benchmarks.jobs.peer_celery", "worker", "-l", "ERROR", "--without-gossip")
+_DRAMATIQ = ("-m", "dramatiq", "benchmarks.jobs.peer_dramatiq", "-p", "1", "-t", str(CONCURRENCY))
+
+QUEUES = (
+    Queue("holdfast-embedded", Role.OURS, "holdfast", ("-m", "benchmarks.jobs.ours"), _embedded),
+    Queue("holdfast-fleet", Role.OURS, "psycopg", ("-m", "benchmarks.jobs.ours"), _fleet),
+    Queue("procrastinate", Role.PEER, "procrastinate", ("-m", "benchmarks.jobs.peer_procrastinate"), _procrastinate),
+    Queue("dramatiq", Role.PEER, "dramatiq", _DRAMATIQ, _redis),
+    Queue("celery", Role.PEER, "celery", (*_CELERY, "-P", "solo"), _redis),
+)
+
+
+def exercised(queue: Queue, site: Site, *, number: int, paced: int, rate: float) -> dict[str, Any]:
+    """Start a worker, submit to it from another process, and end it. What that process has measured."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "BENCH_STAMPS": str(site.directory / "stamps"),
+        "BENCH_CONCURRENCY": str(CONCURRENCY),
+        "BENCH_NUMBER": str(number),
+        "BENCH_PACED": str(paced),
+        "BENCH_RATE": str(rate),
+        **queue.places(site),
+    }
+    with _working(queue, environment, site.directory / "worker.log") as worker:
+        client = subprocess.run(
+            [sys.executable, "-m", "benchmarks.jobs.client", queue.name],
+            env={**environment, "BENCH_WORKER": str(worker)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    if client.returncode:
+        said = (site.directory / "worker.log").read_text(errors="replace")
+        raise RuntimeError(f"{queue.name}: {client.stderr[-600:]} … its worker said: {said[-600:]}")
+    found: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
+    return found
+
+
+@contextmanager
+def _working(queue: Queue, environment: Mapping[str, str], log: Path) -> Iterator[int]:
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, *queue.worker],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield worker.pid
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(15)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait(10)

@@ -1,0 +1,170 @@
+"""An agent with tools, a person who agrees, and a payment that happens once, whatever runs twice.
+
+    python -m examples.agent_refund           # all of it in one process, with a boss who says yes
+
+or as it is run in earnest, from the root of the repository, in two shells:
+
+    holdfast up --app examples.agent_refund:app
+    holdfast runs start refund --input '{"ticket": "T-7"}' --follow
+    holdfast approvals list
+    holdfast approvals approve RUN:agreed@1 --as boss
+
+The model and the tools are stand-ins that always say the same. Everything else is what it would be: each call is a job
+with a lease of its own, failed calls are tried again, and the payment is written behind a guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from examples.showing import decided, ended, over, plane_at
+
+import holdfast
+from holdfast.core.approving import Verdict
+from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.guards.install import install
+from holdfast.guards.sqlite import GuardedTable
+from holdfast.plane import App, BlockingContext, Context, load_workflow
+from holdfast.plane.model import Submission
+from holdfast.plane.service import Caller
+
+WORKFLOW: Final = Path(__file__).with_suffix(".yaml")
+PLACE: Final = "REFUND_PLACE"  # the directory of the books, and of the leases in front of them
+ADA, BOSS = Caller("ada"), Caller("boss")
+
+app: Final = App("refund")
+app.include(load_workflow(WORKFLOW))
+
+
+# The agent.
+
+
+@app.job("agent.think")
+async def think(payload: dict[str, Any]) -> dict[str, Any]:
+    """Ask the model. A real one is asked here; this one reads from a script."""
+    ticket = payload["ticket"]
+    if payload["about"] == "plan":
+        calls = [{"tool": "orders", "argument": ticket}, {"tool": "deliveries", "argument": ticket}]
+        return {"calls": calls}
+    order, delivery = payload["seen"]
+    return {"amount": order["price"], "why": f"{order['item']} was {delivery['state']}."}
+
+
+@app.job("agent.tool", timeout=10)
+async def use(payload: dict[str, Any], *, ctx: Context) -> dict[str, Any]:
+    """Call a tool by its name. One of them is down at first: the step, and nothing else, is tried again."""
+    if payload["tool"] == "deliveries" and ctx.job.endswith("@1"):
+        raise TimeoutError("the carrier does not answer")
+    return _TOOLS[payload["tool"]][payload["argument"]]
+
+
+_TOOLS: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "orders": {"T-7": {"item": "a lamp", "price": 120}, "T-8": {"item": "a bulb", "price": 9}},
+    "deliveries": {"T-7": {"state": "broken on arrival"}, "T-8": {"state": "never delivered"}},
+}
+
+
+@app.job("support.ticket")
+async def hand_over(payload: dict[str, Any]) -> str:
+    """Leave it to people."""
+    return f"{payload['ticket']}: {payload['text']}"
+
+
+# The risky side effect.
+
+
+@app.job("bank.refund")
+def refund(payload: dict[str, Any], *, ctx: BlockingContext) -> dict[str, Any]:
+    """Pay, once for each ticket.
+
+    A job may run twice: its worker was paused and another took over, or somebody has submitted it again. The lock of
+    the ticket lets one in at a time, and the section makes the books refuse whoever came before: its fence is older.
+    """
+    ticket = payload["ticket"]
+    with (
+        holdfast.connect(_leases()) as locks,
+        closing(books()) as data,
+        locks.lock(f"refund:{ticket}", ttl=30) as lease,
+        refunds(data).section(lease, ticket) as row,
+    ):
+        if row.exists:
+            return {"receipt": row["receipt"], "paid_before": True}
+        receipt = f"receipt of {ctx.job}"
+        row.insert(amount=payload["amount"], receipt=receipt)
+        return {"receipt": receipt, "paid_before": False}
+
+
+def refunds(data: sqlite3.Connection) -> GuardedTable[Any]:
+    """The table of payments, held to the fence of the lock that its key names."""
+    return GuardedTable(data, "refunds", id="ticket", key="refund:{ticket}")
+
+
+def books() -> sqlite3.Connection:
+    """The books. They are made when they are first opened."""
+    data = sqlite3.connect(_directory() / "books.db", timeout=30)
+    made = (
+        "CREATE TABLE IF NOT EXISTS refunds (ticket TEXT PRIMARY KEY, amount INTEGER NOT NULL, receipt TEXT NOT NULL)"
+    )
+    data.execute(made)
+    install(data, "refunds", id="ticket", trigger="strict")  # nobody else can write there either
+    data.commit()
+    return data
+
+
+def _leases() -> str:
+    return f"sqlite:///{_directory() / 'leases.db'}"
+
+
+def _directory() -> Path:
+    return Path(os.environ.get(PLACE, "."))
+
+
+# All of it, in one process.
+
+
+async def show(directory: Path) -> list[str]:
+    """Run it, then run the payment again, then let somebody write who was paused. What happened, in lines."""
+    os.environ[PLACE] = str(directory)
+    async with plane_at(directory, app) as ground:
+        stored, _ = await ground.flows.start(ADA, "refund", {"ticket": "T-7"})
+        message = await decided(ground, BOSS, Verdict.APPROVE)
+        done = await over(ground, stored.run.id)
+        lines = [f"asked: {message}", f"{done.run.status}: {done.run.output}"]
+
+        # Somebody submits the payment again. It runs, and finds that it was paid.
+        again, _ = await ground.service.submit(ADA, Submission("bank.refund", {"ticket": "T-7", "amount": 120}))
+        lines.append(f"again: {(await ended(ground, again.id)).result}")
+
+        # A small refund asks nobody.
+        small, _ = await ground.flows.start(ADA, "refund", {"ticket": "T-8"})
+        lines.append(f"{(await over(ground, small.run.id)).run.status}: nobody was asked")
+    lines.append(f"late: {await asyncio.to_thread(_write_late)}")
+    with closing(books()) as data:
+        paid = data.execute("SELECT ticket, amount FROM refunds ORDER BY ticket").fetchall()
+    return [*lines, f"paid: {paid}"]
+
+
+def _write_late() -> str:
+    """Somebody held the lock, was paused, and writes after the next one has been here."""
+    with holdfast.connect(_leases()) as locks, closing(books()) as data:
+        with locks.lock("refund:T-7", ttl=30) as lease:
+            paused: CarriedFence = carried(lease)
+        with locks.lock("refund:T-7", ttl=30) as lease, refunds(data).section(lease, "T-7"):
+            pass
+        try:
+            refunds(data).update(paused, "T-7", {"amount": 240})
+        except holdfast.FencedOut:
+            return "refused"
+        return "written"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        sys.stdout.write("\n".join(asyncio.run(show(Path(place)))) + "\n")

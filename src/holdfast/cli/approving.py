@@ -1,0 +1,172 @@
+"""`holdfast approvals`: what waits for a person, and the decision about it. On the database itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.jobbing import After, Limit, Tenant
+from holdfast.cli.options import Json
+from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
+from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
+
+if TYPE_CHECKING:
+    from holdfast.core.approving import Verdict
+    from holdfast.plane.opening import Ground
+    from holdfast.plane.service import Caller
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="What waits, as the list names it.", show_default=False)]
+Who = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Who decides. [dim](default: you, at this host)[/dim]")
+]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept with the decision.", show_default=False)]
+Revision = Annotated[
+    int | None, typer.Option("--revision", metavar="N", help="Only if it is still the one that you looked at.")
+]
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast approvals list",
+        "[dim]$[/dim] holdfast approvals approve 019c2a…:ok@1 --note 'checked with billing'",
+        "[dim]$[/dim] holdfast approvals list --json | jq -r '.items[].job'",
+        "Whoever asked for something cannot decide about it.",
+        "Exit codes: 0 done; 1 refused, decided otherwise, or not there; 69 a store is down; 75 busy: try again.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    approvals = typer.Typer(no_args_is_help=True, help="Decide what waits for a person.", epilog=EPILOG)
+    for command in (list_, show, approve, reject):
+        approvals.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(approvals, name="approvals", rich_help_panel=None)
+
+
+def list_(
+    tenant: Tenant = None,
+    status: Annotated[
+        str, typer.Option(metavar="STATUS", help="waiting, approved, rejected, lapsed, or all.")
+    ] = "waiting",
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List what waits for a person, the oldest first; decided ones, the newest first."""
+    from holdfast.cli.runviews import approval_dict, approval_table
+    from holdfast.plane.jobqueries import place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        place = None if after is None else place_of(after)
+        wanted = None if status == "all" else status
+        page = await ground.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
+        following = None if page.after is None else page.after.text
+        if json:
+            put_json({"items": [approval_dict(each) for each in page.items], "next": following})
+        elif not page.items:
+            out().print("nothing waits for anybody" if status == "waiting" else "there is nothing of that kind")
+        else:
+            put_table(approval_table(page.items, ground.clock.now().wall))
+            say_more(following)
+        return Exit.OK
+
+    return on_plane(work, config, database=database)
+
+
+def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
+    """Show what is to be decided, or was. Exits 1 when there is nothing."""
+    from holdfast.cli.jobviews import as_json, short
+    from holdfast.cli.runviews import approval_dict, approval_rows
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        found = await ground.flows.approval(caller, job)
+        about = await ground.service.job(caller, job)
+        if json:
+            put_json({**approval_dict(found), "topic": about.topic, "payload": about.payload})
+            return Exit.OK
+        console = out()
+        rows = approval_rows(found)
+        if not found.gate:
+            rows |= {"topic": cell(about.topic), "payload": cell(short(as_json(about.payload)))}
+        for heading, text in rows.items():
+            console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
+        return Exit.OK
+
+    return on_plane(work, config, database=database)
+
+
+def approve(
+    job: JobId,
+    note: Note = "",
+    who: Who = None,
+    revision: Revision = None,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Approve: the job goes on. The same decision again changes nothing."""
+    from holdfast.core.approving import Verdict
+
+    return _decide(
+        job, Verdict.APPROVE, note, who, revision, config, json=json, database=database, bus=bus, leases=leases
+    )
+
+
+def reject(
+    job: JobId,
+    note: Note = "",
+    who: Who = None,
+    revision: Revision = None,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Reject: the job is denied. The same decision again changes nothing."""
+    from holdfast.core.approving import Verdict
+
+    return _decide(
+        job, Verdict.REJECT, note, who, revision, config, json=json, database=database, bus=bus, leases=leases
+    )
+
+
+def _decide(
+    job: str,
+    verdict: Verdict,
+    note: str,
+    who: str | None,
+    revision: int | None,
+    config: str | None,
+    *,
+    json: bool,
+    **places: str | None,
+) -> int:
+    from holdfast.cli.runviews import approval_dict
+    from holdfast.core.approving import ApprovalConflict, SelfApproval
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        try:
+            decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)
+        except (ApprovalConflict, SelfApproval) as refused:
+            if json:
+                put_json({"taken": False, "code": str(refused.code), "error": str(refused)})
+            else:
+                say(str(refused))
+            return Exit.NO
+        if json:
+            put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})
+        elif decided.taken:
+            out().print(cell(f"{decided.approval.status} {job}, which is {decided.job.state} now"))
+        else:
+            out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
+        return Exit.OK
+
+    return on_plane(work, config, who=who, **places)

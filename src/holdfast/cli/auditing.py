@@ -1,0 +1,201 @@
+"""`holdfast history` and `holdfast check`: what an audit ledger says about one key, and whether any rule was broken."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.auditviews import as_dict, autopsy, ending, iso, told, violation, when
+from holdfast.cli.exits import Exit
+from holdfast.cli.moments import moment_ns
+from holdfast.cli.options import Json
+from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
+from holdfast.core.history import Kind
+from holdfast.core.holds import End, Held, Hold, held_at, holds
+from holdfast.core.invariants import Violation, check
+from holdfast.observe.ledger_reading import Findings, Wanted, read
+from holdfast.types import NS, duration_ns
+
+_SHOWN_SKIPPED = 10
+_SHOWN_VIOLATIONS = 20
+
+_GRANTS = frozenset({Kind.GRANTED, Kind.PROMOTED, Kind.HANDED})
+
+LedgerOption = Annotated[
+    Path,
+    typer.Option(
+        "--ledger",
+        metavar="PATH",
+        envvar="HOLDFAST_LEDGER",
+        help="The directory of the audit ledger, or one of its files.",
+        show_default=False,
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("history")(history)
+    app.command("check")(check_ledger)
+
+
+def history(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The name of the lock.", show_default=False)],
+    ledger: LedgerOption,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Only who held it then: 14:03, 10m, …")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that were not over by then.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that began before.")] = None,
+    json: Json = False,
+) -> int:
+    """Show who held a lock, under which fences, and why it was lost, from an audit ledger.
+
+    With --at: who held it at that moment; exits 1 when nobody did.
+    """
+    at_ns, since_ns, until_ns = (
+        None if text is None else moment_ns(name, text)
+        for name, text in (("at", at), ("since", since), ("until", until))
+    )
+    findings = Findings()
+    found = holds(read(ledger, Wanted(key=key), findings))
+    say_findings(findings)
+    if at_ns is not None:
+        return _answer(key, at_ns, held_at(found, at_ns), as_json=json)
+    shown = [
+        hold
+        for hold in found
+        if (until_ns is None or hold.since_ns < until_ns)
+        and (since_ns is None or hold.over_by_ns is None or hold.over_by_ns >= since_ns)
+    ]
+    if json:
+        put_json(as_dict(hold) for hold in shown)
+    elif not shown:
+        out().print(cell(f"the ledger has no hold of {key}" + (" in that time" if found else "")), soft_wrap=True)
+    else:
+        _print(shown)
+    return Exit.OK if shown else Exit.NO
+
+
+def check_ledger(
+    ledger: Annotated[
+        Path, typer.Argument(metavar="LEDGER", help="The directory of an audit ledger, or a file.", show_default=False)
+    ],
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this lock.")] = None,
+    family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only locks of this family.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded since.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded before.")] = None,
+    skew: Annotated[float, typer.Option(metavar="S", help="How far the clocks of the hosts may be apart.")] = 0.0,
+    json: Json = False,
+) -> int:
+    """Check that no promise was broken: fences rise, no two hold at once, no stale write was accepted.
+
+    Exits 0 when every rule holds and 1 when one is broken; then the two records that conflict are shown.
+    """
+    skew_ns = duration_ns("skew", skew, high_ns=3600 * NS)
+    wanted = Wanted(
+        key,
+        family,
+        None if since is None else moment_ns("since", since),
+        None if until is None else moment_ns("until", until),
+    )
+    findings = Findings()
+    gc.disable()  # a million records are a million objects that all stay: looking for garbage in them takes longest
+    try:
+        records = list(read(ledger, None if wanted == Wanted() else wanted, findings))
+        violations = check(records, skew_ns)
+    finally:
+        gc.enable()
+    granted = [record.key for record in records if record.kind in _GRANTS]
+    keys = len(set(granted))
+    say_findings(findings)
+    if json:
+        put_json(
+            {
+                "ok": not violations,
+                "records": len(records),
+                "grants": len(granted),
+                "keys": keys,
+                "files": findings.files,
+                "dropped": findings.dropped,
+                "skipped": findings.damaged,
+                "violations": [violation(each) for each in violations],
+            }
+        )
+    else:
+        what = f"{len(records):,} records, {len(granted):,} grants of {keys:,} keys, {findings.files:,} files"
+        verdict = (
+            "every rule holds" if not violations else f"{_times(len(violations), 'rule was broken', 'rules were')}"
+        )
+        out().print(cell(f"{verdict} ({what})", "green" if not violations else "bold red"), soft_wrap=True)
+        for each in violations[:_SHOWN_VIOLATIONS]:
+            _print_violation(each)
+        if len(violations) > _SHOWN_VIOLATIONS:
+            out().print(cell(f"… and {len(violations) - _SHOWN_VIOLATIONS:,} more; --json shows all", "dim"))
+    return Exit.NO if violations else Exit.OK
+
+
+def _times(count: int, one: str, many: str) -> str:
+    return f"a {one}" if count == 1 else f"{count:,} times {many} broken"
+
+
+def say_findings(findings: Findings) -> None:
+    """What is missing from a ledger is said, because an answer from it is only as good as that."""
+    for each in findings.skipped[:_SHOWN_SKIPPED]:
+        say(str(each))
+    if findings.damaged > _SHOWN_SKIPPED:
+        say(f"… {findings.damaged:,} lines were skipped in all")
+    if findings.dropped:
+        say(f"{findings.dropped:,} records could not be written at the time; the ledger is incomplete by those")
+
+
+def _answer(key: str, at_ns: int, found: Sequence[tuple[Held, Hold]], *, as_json: bool) -> int:
+    moment = when(at_ns, date=True)
+    if as_json:
+        holders = [{"held": str(held), **as_dict(hold)} for held, hold in found]
+        put_json({"key": key, "at": iso(at_ns), "holders": holders})
+    elif not found:
+        out().print(cell(f"{key} was held by nobody at {moment}, as far as the ledger knows"), soft_wrap=True)
+    for held, hold in () if as_json else found:
+        fence = "without a fence (degraded: the store knew nothing of it)" if hold.fence is None else _fence(hold)
+        verb = "was held" if held is Held.YES else "was perhaps held"
+        out().print(cell(f"{key} {verb} at {moment} by {hold.owner} {fence}, {_span(hold)}"), soft_wrap=True)
+    return Exit.OK if found else Exit.NO
+
+
+def _print(shown: Sequence[Hold]) -> None:
+    table = plain_table(("FROM", "left"), ("HELD", "right"), ("FENCE", "right"), ("OWNER", "left"), ("END", "left"))
+    for hold in shown:
+        lasted = "?" if hold.until_ns is None else seconds((hold.until_ns - hold.since_ns) / NS)
+        fence = "none" if hold.fence is None else str(hold.fence)
+        style = "" if hold.end in {End.RELEASED, End.PROMOTED} else "yellow"
+        table.add_row(
+            cell(when(hold.since_ns, date=True)), lasted, cell(fence), cell(hold.owner), cell(ending(hold), style)
+        )
+    put_table(table)
+    for hold in shown:
+        lines = autopsy(hold)
+        if lines:
+            print()
+            out().print(cell(f"fence {hold.fence} of {hold.owner}: {ending(hold)}", "bold"), soft_wrap=True)
+        for line in lines:
+            out().print(cell(f"  {line}"), soft_wrap=True)
+
+
+def _span(hold: Hold) -> str:
+    until = f"until {when(hold.until_ns)} ({ending(hold)})" if hold.until_ns is not None else f"and {ending(hold)}"
+    return f"from {when(hold.since_ns)} {until}"
+
+
+def _fence(hold: Hold) -> str:
+    return f"under fence {hold.fence}"
+
+
+def _print_violation(found: Violation) -> None:
+    print()
+    out().print(cell(f"{found.rule}  {found.key or 'the history'}: {found.text}", "bold"), soft_wrap=True)
+    for record in (found.first, found.second):
+        if record is not None:
+            out().print(cell(f"    {told(record)}"), soft_wrap=True)

@@ -1,0 +1,135 @@
+"""A run watched until it is over: a live tree on a terminal, a line for each event elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.following_views import Plain, View, looked_at
+from holdfast.cli.jobviews import as_json, short
+from holdfast.cli.runviews import event_dict, run_dict, run_tree, timeline_line
+from holdfast.cli.screen import cell, out, put_json
+from holdfast.core.run import RunStatus
+from holdfast.plane.opening import Ground
+from holdfast.plane.runrows import RunEvent, StoredRun
+from holdfast.plane.service import Caller
+
+_View: TypeAlias = View[StoredRun, RunEvent]
+
+
+async def follow(ground: Ground, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
+    """Show what happens to a run until it is over or the time is. The exit code says how it ended."""
+    view: _View = _JsonView() if json else _TreeView(ground) if out().is_terminal else _LineView()
+    with view:
+        try:
+            async with asyncio.timeout(timeout):
+                stored = await _watch(ground, caller, run_id, view)
+        except TimeoutError:
+            view.unfinished(await ground.flows.run(caller, run_id))
+            return Exit.UNFINISHED
+        view.over(stored)
+    return Exit.OK if stored.run.status is RunStatus.SUCCEEDED else Exit.NO
+
+
+async def _watch(ground: Ground, caller: Caller, run_id: str, view: _View) -> StoredRun:
+    seen = (0, -1)
+
+    async def look() -> StoredRun | None:
+        nonlocal seen
+        stored = await ground.flows.run(caller, run_id)
+        news = await ground.flows.timeline(caller, run_id, after=seen) if stored.version >= seen[0] else []
+        view.show(stored, news)
+        seen = (news[-1].version, news[-1].line) if news else seen
+        return stored if stored.run.status.terminal and seen[0] >= stored.version else None
+
+    return await looked_at(look, view.failed)
+
+
+class _JsonView(Plain):
+    """One object for each event, and one for the run at the end."""
+
+    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
+        for event in news:
+            put_json({"event": event_dict(event)})
+
+    def failed(self, error: str) -> None:
+        put_json({"error": error})
+
+    def over(self, stored: StoredRun) -> None:
+        put_json({"run": run_dict(stored)})
+
+    def unfinished(self, stored: StoredRun) -> None:
+        put_json({"run": run_dict(stored), "unfinished": True})
+
+
+class _LineView(Plain):
+    """A line for each event."""
+
+    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
+        for event in news:
+            out().print(timeline_line(event, audit=False), soft_wrap=True)
+
+    def failed(self, error: str) -> None:
+        out().print(cell(error), soft_wrap=True)
+
+    def over(self, stored: StoredRun) -> None:
+        out().print(verdict(stored), soft_wrap=True)
+
+    def unfinished(self, stored: StoredRun) -> None:
+        out().print(cell(f"{stored.run.id} is {stored.run.status}, and not over yet"), soft_wrap=True)
+
+
+class _TreeView:
+    """The steps as a tree that changes in place."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._clock = ground.clock
+        self._live = Live(console=out(), refresh_per_second=8, transient=True)
+        self._shown: StoredRun | None = None
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+        if self._shown is not None:  # somebody stopped looking
+            out().print(run_tree(self._shown, self._clock.now().wall))
+
+    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
+        self._shown = stored
+        hint = cell("(Ctrl-C stops looking, not the run)", "dim")
+        self._live.update(Group(run_tree(stored, self._clock.now().wall), Text(), hint))
+
+    def failed(self, error: str) -> None:
+        self._live.console.print(cell(error, "red"))
+
+    def over(self, stored: StoredRun) -> None:
+        self._last(stored, verdict(stored))
+
+    def unfinished(self, stored: StoredRun) -> None:
+        self._last(stored, cell(f"{stored.run.id} is {stored.run.status}, and not over yet", "yellow"))
+
+    def _last(self, stored: StoredRun, said: Text) -> None:
+        """The tree stays, and under it, where eyes are, what became of the run."""
+        self._shown = None
+        self._live.update(Text())
+        self._live.console.print(run_tree(stored, self._clock.now().wall))
+        self._live.console.print(said)
+
+
+def verdict(stored: StoredRun) -> Text:
+    """How it ended, on one line."""
+    run = stored.run
+    if run.status is RunStatus.SUCCEEDED:
+        told = "" if run.output is None else f": {short(as_json(run.output))}"
+        return cell(f"{run.id} succeeded{told}", "bold green")
+    return cell(f"{run.id} ended {run.status}: {run.error or 'no reason was given'}", "bold red")

@@ -1,0 +1,244 @@
+"""A run of a workflow as it is stored: one value that holds all its steps. Values only; `advancing` moves it.
+
+A run is written under its lock with a fence and a version, and never in part. Times are the wall clock's, in
+nanoseconds; they decide when a delay is over and a limit has passed, and order nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from holdfast.core.jobs import JobState
+from holdfast.core.workflow import Workflow
+
+
+class RunStatus(StrEnum):
+    """How a run is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"  # a step waits for a person; steps of other branches go on all the same
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DENIED = "denied"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is over."""
+        return self in RUN_OVER
+
+
+class StepStatus(StrEnum):
+    """How a step is."""
+
+    PENDING = "pending"
+    RUNNING = "running"  # its job, its children or its workflow run; a delay counts down
+    WAITING = "waiting"  # for a person
+    SKIPPED = "skipped"  # its condition was false, or what it waits for will never come
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DENIED = "denied"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it is over."""
+        return self in STEP_OVER
+
+
+RUN_OVER: Final = frozenset(
+    {RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.DENIED, RunStatus.CANCELLED, RunStatus.TIMED_OUT}
+)
+STEP_OVER: Final = frozenset(StepStatus) - {StepStatus.PENDING, StepStatus.RUNNING, StepStatus.WAITING}
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """One step of a run, or one child of a fan-out."""
+
+    status: StepStatus = StepStatus.PENDING
+    attempt: int = 0  # how many have begun
+    job: str | None = None  # of the current attempt: job, gate of an approval, or run of another workflow
+    started_ns: int | None = None  # the current attempt
+    ended_ns: int | None = None
+    due_ns: int | None = None  # pending: not before then; a delay: when it is over
+    limit_ns: int | None = None  # when the current attempt has run out of time
+    output: Any = None
+    error: str | None = None
+    code: str | None = None  # condition_false, dependency_failed, timeout, denied, cancelled, bad_expression, …
+    condition_false: bool = False  # skipped by its own condition: its dependents go on
+    items: tuple[Any, ...] | None = None  # a fan-out: evaluated once
+    children: tuple[StepState, ...] = ()  # one for each item
+    size: int = 0  # bytes of the output, or of the items, as JSON: what a run keeps is bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The run whose step a run is."""
+
+    run: str
+    step: str  # the path: `name` or `name[3]`
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, whole."""
+
+    id: str
+    tenant: str
+    workflow: Workflow
+    input: Any
+    status: RunStatus = RunStatus.PENDING
+    steps: Mapping[str, StepState] = field(default_factory=lambda: MappingProxyType({}))  # all of them, in order
+    output: Any = None
+    error: str | None = None
+    created_ns: int = 0
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    deadline_ns: int | None = None
+    cancelled_by: str | None = None
+    parent: Parent | None = None
+    depth: int = 0
+
+
+# What can happen to a run.
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Somebody looks: it was just made, its time has come, or a reconciler came by. Changes nothing that is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A job of the run has reached a terminal state, as the scheduler has written it; a gate: somebody decided."""
+
+    job: str  # run:step@attempt
+    state: JobState
+    result: Any = None
+    reason: str | None = None
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """A run that a step has started is over."""
+
+    run: str  # run:step@attempt
+    status: RunStatus
+    output: Any = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWanted:
+    """Somebody wants the run to end."""
+
+    actor: str
+    reason: str = ""
+
+
+Event: TypeAlias = Look | JobEnded | ChildEnded | CancelWanted
+
+
+# What is to be done, in the same transaction as the run is written.
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJob:
+    """Make a job. Its id names run, step and attempt, so a second submission of it is no second job."""
+
+    id: str
+    step: str
+    topic: str
+    payload: Any
+    risk: str
+    attempt: int
+    priority: int = 0
+    timeout_ns: int | None = None
+    deadline_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    """Make a gate: a job that waits for a person and is done as soon as somebody decides."""
+
+    id: str
+    step: str
+    message: Any
+    risk: str
+    attempt: int
+    deadline_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Start a run of another workflow."""
+
+    id: str
+    step: str
+    workflow: str
+    version: int | None
+    input: Any
+    attempt: int
+    deadline_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """A job or gate is no longer wanted."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """A run of another workflow is no longer wanted."""
+
+    id: str
+    reason: str
+
+
+Effect: TypeAlias = SubmitJob | AskApproval | StartRun | StopJob | StopRun
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of the run's timeline."""
+
+    step: str | None  # None: the run itself
+    kind: str  # started, submitted, succeeded, failed, retrying, skipped, waiting, approved, denied, held_back, …
+    detail: str = ""
+    attempt: int = 0
+
+
+class Heard(StrEnum):
+    """What became of an event. Nothing but `APPLIED` changes the run."""
+
+    APPLIED = "applied"
+    NOTHING = "nothing"  # a look that found everything as it should be
+    OVER = "over"  # the run has ended already
+    REPEATED = "repeated"  # a step completion that was applied before: an indicator of duplicates, counted
+    OUTDATED = "outdated"  # of an attempt that is no longer the current one
+    UNKNOWN = "unknown"  # no such step
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What an event made of a run."""
+
+    run: Run
+    heard: Heard
+    effects: tuple[Effect, ...] = ()
+    notes: tuple[Note, ...] = ()
+    wake_ns: int | None = None  # when to look again by itself: the earliest delay, retry or limit; None: no need
+    held_back: tuple[str, ...] = ()  # steps that were ready and may not start without a full lease

@@ -1,0 +1,55 @@
+"""What the texts of a run can read: `input`, `run`, `steps`, and by place `item`, `index`, `result` and `error`. Pure.
+
+`steps.fetch` has `status`, `output`, `error` and `code`; a step that is not over has no output yet. `error`, in a
+handler, is the failure that it stands in for: `step`, `status`, `code`, `message`, `attempt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.core.run import Run, StepState
+from holdfast.types import NS
+
+
+class _Steps(Mapping[str, Any]):
+    """The steps as expressions see them, made when they are read: few of them ever are."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: Mapping[str, StepState]) -> None:
+        self._states = states
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        state = self._states[name]
+        return {"status": state.status.value, "output": state.output, "error": state.error, "code": state.code}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+
+def run_names(run: Run, states: Mapping[str, StepState]) -> dict[str, Any]:
+    """What every text of a run can read. `states` may change afterwards: what is read is what is there then."""
+    about = {
+        "id": run.id,
+        "tenant": run.tenant,
+        "workflow": run.workflow.name,
+        "version": run.workflow.version,
+        "created": run.created_ns / NS,
+    }
+    return {"input": run.input, "run": about, "steps": _Steps(states)}
+
+
+def error_name(step: str, state: StepState) -> dict[str, Any]:
+    """What a handler can read about the failure that it stands in for."""
+    return {
+        "step": step,
+        "status": state.status.value,
+        "code": state.code,
+        "message": state.error,
+        "attempt": state.attempt,
+    }

@@ -1,0 +1,42 @@
+"""Where in a run an attempt belongs, and the id that says so: `run:step@attempt`, of a child `run:step[3]@attempt`.
+
+Promises: an id is read back to the place it was made for and to no other; a text that no run of this id can have made
+is None. Ids of nested runs (`run:step@1:inner@2`) belong to the inner run alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+ID_CHARS_MAX: Final = 200  # of any id; those of nested runs grow with every level
+
+_PATH: Final = re.compile(r"(?P<step>[^\[\]@:]+)(?:\[(?P<index>0|[1-9][0-9]{0,8})\])?@(?P<attempt>[1-9][0-9]{0,8})")
+
+
+class Slot(NamedTuple):
+    """A step of a run, or one child of its fan-out."""
+
+    step: str
+    child: int | None = None  # its number, from 0
+
+    @property
+    def path(self) -> str:
+        """How people and ids spell it."""
+        return self.step if self.child is None else f"{self.step}[{self.child}]"
+
+
+def attempt_id(run: str, slot: Slot, attempt: int) -> str:
+    """The id of what an attempt makes: a job, a gate, a run."""
+    return f"{run}:{slot.path}@{attempt}"
+
+
+def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:
+    """The place and the attempt that an id of this run names."""
+    if not text.startswith(f"{run}:"):
+        return None
+    found = _PATH.fullmatch(text, len(run) + 1)
+    if found is None:
+        return None
+    index = found["index"]
+    return Slot(found["step"], None if index is None else int(index)), int(found["attempt"])

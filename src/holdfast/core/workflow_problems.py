@@ -1,0 +1,63 @@
+"""What is wrong with a definition: all of it, each with where it is and what to do about it. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from holdfast.errors import BadInput
+
+PROBLEMS_MAX: Final = 100  # nobody reads more at once, and each costs the search for what was meant
+
+Path: TypeAlias = tuple[str | int, ...]
+Place: TypeAlias = tuple[int, int]  # line and column, both from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a definition."""
+
+    path: Path  # ("steps", "pay", "after", 0)
+    problem: str
+    fix: str
+    position: int | None = None  # the character of the text there, from 0, if it is about one
+
+    @property
+    def step(self) -> str | None:
+        """The step it is about; None: the workflow."""
+        return str(self.path[1]) if len(self.path) > 1 and self.path[0] == "steps" else None
+
+    def __str__(self) -> str:
+        rest = self.path if self.step is None else self.path[2:]
+        where = "" if self.step is None else f"step {self.step!r}: "
+        field = f"{dotted(rest)}: " if rest else ""
+        return f"{where}{field}{self.problem}; {self.fix}"
+
+
+class BadWorkflow(BadInput):
+    """A definition cannot be used. `problems` are all that is wrong with it; the text has one on each line."""
+
+    def __init__(self, source: str, problems: Sequence[Problem], places: Sequence[Place | None] = ()) -> None:
+        first = problems[0]
+        super().__init__(dotted(first.path) or "workflow", first.problem, first.fix)
+        self.source = source
+        self.problems = tuple(problems)
+        self.places = tuple(places) or (None,) * len(problems)
+        self.args = ("\n".join(self.lines),)
+
+    @property
+    def lines(self) -> list[str]:
+        """Every problem as `file:line:column: step 'x': problem; fix`."""
+        return [
+            f"{':'.join([self.source, *map(str, place or ())])}: {problem}"
+            for problem, place in zip(self.problems, self.places, strict=True)
+        ]
+
+
+def dotted(path: Path) -> str:
+    """A path as people write it: `steps.pay.after[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text

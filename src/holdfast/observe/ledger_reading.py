@@ -1,0 +1,152 @@
+"""Reads audit ledgers: the files of several processes as one history, in the order of time, whatever befell the files.
+
+Promises: reading never raises because of what is in a file; a line that cannot be read is skipped and reported with its
+file and line number, and every intact line is returned. Memory is bounded by the number of processes, not by the length
+of the history: one block of each process's current file. Records of one process keep their order even when its wall
+clock was set back; between processes the wall clocks decide, so that the order is as good as those.
+
+A ledger that is being written can be read at the same time; its last line may then be unfinished, and is reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from holdfast.core.history import Record
+from holdfast.errors import BadInput
+from holdfast.observe.ledger import SUFFIX
+from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, parse
+
+BLOCK_BYTES: Final = 64 * 1024
+SKIPPED_MAX: Final = 1_000  # kept with their places; more are only counted
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A line that could not be read."""
+
+    file: str
+    line: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: skipped, {self.problem}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was met while reading, besides records. Complete when the reading is."""
+
+    files: int = 0
+    records: int = 0
+    dropped: int = 0  # records that writers say they could not write
+    damaged: int = 0
+    skipped: list[Skipped] = field(default_factory=list)  # the first of them
+
+    def skip(self, file: str, line: int, problem: str) -> None:
+        """One more line that could not be read."""
+        self.damaged += 1
+        if len(self.skipped) < SKIPPED_MAX:
+            self.skipped.append(Skipped(file, line, problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are asked for. Times are wall-clock nanoseconds; `until_ns` is not included."""
+
+    key: str | None = None
+    family: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+    def __call__(self, record: Record) -> bool:
+        """Whether this is one of them."""
+        return (
+            (self.key is None or record.key == self.key)
+            and (self.family is None or record.family == self.family)
+            and (self.since_ns is None or record.at_ns >= self.since_ns)
+            and (self.until_ns is None or record.at_ns < self.until_ns)
+        )
+
+
+def read(
+    path: str | os.PathLike[str], wanted: Callable[[Record], bool] | None = None, findings: Findings | None = None
+) -> Iterator[Record]:
+    """The records of a ledger (a directory) or of one file, merged by time. What was skipped is in `findings`."""
+    found = Findings() if findings is None else findings
+    processes = _processes(Path(path))
+    found.files = sum(map(len, processes))
+    if len(processes) == 1:
+        streams: Iterator[Record] = (record for _, record in _process(processes[0], found))
+    else:
+        merged = heapq.merge(*(_process(files, found) for files in processes), key=lambda stamped: stamped[0])
+        streams = (record for _, record in merged)
+    return streams if wanted is None else filter(wanted, streams)
+
+
+def _processes(path: Path) -> list[list[Path]]:
+    """The files, those of one process together and in their order."""
+    if path.is_dir():
+        processes: dict[str, list[Path]] = {}
+        for file in sorted(path.glob(f"*{SUFFIX}")):
+            processes.setdefault(file.name.removesuffix(SUFFIX).rpartition(".")[0], []).append(file)
+        if not processes:
+            raise BadInput("ledger", f"{path} has no files of a ledger (*{SUFFIX})", "give the directory of a ledger")
+        return list(processes.values())
+    if not path.exists():
+        raise BadInput("ledger", f"{path} does not exist", "give the directory of a ledger, or one file")
+    return [[path]]
+
+
+def _process(files: list[Path], findings: Findings) -> Iterator[tuple[int, Record]]:
+    """The records of one process, each with a time that never goes back."""
+    latest = -(2**63)
+    for file in files:
+        for number, raw in _lines(file, findings):
+            try:
+                entry = parse(raw)
+            except Damaged as damage:
+                findings.skip(str(file), number, str(damage))
+                continue
+            if isinstance(entry, Remark):
+                count = entry.facts.get("count")
+                findings.dropped += count if entry.what == "dropped" and isinstance(count, int) else 0
+                continue
+            findings.records += 1
+            if entry.at_ns > latest:
+                latest = entry.at_ns
+            yield latest, entry
+
+
+def _lines(file: Path, findings: Findings) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers. The file is open only while a block is read: there may be many files."""
+    number, rest, place = 0, b"", 0
+    overlong = False
+    while True:
+        try:
+            with file.open("rb") as opened:
+                opened.seek(place)
+                block = opened.read(BLOCK_BYTES)
+        except OSError as error:
+            findings.skip(str(file), number + 1, f"the file cannot be read from here on ({error.strerror})")
+            return
+        place += len(block)
+        *whole, rest = (rest + block).split(b"\n")
+        for raw in whole:
+            number += 1
+            if overlong or len(raw) > LINE_BYTES_MAX:
+                findings.skip(str(file), number, "it is longer than any line of a ledger")
+                overlong = False
+            elif raw:
+                yield number, raw
+        if len(rest) > LINE_BYTES_MAX:
+            rest, overlong = b"", True
+        if not block:
+            break
+    if rest or overlong:
+        findings.skip(str(file), number + 1, "it is unfinished: torn by a crash, or being written")

@@ -1,0 +1,35 @@
+"""The workflows that an app declares, kept in the database when a process with that app starts.
+
+Promises: each is kept for everybody, before the process takes its first job, so that whoever can run the steps of a
+workflow knows it. The same definition again is the same version, however many processes start and how often.
+
+Does not promise which is the newest while two releases of an app run side by side: it is that of the process which has
+started last. Runs keep the version that they began with.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from holdfast.plane.app import App
+from holdfast.plane.definitions import EVERYBODY, Definition, Definitions
+
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+async def keep_workflows(definitions: Definitions, app: App) -> list[Definition]:
+    """Keep what the app declares; the definitions, in the order of their names."""
+    kept = []
+    for _, workflow in sorted(app.workflows.items()):
+        definition, new = await definitions.keep(workflow, scope=EVERYBODY, actor=f"app {app.name}")
+        said = "is now" if new else "was already"
+        fields = {"workflow": workflow.name, "version": definition.workflow.version, "app": app.name, "new": new}
+        _log.log(
+            logging.INFO if new else logging.DEBUG,
+            "workflow %s of app %s %s version %d",
+            *(workflow.name, app.name, said, definition.workflow.version),
+            extra={"holdfast": fields},
+        )
+        kept.append(definition)
+    return kept

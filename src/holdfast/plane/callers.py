@@ -1,0 +1,46 @@
+"""On whose behalf something is asked of the plane, what they may see, and how much they get at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from holdfast.errors import HoldfastError
+from holdfast.plane.jobqueries import Place
+
+T = TypeVar("T")
+
+PAGE_MAX: Final = 500
+REASON_CHARS_MAX: Final = 500
+TRACE_CHARS_MAX: Final = 200
+LABELS_MAX: Final = 50
+
+
+class NotAllowed(HoldfastError):
+    """The caller is known, and may not do this. Nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf something is asked. `tenant` None: every tenant's."""
+
+    name: str
+    tenant: str | None = None
+
+    def sees(self, tenant: str) -> bool:
+        """Whether things of this tenant exist for the caller."""
+        return self.tenant is None or self.tenant == tenant
+
+    def scope(self, tenant: str | None) -> str | None:
+        """The tenant to look at, None for all, when the caller asked for this one; or `NotAllowed`."""
+        if tenant is not None and not self.sees(tenant):
+            raise NotAllowed("you may look at one tenant only, and this is another")
+        return self.tenant if tenant is None else tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list. `after`: where the next page begins; None: there is none."""
+
+    items: list[T]
+    after: Place | None

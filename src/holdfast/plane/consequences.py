@@ -1,0 +1,171 @@
+"""What follows from a write to a run: the jobs, gates and runs that it starts, what it stops, and what is told.
+
+Promises: all of it is part of the transaction that writes the run. What cannot be done, ever, ends its step with the
+reason, and not the transaction. What was done before is found by its id, which names run, step and attempt, and is
+reported and not done again; a job or run of somebody else under that id is left alone.
+
+Clock: the wall clock, for the times that a new run carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from holdfast.core.advancing import begin
+from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.core.run import AskApproval, Effect, Note, Parent, Run, RunStatus, StartRun, StopJob, StopRun, SubmitJob
+from holdfast.core.workflow_rules import check_input
+from holdfast.errors import BadInput
+from holdfast.plane import subjects
+from holdfast.plane.app import DEFAULT_POOL
+from holdfast.plane.approvalrows import StepOf
+from holdfast.plane.callers import NotAllowed
+from holdfast.plane.definitions import Definitions
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import Job, Message, Submission, check_id
+from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.runrows import RunWanted, StoredRun, line_values, new_values, run_of
+from holdfast.ports import Clock
+
+_INSERT: Final = sql("run_insert")
+_GET: Final = sql("run_get")
+_LINE: Final = sql("run_event_insert")
+
+
+class Gates(Protocol):
+    """Where it is known which jobs wait for a person, and where steps that do nothing else are kept."""
+
+    def submission(
+        self, wanted: Submission, pool: str, step: StepOf | None = None
+    ) -> Callable[[Tx], Awaitable[tuple[Job, bool]]]:
+        """The work of making a job of a step, which may have to wait. `NotAllowed`: rules refuse it."""
+        ...
+
+    async def ask(self, tx: Tx, run: StoredRun, wanted: AskApproval) -> None:
+        """Make the gate of a step, as part of a transaction. `BadInput`: it cannot be one."""
+        ...
+
+
+@dataclass(slots=True)
+class Following:
+    """What else one write brings."""
+
+    messages: list[Message] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+
+class Consequences:
+    """Does what runs want done."""
+
+    def __init__(self, bus: Bus, definitions: Definitions, gates: Gates, clock: Clock) -> None:
+        self._bus = bus
+        self._definitions = definitions
+        self._gates = gates
+        self._clock = clock
+
+    async def follow(self, tx: Tx, run: StoredRun, effect: Effect, following: Following) -> None:
+        """Do what a run wants done. What cannot be done ends its step, not the transaction."""
+        try:
+            if isinstance(effect, SubmitJob):
+                await self._submit(tx, run, effect, following)
+            elif isinstance(effect, AskApproval):
+                await self._gates.ask(tx, run, effect)
+            elif isinstance(effect, StartRun):
+                await self._start_child(tx, run, effect, following)
+            elif isinstance(effect, StopJob):
+                token = f"{run.run.id}:{run.version}"
+                following.messages.append(subjects.cancel(effect.id, f"run {run.run.id}", effect.reason, token=token))
+            elif isinstance(effect, StopRun):
+                token = f"{run.run.id}:{run.version}"
+                following.messages.append(
+                    subjects.cancel_run(effect.id, "", f"run {run.run.id}", effect.reason, token=token)
+                )
+        except NotAllowed as refused:
+            denied = subjects.step_refused(run.run.id, run.risk, effect.id, str(refused), state=JobState.DENIED)
+            following.messages.append(denied)
+        except BadInput as refused:
+            identity, reason = run.run.id, str(refused)
+            following.messages.append(
+                subjects.child_over(identity, run.risk, effect.id, str(RunStatus.FAILED), reason)
+                if isinstance(effect, StartRun)
+                else subjects.step_refused(identity, run.risk, effect.id, reason)
+            )
+
+    async def _submit(self, tx: Tx, run: StoredRun, effect: SubmitJob, following: Following) -> None:
+        wanted = Submission(
+            effect.topic,
+            effect.payload,
+            run.run.tenant,
+            effect.id,
+            idempotency_key=f"wf:{effect.id}",
+            priority=effect.priority,
+            max_attempts=1,  # the step says how often it is tried again, each time as another job
+            timeout_ns=effect.timeout_ns,
+            deadline_ns=effect.deadline_ns,
+            submitted_by=run.about.submitted_by,
+            trace=run.about.trace,
+            labels=own_labels(run.run.id, effect.step, effect.risk),
+        ).check()
+        try:
+            step = StepOf(run.run.id, effect.step, effect.risk)
+            job, made = await self._gates.submission(wanted, DEFAULT_POOL, step)(tx)
+        except InvalidTransition:
+            raise BadInput("id", f"{effect.id} is another tenant's job", "choose another id for the run") from None
+        if made:
+            return
+        if job.labels.get(subjects.RUN_LABEL) != run.run.id:
+            raise BadInput("id", f"{effect.id} is a job of somebody else", "choose another id for the run")
+        following.repeated.append(job.id)
+
+    async def _start_child(self, tx: Tx, run: StoredRun, effect: StartRun, following: Following) -> None:
+        tenant = run.run.tenant
+        definition = await self._definitions.find(tx, tenant, effect.workflow, effect.version)
+        if definition is None:
+            raise BadInput("workflow", f"{effect.workflow!r} is not known", "keep it first: holdfast runs define")
+        child = begin(
+            check_id("run", effect.id),
+            tenant,
+            definition.workflow,
+            check_input(definition.workflow, effect.input),
+            now_ns=self._clock.now().wall,
+            parent=Parent(run.run.id, effect.step, effect.attempt),
+            depth=run.run.depth + 1,
+            deadline_ns=effect.deadline_ns,
+        )
+        about = RunWanted(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
+        if await self.make(tx, child, definition.scope, about) is not None:
+            return
+        there = await tx.query(_GET, {"id": effect.id})
+        row = there[0]
+        workflow = await self._definitions.of_run(tx, row["scope"], row["workflow"], row["workflow_version"])
+        known = run_of(row, workflow)
+        if known.run.parent is None or known.run.parent.run != run.run.id:
+            raise BadInput("id", f"{effect.id} is a run of somebody else", "choose another id for the run")
+        following.repeated.append(effect.id)
+
+    async def make(self, tx: Tx, run: Run, scope: str, about: RunWanted) -> StoredRun | None:
+        """Insert a run and have it looked at; None: its id is taken."""
+        made = await tx.query(_INSERT, new_values(run, scope, about))
+        if not made:
+            return None
+        note = Note(None, "submitted", f"{run.workflow.name} version {run.workflow.version}")
+        line = line_values(run.id, 0, 0, note, None, run.created_ns, about.submitted_by or "api")
+        await tx.query(_LINE, line)
+        await self._bus.stage(tx, [subjects.look_at_run(run.id, run.workflow.risk)])
+        return run_of(made[0], run.workflow)
+
+
+def own_labels(run: str, step: str, risk: str) -> dict[str, str]:
+    """What the plane writes on the jobs of a run."""
+    return {subjects.RUN_LABEL: run, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
+
+
+def over(after: StoredRun) -> list[Message]:
+    """What is told when a run is over."""
+    run = after.run
+    told = [subjects.run_done(run.id, run.tenant, run.workflow.name, str(run.status), after.version)]
+    if run.parent is not None:
+        told.append(subjects.child_over(run.parent.run, "", run.id, str(run.status), run.error))
+    return told

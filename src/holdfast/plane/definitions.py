@@ -1,0 +1,131 @@
+"""Workflow definitions in the database: kept in versions that never change, so that a run knows what it follows.
+
+Promises: keeping a definition that is already the newest gives that version again; otherwise it becomes the next one,
+also when several processes keep definitions at once. A tenant sees its own and those of everybody (`*`), and its own
+comes first where both have a name. A version that was read is remembered: it cannot change.
+
+Clock: the wall clock, for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast.core.workflow import Workflow
+from holdfast.core.workflow_form import as_document, from_document
+from holdfast.core.workflow_problems import BadWorkflow
+from holdfast.core.workflow_rules import check_workflow
+from holdfast.errors import Unavailable
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import encoded
+from holdfast.plane.ports import Database, Row, Tx
+from holdfast.ports import Clock
+from holdfast.types import check_label
+
+EVERYBODY: Final = "*"
+_REMEMBERED_MAX: Final = 1_000
+_TRIES: Final = 10
+
+_INSERT: Final = sql("workflow_insert")
+_GET: Final = sql("workflow_get")
+_NEWEST: Final = sql("workflow_newest")
+_NUMBERED: Final = sql("workflow_numbered")
+_LIST: Final = sql("workflow_list")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A workflow as it is kept."""
+
+    scope: str  # a tenant, or `*`
+    workflow: Workflow
+    digest: str
+    created_ns: int
+    created_by: str
+
+
+class Definitions:
+    """The definitions of one plane."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._remembered: dict[tuple[str, str, int], Definition] = {}
+
+    async def keep(self, workflow: Workflow, *, scope: str = EVERYBODY, actor: str = "") -> tuple[Definition, bool]:
+        """Keep a definition, or `BadWorkflow`. Also returns whether it is a new version."""
+        check_scope(scope)
+        if problems := check_workflow(workflow):
+            raise BadWorkflow(workflow.name, problems)
+        body = encoded("workflow", as_document(replace(workflow, version=0)))
+        digest = hashlib.sha256(body.encode()).hexdigest()
+
+        async def work(tx: Tx) -> tuple[Row, bool] | None:
+            newest = await tx.query(_NEWEST, {"tenant": scope, "name": workflow.name})
+            last = newest[0] if newest and newest[0]["scope"] == scope else None
+            if last is not None and last["digest"] == digest:
+                return last, False
+            values = {
+                "scope": scope,
+                "name": workflow.name,
+                "version": 1 if last is None else last["version"] + 1,
+                "digest": digest,
+                "body": body,
+                "now_ns": self._clock.now().wall,
+                "created_by": actor,
+            }
+            made = await tx.query(_INSERT, values)
+            return (made[0], True) if made else None
+
+        for _ in range(_TRIES):  # somebody else may have made the same version at the same moment
+            if (kept := await self._database.write(work)) is not None:
+                return self._definition(kept[0]), kept[1]
+        raise Unavailable(f"workflow {workflow.name} is being changed by many at once; try again")
+
+    async def find(self, tx: Tx, tenant: str, name: str, version: int | None = None) -> Definition | None:
+        """The version of a definition that a tenant sees, by default the newest, in a transaction."""
+        values = {"tenant": tenant, "name": name}
+        rows = (
+            await tx.query(_NEWEST, values)
+            if version is None
+            else await tx.query(_NUMBERED, {**values, "version": version})
+        )
+        return self._definition(rows[0]) if rows else None
+
+    async def get(self, tenant: str, name: str, version: int | None = None) -> Definition | None:
+        """The version of a definition that a tenant sees, by default the newest."""
+        return await self._database.read(lambda tx: self.find(tx, tenant, name, version))
+
+    async def of_run(self, tx: Tx, scope: str, name: str, version: int) -> Workflow:
+        """The definition that a run follows."""
+        known = self._remembered.get((scope, name, version))
+        if known is None:
+            rows = await tx.query(_GET, {"scope": scope, "name": name, "version": version})
+            known = self._definition(rows[0])
+        return known.workflow
+
+    async def page(
+        self, tenant: str | None, *, after: tuple[str, str] = ("", ""), limit: int = 100
+    ) -> list[Definition]:
+        """The newest definitions that a tenant sees (None: all), by scope and name."""
+        values = {"tenant": tenant or "", "scope": after[0], "name": after[1], "most": limit}
+        return [self._definition(row) for row in await self._database.read(lambda tx: tx.query(_LIST, values))]
+
+    def _definition(self, row: Row) -> Definition:
+        place = (row["scope"], row["name"], row["version"])
+        known = self._remembered.get(place)
+        if known is None:
+            workflow = replace(from_document(json.loads(row["body"])), version=row["version"])
+            known = Definition(row["scope"], workflow, row["digest"], row["created_ns"], row["created_by"])
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                self._remembered.pop(next(iter(self._remembered)))
+            self._remembered[place] = known
+        return known
+
+
+def check_scope(scope: str) -> str:
+    """A tenant or `*`, or `BadInput`."""
+    return scope if scope == EVERYBODY else check_label("scope", scope)

@@ -1,0 +1,78 @@
+"""The delay poller: comes for runs whose time has come. Delays, retries and time limits all end in the same column.
+
+Promises: a time that has come is seen to by the next tick, however long ago it came: the times are in the database, and
+one is taken out only by the same write that did something about it. A run whose lock is busy is left for the next tick.
+Near times do not wait for a tick: a message comes for them (`runstore`), and this is what catches those that got lost.
+
+Clock: the wall clock, on which runs carry their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.aio.locks import Locks
+from holdfast.core.looping import Mode
+from holdfast.core.run import Look
+from holdfast.errors import BackendError, RetryLater
+from holdfast.plane.engine import Engine
+from holdfast.plane.families import WORKFLOW_DELAYS
+from holdfast.plane.jobqueries import Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.ports import Row
+from holdfast.plane.scan import Scan
+from holdfast.types import Duration
+
+INTERVAL: Final = 5.0
+
+_DUE: Final = sql("run_due")
+
+
+@dataclass(frozen=True, slots=True)
+class DelayStatistics:
+    """What a poller has done since it was made."""
+
+    woken: int
+    left: int  # found, and left for the next tick: somebody else had their lock
+    errors: int
+
+
+class Delays:
+    """The delay poller of one plane."""
+
+    def __init__(self, engine: Engine, locks: Locks) -> None:
+        self.engine = engine
+        self._locks = locks
+        self._woken = 0
+        self._left = 0
+        self._scan = Scan("delay poller", self._due, "wake_ns")
+
+    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+        """The loop that runs it."""
+        return Loop("delays", WORKFLOW_DELAYS, interval, self.tick, locks=self._locks, mode=mode, **settings)
+
+    def statistics(self) -> DelayStatistics:
+        """Counts so far."""
+        return DelayStatistics(self._woken, self._left, self._scan.errors)
+
+    async def tick(self, tick: Tick) -> None:
+        """See to every run whose time has come."""
+        await self._scan.walk(tick, self._wake)
+
+    async def _wake(self, row: Row) -> None:
+        try:
+            await self.engine.move(row["id"], Look(), actor="delays", risk=row["risk"], timeout=0.0)
+        except RetryLater as later:
+            if isinstance(later.__cause__, BackendError):
+                raise later.__cause__ from later
+            self._left += 1
+            return
+        self._woken += 1
+
+    async def _due(self, after: Place, most: int) -> Sequence[Row]:
+        now_ns = self.engine.runs.clock.now().wall
+        values = {"now_ns": now_ns, "wake_ns": after.at_ns, "id": after.id, "most": most}
+        return await self.engine.runs.query(_DUE, values)

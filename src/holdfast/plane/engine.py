@@ -1,0 +1,251 @@
+"""The workflow engine: what it does with each message about a run. Any number of them may run at once.
+
+Promises: a run is moved under its lock, by a decision that only computes (`core.advancing`), and written with all that
+follows in one transaction (`runstore`). A message that was handled twice, late or out of order changes nothing the
+second time, and is counted. What cannot be handled now is given back with a delay, `run lock busy` and store trouble
+apart, and uses up no budget: nothing is taken for done because somebody else had the lock. The lease that is held is
+passed down and never taken twice.
+
+When the store of leases fails, the risk class of the workflow decides whether its runs go on without it (`runlock`).
+Then steps whose own class does not allow that are held back, and looked at again until the store is there.
+
+Clock: the wall clock, for delays and time limits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from holdfast.aio.lease import DegradedLease, Lease
+from holdfast.aio.locks import Locks
+from holdfast.core.advancing import advance
+from holdfast.core.dispatching import Code
+from holdfast.core.jobs import JobState
+from holdfast.core.policy import OnError
+from holdfast.core.retry import RetryDelays
+from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, Heard, JobEnded, Look, RunStatus
+from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
+from holdfast.plane import subjects
+from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN
+from holdfast.plane.itemlock import ItemLockStatistics
+from holdfast.plane.model import ID_CHARS_MAX, Delivery, check_id, check_text
+from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.runlock import run_lock
+from holdfast.plane.runrows import StoredRun
+from holdfast.plane.runstore import ChangedRun, RunStore
+from holdfast.types import check_label, duration_ns
+
+CONCURRENCY: Final = 32
+REASON_CHARS_MAX: Final = 1000
+_STOPPING_S: Final = 0.1
+NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
+
+
+class Indicators(Protocol):
+    """Where signs of duplicates are counted: see `signals`."""
+
+    def step_repeated(self, *, run: str, step: str) -> None:
+        """A step was completed that had been completed already."""
+        ...
+
+    def publish_repeated(self, *, job: str) -> None:
+        """A job was to be made that was there already."""
+        ...
+
+
+class Engine:
+    """One engine. `serving` runs it; `move` is what everything that moves a run goes through."""
+
+    def __init__(
+        self,
+        runs: RunStore,
+        locks: Locks,
+        bus: Bus,
+        *,
+        delays: RetryDelays = RETRY_DELAYS,
+        indicators: Indicators | None = None,
+        run_ttl: float = WORKFLOW_RUN.ttl,
+        name: str = "engine",
+    ) -> None:
+        self.runs = runs
+        self.delays = delays
+        self.lock_statistics = ItemLockStatistics()
+        self.tally: Counter[str] = Counter()
+        self.run_ttl = run_ttl
+        self._locks = locks
+        self._bus = bus
+        self._indicators = indicators
+        self._name = check_text("name", name, ID_CHARS_MAX)
+        self._stopping = False
+        self._consumers: list[Consumer] = []
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What is called for each subject."""
+        return {
+            subjects.RUN_LOOK: self._guarded(_look),
+            subjects.RUN_RESULT: self._guarded(_job_ended),
+            subjects.RUN_CHILD: self._guarded(_child_ended),
+            subjects.RUN_CANCEL: self._guarded(_cancel_wanted),
+        }
+
+    @asynccontextmanager
+    async def serving(self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None) -> AsyncIterator[Engine]:
+        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
+        wait_ns = duration_ns("ack_wait", self.run_ttl / 2 if ack_wait is None else ack_wait)
+        async with AsyncExitStack() as stack:
+            for subject, handler in self.handlers.items():
+                how = Consumption(subject, subjects.ENGINE, concurrency=concurrency, ack_wait_ns=wait_ns)
+                self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
+            try:
+                yield self
+            finally:
+                self.stop()
+
+    @property
+    def handling(self) -> int:
+        """How many messages are being handled now."""
+        return sum(each.handling for each in self._consumers)
+
+    def stop(self) -> None:
+        """Begin nothing any more. Deliveries from now on are given back, for another engine to take."""
+        self._stopping = True
+
+    def use_delays(self, delays: RetryDelays) -> None:
+        """Switch the delays of work that is given back, at once: jitter on, or off again."""
+        self.delays = delays
+
+    def statistics(self) -> dict[str, int]:
+        """What became of events, by kind and outcome."""
+        return dict(self.tally)
+
+    # Moving runs.
+
+    async def move(
+        self,
+        run_id: str,
+        event: Event,
+        *,
+        actor: str | None = None,
+        risk: str | None = None,
+        timeout: float | None = None,
+    ) -> ChangedRun:
+        """Let an event happen to a run, under its lock. No run of that id: nothing before and nothing after.
+
+        `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a look at the run.
+        """
+        if not risk:
+            found = await self.runs.get(run_id)
+            if found is None:
+                return self._noted(event, ChangedRun(None, None))
+            risk = found.risk
+        async with run_lock(
+            *(self._locks, run_id, risk, self.delays),
+            statistics=self.lock_statistics,
+            timeout=timeout,
+            ttl=self.run_ttl,
+        ) as lease:
+            return await self.move_held(lease, run_id, event, actor=actor)
+
+    async def move_held(
+        self, lease: Lease | DegradedLease, run_id: str, event: Event, *, actor: str | None = None
+    ) -> ChangedRun:
+        """The same for somebody who holds the run's lock already."""
+        draw = self.runs.entropy.below
+
+        def decide(stored: StoredRun) -> Advance:
+            may_start = self._may_start(lease)
+            return advance(stored.run, event, self.runs.clock.now().wall, draw, may_start=may_start)
+
+        changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
+        return self._noted(event, changed)
+
+    def _may_start(self, lease: Lease | DegradedLease) -> Callable[[str], bool]:
+        """Which steps may be started under this lease: all under a full one."""
+        if lease.guaranteed:
+            return _any_class
+        policy = self._locks.policy
+        return lambda risk: policy.on_error(risk) is OnError.FAIL_OPEN
+
+    def _noted(self, event: Event, changed: ChangedRun) -> ChangedRun:
+        heard = "missing" if changed.before is None else str(changed.heard)
+        self.tally[f"{type(event).__name__}.{heard}"] += 1
+        self.tally["held_back"] += len(changed.held_back)
+        self.tally["repeated_publishes"] += len(changed.repeated)
+        if self._indicators is not None and changed.before is not None:
+            run = changed.before.run.id
+            if changed.heard is Heard.REPEATED:
+                name = event.job if isinstance(event, JobEnded) else event.run if isinstance(event, ChildEnded) else ""
+                self._indicators.step_repeated(run=run, step=name.removeprefix(f"{run}:"))
+            for job in changed.repeated:
+                self._indicators.publish_repeated(job=job)
+        return changed
+
+    async def _with_output(self, event: ChildEnded) -> ChildEnded:
+        """The end of a child, with what it gives to its parent."""
+        child = await self.runs.get(event.run)
+        return event if child is None else replace(event, output=child.run.output)
+
+    # What all handlers share.
+
+    def _guarded(self, read: Callable[[Mapping[str, Any]], Event]) -> Handler:
+        async def handle(delivery: Delivery) -> None:
+            if self._stopping:
+                self.tally["stopping"] += 1
+                raise RetryLater(_STOPPING_S, Unavailable("this engine is stopping"))
+            body = delivery.message.body
+            run_id, risk = check_id("run", body.get("run")), body.get("risk")
+            event = read(body)
+            try:
+                if isinstance(event, ChildEnded):
+                    event = await self._with_output(event)
+                await self.move(run_id, event, risk=check_label("risk", risk) if risk else None)
+            except BackendError as error:
+                raise self.delays.later(error, self.runs.entropy.below) from error
+
+        return handle
+
+
+def _any_class(_: str) -> bool:
+    return True
+
+
+# From messages to events.
+
+
+def _look(_: Mapping[str, Any]) -> Event:
+    return Look()
+
+
+def _job_ended(body: Mapping[str, Any]) -> Event:
+    try:
+        state = JobState(str(body.get("state")))
+    except ValueError:
+        raise BadInput("state", f"{body.get('state')!r:.60} is no state", "say how the job ended") from None
+    if not state.terminal:
+        raise BadInput("state", f"{state} is not an end", "say how the job ended")
+    again = body.get("code") not in NOT_AGAIN
+    return JobEnded(check_id("job", body.get("job")), state, body.get("result"), _reason(body), again)
+
+
+def _child_ended(body: Mapping[str, Any]) -> Event:
+    try:
+        status = RunStatus(str(body.get("status")))
+    except ValueError:
+        raise BadInput("status", f"{body.get('status')!r:.60} is no status", "say how the run ended") from None
+    if not status.terminal:
+        raise BadInput("status", f"{status} is not an end", "say how the run ended")
+    return ChildEnded(check_id("child", body.get("child")), status, None, _reason(body))
+
+
+def _cancel_wanted(body: Mapping[str, Any]) -> Event:
+    return CancelWanted(check_text("actor", body.get("actor"), ID_CHARS_MAX), _reason(body) or "cancelled")
+
+
+def _reason(body: Mapping[str, Any]) -> str | None:
+    reason = body.get("reason")
+    return None if reason is None else str(reason)[:REASON_CHARS_MAX]

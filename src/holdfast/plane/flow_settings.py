@@ -1,0 +1,46 @@
+"""The settings of workflows, their loops, and approvals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.approving import ApprovalRules
+from holdfast.plane import families
+from holdfast.plane.setting_keys import key, lead
+from holdfast.plane.setting_kinds import Rules, Seconds, Whole
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The workflow engine."""
+
+    concurrency: int = key(32, Whole(1, 10_000), "messages of each subject that are handled at once")
+    run_ttl: float = key(
+        families.WORKFLOW_RUN.ttl, Seconds(1.0, 3600.0), "how long a silent engine keeps the lock of a run"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The loop that tells runs what they have missed."""
+
+    interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = lead()
+    patience: float = key(10.0, Seconds(0.1, 3600.0), "how long a message may take before it counts as missed")
+
+
+@dataclass(frozen=True, slots=True)
+class DelaySettings:
+    """The loop that comes for runs whose time has come."""
+
+    interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = lead()
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettings:
+    """Which jobs wait for a person."""
+
+    rules: ApprovalRules = key(  # noqa: RUF009 - rules are frozen, so one default serves all
+        ApprovalRules(), Rules(), "what needs approval, or is refused; the first that matches"
+    )

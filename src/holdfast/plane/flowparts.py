@@ -1,0 +1,81 @@
+"""The parts of a plane that run workflows: the engine, and the two loops that come for what it may have missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from holdfast.plane import readings
+from holdfast.plane.delays import Delays
+from holdfast.plane.engine import Engine
+from holdfast.plane.opening import Ground
+from holdfast.plane.parts import LoopPart
+from holdfast.plane.readings import Reading
+from holdfast.plane.run_reconciler import RunReconciler
+
+
+def engine_of(ground: Ground, name: str = "engine") -> Engine:
+    """Moves runs, as the settings want it."""
+    chosen = ground.settings.engine
+    return Engine(
+        ground.runs,
+        ground.locks,
+        ground.bus,
+        delays=ground.settings.scheduler.delays,
+        indicators=ground.policing.signals,
+        run_ttl=chosen.run_ttl,
+        name=name,
+    )
+
+
+class EnginePart:
+    """The workflow engine."""
+
+    name = "engine"
+
+    def __init__(self, ground: Ground) -> None:
+        self._settings = ground.settings.engine
+        self.engine = engine_of(ground)
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """See `Part`."""
+        await self._stack.enter_async_context(self.engine.serving(concurrency=self._settings.concurrency))
+
+    async def stop(self, grace: float) -> bool:
+        """See `Part`. Handlers are short, and the bus bounds how long it waits for them."""
+        self.engine.stop()
+        await self._stack.aclose()
+        return True
+
+    async def ended(self) -> None:
+        """See `Part`."""
+        await asyncio.Event().wait()
+
+    def detail(self) -> Mapping[str, Any]:
+        """See `Part`."""
+        return {"handling": self.engine.handling, **self.engine.statistics()}
+
+    def readings(self) -> Iterator[Reading]:
+        """See `Part`."""
+        return readings.of_engine(self.engine)
+
+
+def flow_loop_part(ground: Ground, name: str) -> LoopPart:
+    """The part that runs the loop of that name, as the settings want it."""
+    settings = ground.settings
+    how = {
+        "mode": settings.value(f"{name}.lead"),
+        "interval": settings.value(f"{name}.interval"),
+        "clock": ground.clock,
+        "entropy": ground.entropy,
+    }
+    engine = engine_of(ground, name)
+    if name == "delays":
+        delays = Delays(engine, ground.locks)
+        return LoopPart(delays.loop(**how), partial(readings.of_delays, delays))
+    reconciler = RunReconciler(engine, ground.locks, patience=settings.runs.patience)
+    return LoopPart(reconciler.loop(**how), partial(readings.of_run_reconciler, reconciler))

@@ -1,0 +1,123 @@
+"""The lock of one item, as every handler takes it: waited for briefly, held while the work runs, judged at the end.
+
+Promises: the work gets the lease and passes it down, so that nobody takes it twice. Whatever prevents the work is a
+`RetryLater` that says for how long: contention (exactly 500 ms, unless the delays have jitter), trouble with the store
+of leases or the database (1 s), and `Abandoned` when the lease was lost on the way, or storage has met a newer one.
+Then the body was cancelled, the lock is not released (it may be another's by now), and the outcome is never a success,
+whatever the body had done: another may own the item already. Release is bounded and survives cancellation.
+
+Does not promise that a body which never awaits is stopped: its writes are refused by their fence.
+
+Clock: that of the locks. Waiting and holding are measured on the monotonic one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from holdfast.aio.lease import DegradedLease, Lease
+from holdfast.aio.lock import Lock
+from holdfast.aio.locks import Locks
+from holdfast.core.retry import RetryDelays
+from holdfast.errors import (
+    BackendError,
+    Closed,
+    FencedOut,
+    LeaseLost,
+    LockBusy,
+    NotEntered,
+    PolicyDenied,
+    RetryLater,
+    Unavailable,
+)
+from holdfast.types import NS
+
+L = TypeVar("L", Lease, Lease | DegradedLease)
+
+
+class Abandoned(RetryLater):
+    """The lease was lost while the work ran, or somebody newer has written. What was done may have to be done again.
+
+    The cause is the `LeaseLost`, `FencedOut` or `NotEntered` that said so.
+    """
+
+    def __init__(self, delay: float, noun: str, cause: BaseException | str) -> None:
+        super().__init__(delay, cause)
+        self.args = (f"retry after {self.delay * 1000:g}ms: {noun} abandoned: {cause}",)
+
+
+@dataclass(slots=True)
+class Spread:
+    """How long something took, over many times: enough for a mean, a rate and a worst case."""
+
+    count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """Count one."""
+        self.count += 1
+        self.total_ns += ns
+        self.longest_ns = max(self.longest_ns, ns)
+
+
+@dataclass(slots=True)
+class ItemLockStatistics:
+    """What became of the attempts to have the locks of one family since this was made."""
+
+    waited: Spread = field(default_factory=Spread)  # for locks that were had
+    waited_in_vain: Spread = field(default_factory=Spread)  # busy, or no store
+    held: Spread = field(default_factory=Spread)
+    busy: int = 0
+    backend_errors: int = 0
+    abandoned: int = 0
+    degraded: int = 0  # had without the store, because the risk class allows it
+
+
+@asynccontextmanager
+async def item_lock(
+    lock: Callable[[], Lock[L]],
+    locks: Locks,
+    delays: RetryDelays,
+    counts: ItemLockStatistics,
+    noun: str,
+) -> AsyncIterator[L]:
+    """Hold the lock that `lock` describes. `noun` names it in messages: `job lock`."""
+    draw, clock = locks.ports.entropy.below, locks.ports.clock
+    asked = clock.now().mono
+    taken: int | None = None
+    try:
+        async with lock() as lease:
+            taken = clock.now().mono
+            counts.waited.add(taken - asked)
+            counts.degraded += not lease.guaranteed
+            yield lease
+    except LockBusy as error:
+        if taken is not None:
+            raise  # of some other lock, which is the body's own affair
+        counts.busy += 1
+        raise delays.later(error, draw, text=f"{noun} busy") from error
+    except (BackendError, Closed) as error:
+        counts.backend_errors += 1
+        # Closing is this process's end: somebody else will have it, as after any other trouble.
+        trouble = error if isinstance(error, BackendError) else Unavailable(str(error))
+        raise delays.later(trouble, draw) from error
+    except PolicyDenied as error:
+        if taken is not None:
+            raise  # of some other lock, as above
+        counts.backend_errors += 1
+        cause = error.__cause__
+        trouble = cause if isinstance(cause, BackendError) else Unavailable(str(error))
+        raise delays.later(trouble, draw) from trouble
+    except (LeaseLost, FencedOut, NotEntered) as error:
+        counts.abandoned += 1
+        raise Abandoned(delays.busy.delay_ns(0, 0, draw) / NS, noun, error) from error
+    finally:
+        now = clock.now().mono
+        if taken is None:
+            counts.waited_in_vain.add(now - asked)
+        else:
+            counts.held.add(now - taken)

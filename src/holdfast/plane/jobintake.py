@@ -1,0 +1,88 @@
+"""New jobs on their way into the database: one by one, or many in one transaction.
+
+Promises: the same idempotency key of a tenant gives the first job again, whoever asks at the same time; a job and the
+messages about it are one transaction. Submissions that come together are inserted together; if one of them is known
+already, each is asked for by itself, and gets its own answer.
+
+Clock: the wall clock, for people and for time limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.core.jobs import InvalidTransition, JobState, Move
+from holdfast.plane.jobrows import about, event_values, job_of, sql, values_of
+from holdfast.plane.manyrows import put_many
+from holdfast.plane.model import Job, Message, Submission
+from holdfast.plane.ports import Bus, Tx
+
+_INSERT: Final = sql("job_insert")
+_BY_KEY: Final = sql("job_by_key")
+_GET: Final = sql("job_get")
+_EVENT: Final = sql("event_insert")
+
+# What a new row has that is not said when it is made.
+_BLANK: Final = {
+    **dict.fromkeys(("holdfast_fence", "run_fence", "worker", "result", "reason", "code")),
+    "attempt": 0,
+    "version": 1,
+}
+
+
+class New(NamedTuple):
+    """A job that is to be made."""
+
+    wanted: Submission
+    identity: str
+    values: Mapping[str, Any]
+    messages: Sequence[Message]
+
+
+def new_job(
+    wanted: Submission, identity: str, pool: str, now_ns: int, messages: Sequence[Message], state: JobState
+) -> New:
+    """The rows of a submission that was checked."""
+    return New(wanted, identity, {**values_of(wanted, identity, pool, now_ns), "state": str(state)}, messages)
+
+
+async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
+    """Make a job, or find the one that is there; also whether it was made."""
+    wanted = new.wanted
+    if wanted.idempotency_key is not None:
+        known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
+        if known:
+            return job_of(known[0]), False
+    made = await tx.query(_INSERT, new.values)
+    if not made:
+        return await _known(tx, wanted, new.identity), False
+    job = job_of(made[0])
+    await tx.query(_EVENT, _first_event(job, wanted))
+    await bus.stage(tx, [about(message, new.identity) for message in new.messages])
+    return job, True
+
+
+async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, bool]]:
+    """Make jobs that are all new, or `RowExists`, and then nothing was made."""
+    await put_many(tx, "job_make", [new.values for new in news])
+    jobs = [job_of({**_BLANK, **new.values}) for new in news]
+    await put_many(tx, "event_insert", [_first_event(job, new.wanted) for job, new in zip(jobs, news, strict=True)])
+    await bus.stage(tx, [about(message, new.identity) for new in news for message in new.messages])
+    return [(job, True) for job in jobs]
+
+
+async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
+    """The job that stood in the way of an insert: the same key from somebody quicker, or another with this id."""
+    if wanted.idempotency_key is not None:
+        known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
+        if known:
+            return job_of(known[0])
+    there = await tx.query(_GET, {"id": identity})
+    if there and there[0]["tenant"] == wanted.tenant:
+        return job_of(there[0])
+    raise InvalidTransition(JobState(there[0]["state"]) if there else None, JobState.PENDING)
+
+
+def _first_event(job: Job, wanted: Submission) -> Mapping[str, Any]:
+    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, wanted.submitted_by or "api", None)

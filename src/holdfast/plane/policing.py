@@ -1,0 +1,165 @@
+"""What a process of a plane does about the error policy: follows it, counts what it costs, and escalates if armed.
+
+    policing = Policing.of(settings, database, locks, clock, works=True)
+    await policing.begin()                 # the locks of this process do what the policy says
+    async with policing.running():         # … and go on to; counts are written, the rule is looked at
+        ...
+    policing.policy, policing.signals      # for whoever switches, and whoever reports duplicates
+
+`opened` does this for every process of a plane, and `Ground.policing` is the one of that process. The engine reports
+duplicates to `ground.policing.signals` and needs nothing else from here: a lock that is described with a risk class
+follows the policy by itself.
+
+Promises: no lease is needed for any of it. A database that is down costs the process nothing but what is kept until it
+is back; nothing here ends the process.
+
+Clock: the event loop's, for the pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.aio.locks import Locks
+from holdfast.core.escalation import Rule
+from holdfast.core.history import Kind
+from holdfast.core.policy import OnError
+from holdfast.errors import HoldfastError
+from holdfast.plane import families
+from holdfast.plane.escalation import Escalator
+from holdfast.plane.policies import PlanePolicy
+from holdfast.plane.policy_following import PolicyFollower
+from holdfast.plane.ports import Database
+from holdfast.plane.signals import Label, Sign, Signals
+from holdfast.ports import Clock
+
+if TYPE_CHECKING:
+    from holdfast.plane.settings import Settings
+
+FLUSH_S: Final = 3.0
+LAST_FLUSH_S: Final = 2.0
+AGAIN_S: Final = 1.0
+
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+class Policing:
+    """The error policy as one process sees it."""
+
+    def __init__(
+        self,
+        policy: PlanePolicy,
+        signals: Signals,
+        follower: PolicyFollower,
+        locks: Locks,
+        escalator: Escalator | None = None,
+        *,
+        rule: Rule | None = None,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        """`rule` is what counts as too much, armed or not: people are shown things by it."""
+        self.policy = policy
+        self.signals = signals
+        self.follower = follower
+        self.escalator = escalator
+        self.rule = rule or Rule()
+        self.locks = locks
+        self._flush_s = flush_s
+
+    @classmethod
+    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> Policing:
+        """As the settings want it. Without `works` no policy file is read: a process that only looks has no say."""
+        policy = PlanePolicy(database, clock)
+        who = locks.house.owner
+        locks.house.witness.name_items({name: family.pattern for name, family in families.FAMILIES.items()})
+        # The owner of a process names it: it has the host, the process id and, unless one was given, a random part.
+        signals = Signals(
+            database, clock, process=f"{who}/{locks.house.entropy.token()[:8]}", witness=locks.house.witness
+        )
+        exercise = settings.exercise.plan
+        file = settings.policy_file if works else None
+        follower = PolicyFollower(
+            policy,
+            database,
+            locks,
+            clock,
+            actor=who,
+            settings=dict(settings.risk),
+            file=None if file is None else Path(file),
+            exercises=[] if exercise is None else [exercise],
+        )
+        rule = settings.escalation.rule
+        escalator = Escalator(policy, signals, clock, rule, actor=who) if settings.escalation.armed else None
+        return cls(policy, signals, follower, locks, escalator, rule=rule)
+
+    def count_ends(self, duplicate_ends: Callable[[], int]) -> None:
+        """Count second ends of jobs, which the store refuses and counts, as duplicates."""
+        self.signals.follow(Sign.END, duplicate_ends)
+
+    async def begin(self, *, speak: bool = True) -> None:
+        """See `PolicyFollower.begin`."""
+        await self.follower.begin(speak=speak)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow, count and escalate while the block runs; at its end, write what was counted."""
+        tasks = [
+            asyncio.create_task(_kept(self.follower.run), name="follow the error policy"),
+            asyncio.create_task(_kept(self._count), name="write signals of the error policy"),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            try:
+                async with asyncio.timeout(LAST_FLUSH_S):
+                    await self.signals.flush()
+            except TimeoutError:
+                _log.warning("the last signals could not be written in time")
+
+    def statistics(self) -> dict[str, float | Mapping[Any, float]]:
+        """What this process has counted, for metrics. Fallbacks are by family and risk class."""
+        witness, modes = self.locks.house.witness, self.locks.policy.current()
+        # Known ones begin at zero: a counter that appears with its first fallback has no rate yet.
+        known = {(families.WORKFLOW_RUN.name, risk): 0 for risk in modes}
+        fallbacks = {**known, **witness.by_risk(Kind.FELL_BACK)}
+        return {
+            "fallbacks": fallbacks,
+            "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
+            "exercised": witness.by_risk(Kind.EXERCISED),
+            "exercises": {each.family: each.share for each in self.locks.exercise.current()},
+            "duplicates": {str(each): self.signals.totals[Label(each)] for each in Sign if each.duplicate},
+            "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
+            "escalations": 0 if self.escalator is None else self.escalator.switched,
+            "armed": self.escalator is not None,
+            "revision": self.follower.revision,
+            "failed": {"follow": self.follower.failed, "signals": self.signals.failed},
+        }
+
+    async def _count(self) -> None:
+        while True:  # ends with the process
+            await asyncio.sleep(self._flush_s)
+            if await self.signals.flush() and self.escalator is not None:
+                try:
+                    await self.escalator.look()
+                except HoldfastError as error:
+                    _log.warning("the escalation rule could not be looked at: %s", error)
+
+
+async def _kept(work: Callable[[], Awaitable[None]]) -> None:
+    """Run it until it ends or is cancelled. An error that nobody foresaw is logged, and it begins anew."""
+    while True:  # ends with the process
+        try:
+            await work()
+        except Exception:  # noqa: BLE001 - whatever it is, the process goes on to follow its policy
+            _log.exception("following the error policy was interrupted, and begins anew")
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return

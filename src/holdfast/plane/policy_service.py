@@ -1,0 +1,197 @@
+"""What people and programs ask about the error policy, and tell it: for the shell and the web alike.
+
+    async with policy_at(settings) as service:       # opens the database, and nothing else
+        report = await service.show()
+        await service.set("high", "fail_closed", actor="ada", reason="duplicates", source=Source.COMMAND)
+
+Promises: needs the database of the plane alone, so that it works while the lease store or the bus is down, which is
+when it is needed. What it shows is summed over all processes.
+
+Clock: the wall clock, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.core.escalation import Rule, judge
+from holdfast.core.policy import OnError
+from holdfast.plane.databases import open_database
+from holdfast.plane.escalation import evidence
+from holdfast.plane.policies import PlanePolicy
+from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Source, Standing
+from holdfast.plane.ports import Database
+from holdfast.plane.settings import Settings
+from holdfast.plane.signals import Sign, Signals, Sum
+from holdfast.ports import Clock
+from holdfast.runtime.system import SystemClock
+from holdfast.types import NS, Duration
+
+NEAR_ZERO: Final = 0.001  # fallbacks a second that are not worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class ClassReport:
+    """One risk class: what it does, and what that has come to lately."""
+
+    standing: Standing
+    fallbacks: int
+    exercised: int
+    rate: float  # fallbacks a second
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        counts = {"fallbacks": self.fallbacks, "rate": self.rate, "exercised": self.exercised}
+        return {**self.standing.as_dict(), **counts}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReport:
+    """Everything about the error policy, as of now."""
+
+    at_ns: int
+    window_ns: int
+    classes: Sequence[ClassReport]
+    families: dict[str, int]  # fallbacks in the window
+    duplicates: dict[str, tuple[int, int]]  # by sign: in the window, and in the one before
+    exercises: Sequence[PlaneExercise]
+    rate: float
+    hints: Sequence[str]  # what to do next, for people
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "at_ns": self.at_ns,
+            "window": self.window_ns / NS,
+            "rate": self.rate,
+            "classes": [each.as_dict() for each in self.classes],
+            "fallbacks_by_family": dict(self.families),
+            "duplicates": {
+                sign: {"lately": lately, "before": before} for sign, (lately, before) in self.duplicates.items()
+            },
+            "exercises": [each.as_dict() for each in self.exercises],
+            "hints": list(self.hints),
+        }
+
+
+class PolicyService:
+    """The error policy of a plane, for whoever asks."""
+
+    def __init__(self, policy: PlanePolicy, signals: Signals, clock: Clock, rule: Rule | None = None) -> None:
+        self.policy = policy
+        self._signals = signals
+        self._clock = clock
+        self._rule = rule or Rule()
+
+    @classmethod
+    def on(cls, database: Database, clock: Clock, rule: Rule | None = None) -> PolicyService:
+        """On a database, in a process that has no part in the plane."""
+        return cls(PlanePolicy(database, clock), Signals(database, clock, process="looks only"), clock, rule)
+
+    async def show(self) -> PolicyReport:
+        """What each class does, and what is happening."""
+        view = await self.policy.view()
+        sums = await self._signals.sums(self._rule.window_ns)
+        classes = [self._class(each, sums) for _, each in sorted(view.classes.items())]
+        families: dict[str, int] = {}
+        for each in sums:
+            if each.label.sign is Sign.FALLBACK and each.lately:
+                families[each.label.family] = families.get(each.label.family, 0) + each.lately
+        duplicates = {str(each): _both(sums, each) for each in Sign if each.duplicate}
+        verdict = judge(self._rule, evidence(sums))
+        return PolicyReport(
+            at_ns=self._clock.now().wall,
+            window_ns=self._rule.window_ns,
+            classes=classes,
+            families=families,
+            duplicates=duplicates,
+            exercises=view.exercises,
+            rate=verdict.rate,
+            hints=hints(classes, view.exercises, verdict.rate, verdict.because, escalate=verdict.escalate),
+        )
+
+    async def set(
+        self, risk: str, mode: OnError | str, *, actor: str, reason: str, source: Source, expect: int | None = None
+    ) -> tuple[Standing, bool]:
+        """See `PlanePolicy.set`."""
+        return await self.policy.set(risk, mode, actor=actor, reason=reason, source=source, expect=expect)
+
+    async def history(
+        self, limit: int = 100, risk: str | None = None, *, below: int | None = None
+    ) -> list[PolicyChange]:
+        """See `PlanePolicy.history`."""
+        return await self.policy.history(limit, risk, below=below)
+
+    async def begin_exercise(
+        self,
+        family: str,
+        share: float,
+        *,
+        duration: Duration,
+        actor: str,
+        reason: str = "",
+        risk: str | None = None,
+        force: bool = False,
+    ) -> PlaneExercise:
+        """See `PlanePolicy.begin_exercise`."""
+        return await self.policy.begin_exercise(
+            family, share, duration=duration, actor=actor, reason=reason, risk=risk, force=force
+        )
+
+    async def end_exercise(self, family: str, *, actor: str) -> bool:
+        """See `PlanePolicy.end_exercise`."""
+        return await self.policy.end_exercise(family, actor=actor)
+
+    def _class(self, standing: Standing, sums: Sequence[Sum]) -> ClassReport:
+        own = [each for each in sums if each.label.risk == standing.risk]
+        fallbacks, _ = _both(own, Sign.FALLBACK)
+        exercised, _ = _both(own, Sign.EXERCISED)
+        return ClassReport(standing, fallbacks, exercised, fallbacks * NS / self._rule.window_ns)
+
+
+def _both(sums: Sequence[Sum], sign: Sign) -> tuple[int, int]:
+    own = [each for each in sums if each.label.sign is sign]
+    return sum(each.lately for each in own), sum(each.earlier for each in own)
+
+
+def hints(
+    classes: Sequence[ClassReport], exercises: Sequence[PlaneExercise], rate: float, because: str, *, escalate: bool
+) -> list[str]:
+    """What a tired person should do next, most urgent first."""
+    found = []
+    open_classes = [each.standing.risk for each in classes if each.standing.mode is OnError.FAIL_OPEN]
+    if escalate:
+        found.append(f"running without locks does harm: {because}")
+        found += [
+            f"stop it for class {risk}: holdfast policy set {risk} fail_closed --reason …" for risk in open_classes
+        ]
+    elif rate > NEAR_ZERO:
+        found.append("the lease store fails, and work goes on under local locks: look at the store (holdfast locks)")
+        found.append("if duplicates begin to rise, stop it: holdfast policy set CLASS fail_closed --reason …")
+    for each in classes:
+        if each.standing.source is Source.ESCALATION:
+            found.append(
+                f"class {each.standing.risk} was made to fail closed by an escalation, and stays so; when the store is "
+                f"well and the duplicates understood: holdfast policy set {each.standing.risk} fail_open --reason …"
+            )
+    found += [
+        f"the exercise of {each.plan.family} is forced, and may fail work; end it: "
+        f"holdfast policy exercise {each.plan.family} 0"
+        for each in exercises
+        if each.plan.forced
+    ]
+    return found
+
+
+@asynccontextmanager
+async def policy_at(settings: Settings, *, clock: Clock | None = None) -> AsyncIterator[PolicyService]:
+    """The policy of the plane that the settings name."""
+    clock = clock or SystemClock()
+    database = open_database(settings.database_url, clock=clock)
+    try:
+        yield PolicyService.on(database, clock, settings.escalation.rule)
+    finally:
+        await database.close()

@@ -1,0 +1,236 @@
+"""What the parts of a process count, in one shape, for whoever shows it: metrics, a console, a report.
+
+A reading is what one source says at one moment: numbers by field, and where a field is kept by kind (outcomes, states,
+topics) a mapping of those. Reading is cheap: no store is asked, nothing waits. What the fields mean to the outside is
+declared elsewhere (`observe.metrics`); a test holds that nothing is counted here and left out there.
+
+Does not promise one consistent moment over several sources, nor that counts survive the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from holdfast.core.approving import ConflictCode, SelfApproval, Verdict
+from holdfast.core.delivering import Kind
+from holdfast.plane.approvals import Approvals
+from holdfast.plane.cleanup import CleanupStatistics
+from holdfast.plane.delays import Delays
+from holdfast.plane.engine import Engine
+from holdfast.plane.itemlock import ItemLockStatistics
+from holdfast.plane.joblock import JobLockStatistics, Spread
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.loops import LoopStatistics
+from holdfast.plane.placement import Placement
+from holdfast.plane.reconciler import Reconciler
+from holdfast.plane.replayer import Replayer
+from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.runstore import RunStore
+from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.worker_statistics import WorkerStatistics
+
+Number: TypeAlias = int | float
+Value: TypeAlias = Number | Mapping[Any, Number] | None
+
+TOPICS_MAX: Final = 100
+OTHER: Final = "other"
+
+ENDS: Final = ("succeeded", "failed", "retried", "lost", "stopped", "given_back", "outdated")
+REFUSALS: Final = (*map(str, ConflictCode), SelfApproval.code)
+NOT_TAKEN: Final = ("refused", "full", "busy", "unreachable", "turned_away", "repeated")
+WORKER_REST: Final = ("taken", "timed_out", "overran", "active", "stuck")
+
+
+class Reading(NamedTuple):
+    """What one source says now. A field that is None, or not there, is not known."""
+
+    source: str
+    values: Mapping[str, Value]
+    labels: Mapping[str, str] = {}
+
+
+def flat(statistics: object) -> dict[str, Value]:
+    """The numbers of a dataclass by field; a `Spread` gives three of them. What is no number is left out."""
+    if not is_dataclass(statistics):
+        raise TypeError(f"{type(statistics).__name__} is not a dataclass")
+    found: dict[str, Value] = {}
+    for each in fields(statistics):
+        value = getattr(statistics, each.name)
+        if isinstance(value, Spread):
+            found |= {f"{each.name}_{part}": number for part, number in flat(value).items()}
+        elif isinstance(value, int | float | Mapping):
+            found[each.name] = value
+    return found
+
+
+def bounded(counts: Mapping[str, int], most: int = TOPICS_MAX) -> dict[str, int]:
+    """Counts by names that users choose. The first few keep their name for good; the rest are counted together."""
+    names = list(counts)
+    kept = {name: counts[name] for name in names[:most]}
+    rest = sum(counts[name] for name in names[most:])
+    return {**kept, OTHER: kept.get(OTHER, 0) + rest} if rest else kept
+
+
+# The ground that parts stand on.
+
+
+def of_store(store: JobStore) -> Iterator[Reading]:
+    """The guard in front of the jobs."""
+    counts: dict[str, int] = asdict(store.statistics())
+    entered = counts.pop("entered")
+    yield Reading("guard", {"entered": entered, "steps": counts, "duplicate_ends": store.duplicate_ends})
+
+
+def of_runs(runs: RunStore) -> Iterator[Reading]:
+    """The guard in front of the runs. A run is read and written in one step, so nobody enters before."""
+    counts: dict[str, int] = asdict(runs.statistics())
+    del counts["entered"]
+    yield Reading("run_guard", {"steps": counts})
+
+
+def of_database(counts: Mapping[str, int]) -> Iterator[Reading]:
+    """A database, in words that both engines share; what only one of them counts is there for that one alone."""
+    works = {
+        "write": counts.get("writes", 0) + counts.get("write_works", 0),
+        "read": counts.get("reads", 0) + counts.get("read_works", 0),
+    }
+    failed = sum(counts.get(name, 0) for name in ("failed", "write_failed", "read_failed"))
+    again = counts.get("run_again", 0) + counts.get("write_run_again", 0)
+    rest: dict[str, Value] = {
+        "busy": counts.get("write_busy"),
+        "busy_ns": counts.get("write_busy_ns"),
+        "commits": counts.get("commits"),
+        "largest_group": counts.get("write_largest_group"),
+        "unknown": counts.get("unknown"),
+        "active": counts.get("active"),
+        "pool_wait_ns": counts.get("pool_wait_ns"),
+        "hint_reconnects": counts.get("hint_reconnects"),
+        "bells": counts.get("bells"),
+    }
+    if "write_line" in counts:
+        rest["line"] = {"write": counts["write_line"], "read": counts["read_line"]}
+    yield Reading("database", {"works": works, "failed": failed, "run_again": again, **rest})
+
+
+def of_bus(counts: Mapping[str, int]) -> Iterator[Reading]:
+    """A bus: how deliveries ended, and what is in hand."""
+    values: dict[str, Value] = {"deliveries": {str(kind): counts.get(kind, 0) for kind in Kind}}
+    for name in ("dead", "burials_failed"):
+        values[name] = counts.get(name, 0)
+    yield Reading("bus", {**values, "handling": counts.get("handling"), "relayed": counts.get("relayed")})
+
+
+def of_leases(statistics: object) -> Iterator[Reading]:
+    """The locks of this process, of every family together."""
+    yield Reading("leases", flat(statistics))
+
+
+# The parts.
+
+
+def of_scheduler(scheduler: Scheduler) -> Iterator[Reading]:
+    """A scheduler, its dispatcher and its job locks."""
+    messages: dict[tuple[str, str], int] = {}
+    for name, count in scheduler.tally.items():
+        subject, _, outcome = name.rpartition(".")
+        messages[subject or "any", outcome] = count
+    yield Reading("scheduler", {"messages": messages, "handling": scheduler.handling})
+    looks = dict(scheduler.dispatcher.statistics())
+    rounds = looks.pop("rounds", 0)
+    yield Reading("dispatcher", {"rounds": rounds, "looks": looks})
+    yield of_job_locks(scheduler.placement.lock_statistics, "scheduler")
+
+
+def of_job_locks(statistics: JobLockStatistics, part: str) -> Reading:
+    """The job locks that one part has wanted."""
+    return Reading("job_lock", flat(statistics), {"part": part})
+
+
+def of_loop(statistics: LoopStatistics) -> Iterator[Reading]:
+    """A loop, whatever it does."""
+    hidden = ("fence", "skipped_busy", "skipped_error")
+    values = {name: value for name, value in flat(statistics).items() if name not in hidden}
+    skipped = {"busy": statistics.skipped_busy, "error": statistics.skipped_error}
+    yield Reading("loop", {**values, "skipped": skipped}, {"loop": statistics.name})
+
+
+def of_reconciler(reconciler: Reconciler) -> Iterator[Reading]:
+    """What the reconciler has ended, and what was overdue when it last looked."""
+    statistics = reconciler.statistics()
+    yield Reading("reconciler", flat(statistics))
+    yield of_job_locks(statistics.lock, "reconciler")
+
+
+def of_replayer(replayer: Replayer, placement: Placement) -> Iterator[Reading]:
+    """What the replayer has made go on."""
+    statistics = replayer.statistics()
+    yield Reading("replayer", {**flat(statistics), "orphan_replayed": bounded(statistics.orphan_replayed)})
+    yield of_job_locks(placement.lock_statistics, "replayer")
+
+
+def of_cleanup(statistics: CleanupStatistics) -> Iterator[Reading]:
+    """What was forgotten."""
+    yield Reading("cleanup", {"forgotten": asdict(statistics)})
+
+
+def of_engine(engine: Engine) -> Iterator[Reading]:
+    """An engine and its run locks."""
+    events: dict[tuple[str, str], int] = {}
+    plain: dict[str, int] = {"held_back": 0, "repeated_publishes": 0, "stopping": 0}
+    for name, count in engine.tally.items():
+        event, mark, heard = name.partition(".")
+        if mark:
+            events[event, heard] = count
+        elif name in plain:
+            plain[name] = count
+    yield Reading("engine", {"events": events, "handling": engine.handling, **plain})
+    yield of_run_locks(engine.lock_statistics, "engine")
+
+
+def of_run_locks(statistics: ItemLockStatistics, part: str) -> Reading:
+    """The run locks that one part has wanted."""
+    return Reading("run_lock", flat(statistics), {"part": part})
+
+
+def of_delays(delays: Delays) -> Iterator[Reading]:
+    """What the delay poller has woken."""
+    yield Reading("delays", flat(delays.statistics()))
+    yield of_run_locks(delays.engine.lock_statistics, "delays")
+
+
+def of_run_reconciler(reconciler: RunReconciler) -> Iterator[Reading]:
+    """What runs had missed."""
+    yield Reading("run_reconciler", {"found": asdict(reconciler.statistics())})
+    yield of_run_locks(reconciler.engine.lock_statistics, "runs")
+
+
+def of_approvals(approvals: Approvals) -> Iterator[Reading]:
+    """What was decided here."""
+    yield Reading(
+        "approvals",
+        {
+            "decided": {str(verdict): approvals.decided[verdict] for verdict in Verdict},
+            "repeated": {str(verdict): approvals.repeated[verdict] for verdict in Verdict},
+            "refused": {code: approvals.refused[code] for code in REFUSALS},
+        },
+    )
+
+
+def of_workers(workers: Sequence[WorkerStatistics], capacity: int) -> Iterator[Reading]:
+    """The workers of this process together."""
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in workers)
+
+    yield Reading(
+        "worker",
+        {
+            "attempts": {name: total(name) for name in ENDS},
+            "not_taken": {name: total(name) for name in NOT_TAKEN},
+            "beats": {"heard": total("beats"), "unheard": total("beats_failed")},
+            **{name: total(name) for name in WORKER_REST},
+            "capacity": capacity,
+        },
+    )

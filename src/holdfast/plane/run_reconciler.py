@@ -1,0 +1,174 @@
+"""The workflow reconciler: finds runs that have missed something, and tells them.
+
+Promises: a run that is not over, and was not written for a while, is compared with the jobs and runs that its steps
+wait for; what has ended and was not heard of is told to it under its lock, as if the message had come. The comparison
+takes no lock: only a run that has something to hear is locked. A job that does not exist any more fails its step, so
+that no run waits for ever for nothing. A run whose lock is busy is left for the next tick.
+
+Messages are durable, so there should be nothing to find; whatever is found is counted.
+
+Clock: the wall clock, on which runs and jobs carry their times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.aio.locks import Locks
+from holdfast.core.advancing import advance
+from holdfast.core.jobs import JobState
+from holdfast.core.looping import Mode
+from holdfast.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
+from holdfast.core.workflow import StepKind
+from holdfast.errors import BackendError, RetryLater
+from holdfast.plane.engine import NOT_AGAIN, Engine
+from holdfast.plane.families import WORKFLOW_RECONCILER
+from holdfast.plane.jobqueries import Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.ports import Row, Tx
+from holdfast.plane.runlock import run_lock
+from holdfast.plane.runrows import StoredRun
+from holdfast.plane.scan import Scan
+from holdfast.types import Duration, duration_ns
+
+INTERVAL: Final = 5.0
+PATIENCE: Final = 10.0  # how long a message may take before it counts as missed
+
+_LIVE: Final = sql("run_live")
+_JOBS: Final = {"sqlite": sql("run_jobs_sqlite"), "postgres": sql("run_jobs_postgres")}
+
+
+@dataclass(frozen=True, slots=True)
+class RunReconcilerStatistics:
+    """What a reconciler has done since it was made."""
+
+    looked_at: int
+    told: int  # ends that had not been heard of
+    orphaned: int  # steps whose job did not exist any more
+    woken: int  # runs that should have gone on by themselves
+    left: int  # found, and left for the next tick: somebody else had their lock
+    errors: int
+
+
+class RunReconciler:
+    """The workflow reconciler of one plane."""
+
+    def __init__(self, engine: Engine, locks: Locks, *, patience: Duration = PATIENCE) -> None:
+        self.engine = engine
+        self._locks = locks
+        self._patience_ns = duration_ns("patience", patience)
+        self._counts = dict.fromkeys(("looked_at", "told", "orphaned", "woken", "left"), 0)
+        self._scan = Scan("workflow reconciler", self._live, "updated_ns")
+
+    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+        """The loop that runs it."""
+        return Loop("runs", WORKFLOW_RECONCILER, interval, self.tick, locks=self._locks, mode=mode, **settings)
+
+    def statistics(self) -> RunReconcilerStatistics:
+        """Counts so far."""
+        return RunReconcilerStatistics(**self._counts, errors=self._scan.errors)
+
+    async def tick(self, tick: Tick) -> None:
+        """Look at every run that was not written for a while."""
+        await self._scan.walk(tick, self._settle)
+
+    async def _settle(self, row: Row) -> None:
+        self._counts["looked_at"] += 1
+        stored = await self.engine.runs.get(row["id"])
+        if stored is None or not (missed := await self._missed(stored)):
+            return
+        try:
+            async with run_lock(
+                *(self._locks, stored.run.id, stored.risk, self.engine.delays),
+                statistics=self.engine.lock_statistics,
+                timeout=0.0,
+                ttl=self.engine.run_ttl,
+            ) as lease:
+                for event in missed:
+                    changed = await self.engine.move_held(lease, stored.run.id, event, actor="reconciler")
+                    self._count(event, changed.heard)
+        except RetryLater as later:
+            if isinstance(later.__cause__, BackendError):
+                raise later.__cause__ from later
+            self._counts["left"] += 1
+
+    def _count(self, event: Event, heard: Heard) -> None:
+        if heard is Heard.APPLIED:
+            gone = isinstance(event, JobEnded | ChildEnded) and event.reason in (_GONE, _FORGOTTEN)
+            self._counts["woken" if isinstance(event, Look) else "orphaned" if gone else "told"] += 1
+
+    async def _missed(self, stored: StoredRun) -> list[Event]:
+        """What the run should have heard of by now. Everything here is found out again under the lock."""
+        now_ns = self.engine.runs.clock.now().wall
+        awaited = dict(_awaited(stored))
+        jobs = await self._jobs([name for name, kind in awaited.items() if kind is not StepKind.WORKFLOW])
+        missed: list[Event] = []
+        for name, kind in awaited.items():
+            event = (
+                await self._child(name, now_ns)
+                if kind is StepKind.WORKFLOW
+                else self._job(name, jobs.get(name), now_ns, stored)
+            )
+            if event is not None:
+                missed.append(event)
+        if missed:
+            return missed
+        draw = self.engine.runs.entropy.below
+        would = advance(stored.run, Look(), now_ns - self._patience_ns, draw)
+        return [Look()] if would.heard is Heard.APPLIED else []
+
+    def _job(self, name: str, row: Row | None, now_ns: int, stored: StoredRun) -> Event | None:
+        if row is None:
+            late = stored.updated_ns + self._patience_ns <= now_ns
+            return JobEnded(name, JobState.FAILED, None, _GONE, retryable=False) if late else None
+        state = JobState(row["state"])
+        if not state.terminal or row["updated_ns"] + self._patience_ns > now_ns:
+            return None
+        if state is JobState.SUCCEEDED and row["labels"] == _EMPTIED:  # a result is not made up
+            return JobEnded(name, JobState.FAILED, None, _FORGOTTEN, retryable=False)
+        result = None if row["result"] is None else json.loads(row["result"])
+        return JobEnded(name, state, result, row["reason"], row["code"] not in NOT_AGAIN)
+
+    async def _child(self, name: str, now_ns: int) -> Event | None:
+        child = await self.engine.runs.get(name)
+        if child is None:
+            return ChildEnded(name, RunStatus.FAILED, None, _GONE)
+        if not child.run.status.terminal or child.updated_ns + self._patience_ns > now_ns:
+            return None
+        return ChildEnded(name, child.run.status, child.run.output, child.run.error)
+
+    async def _jobs(self, names: Sequence[str]) -> dict[str, Row]:
+        if not names:
+            return {}
+
+        async def work(tx: Tx) -> list[Row]:
+            return await tx.query(_JOBS[tx.dialect], {"ids": json.dumps(names)})
+
+        return {row["id"]: row for row in await self.engine.runs.database.read(work)}
+
+    async def _live(self, after: Place, most: int) -> Sequence[Row]:
+        until_ns = self.engine.runs.clock.now().wall - self._patience_ns
+        values = {"until_ns": until_ns, "updated_ns": after.at_ns, "id": after.id, "most": most}
+        return await self.engine.runs.query(_LIVE, values)
+
+
+_GONE: Final = "what the step waits for does not exist any more"
+_FORGOTTEN: Final = "its job succeeded, and was forgotten with its result before the run could hear of it"
+_EMPTIED: Final = "{}"  # every job of a run has labels, until the cleanup empties it
+
+
+def _awaited(stored: StoredRun) -> Iterator[tuple[str, StepKind]]:
+    """The jobs, gates and runs that the run waits for, by name."""
+    for name, state in stored.run.steps.items():
+        kind = stored.run.workflow.steps[name].kind
+        for each in state.children or (state,):
+            if _waits(each) and each.job is not None:
+                yield each.job, kind
+
+
+def _waits(state: StepState) -> bool:
+    return state.status in (StepStatus.RUNNING, StepStatus.WAITING)

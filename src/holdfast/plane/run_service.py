@@ -1,0 +1,288 @@
+"""Every command and every question that people and programs have for workflows, runs and approvals, as plain methods.
+
+The shell and the web both call these; what `service` promises about tenants and repeated commands holds here too.
+
+Does not promise that a run is cancelled when `cancel` returns: it is asked for, durably, and an engine does it under
+the run's lock.
+
+Clock: the wall clock, for people and for time limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from holdfast.core.advancing import begin
+from holdfast.core.approving import Approval, ApprovalStatus, Verdict
+from holdfast.core.rerunning import again
+from holdfast.core.run import RunStatus
+from holdfast.core.workflow import Workflow
+from holdfast.core.workflow_rules import check_input
+from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
+from holdfast.plane import subjects
+from holdfast.plane.approvals import Approvals, Decision
+from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed, Page
+from holdfast.plane.definitions import EVERYBODY, Definition
+from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, Place
+from holdfast.plane.model import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
+from holdfast.plane.ports import Bus
+from holdfast.plane.runrows import RunEvent, RunWanted, StoredRun
+from holdfast.plane.runstore import RunStore
+from holdfast.types import check_label
+
+RUN_ID_CHARS_MAX: Final = 80
+"""Shorter than other ids: those of its jobs and of the runs that it starts begin with it."""
+
+
+class NotOver(HoldfastError):
+    """The run is still going on, so it cannot be run again. Nothing was changed."""
+
+
+class RunService:
+    """Workflows, runs and approvals, for whoever asks."""
+
+    def __init__(self, runs: RunStore, approvals: Approvals, bus: Bus) -> None:
+        self.store = runs
+        self._approvals = approvals
+        self._bus = bus
+
+    # Definitions.
+
+    async def define(self, caller: Caller, workflow: Workflow, *, tenant: str | None = None) -> tuple[Definition, bool]:
+        """Keep a definition, for one tenant or for everybody (None). Also returns whether it is a new version."""
+        scope = caller.scope(tenant)
+        return await self.store.definitions.keep(workflow, scope=scope or EVERYBODY, actor=caller.name)
+
+    async def definition(
+        self, caller: Caller, name: str, version: int | None = None, *, tenant: str | None = None
+    ) -> Definition:
+        """A definition that the caller can see, by default the newest version, or `RowMissing`."""
+        found = await self.store.definitions.get(caller.scope(tenant) or EVERYBODY, name, version)
+        if found is None:
+            which = "" if version is None else f" version {version}"
+            raise RowMissing(f"there is no workflow {name!r:.80}{which}")
+        return found
+
+    async def definitions(
+        self, caller: Caller, *, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 100
+    ) -> tuple[list[Definition], tuple[str, str] | None]:
+        """The newest versions of the definitions that the caller, or a tenant, sees, and where the next page begins."""
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        found = await self.store.definitions.page(caller.scope(tenant), after=after, limit=most + 1)
+        items = found[:most]
+        return items, (items[-1].scope, items[-1].workflow.name) if len(found) > most else None
+
+    # Runs.
+
+    async def start(
+        self,
+        caller: Caller,
+        workflow: str,
+        value: Any = None,
+        *,
+        version: int | None = None,
+        tenant: str | None = None,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        deadline_ns: int | None = None,
+        trace: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> tuple[StoredRun, bool]:
+        """Start a run of a workflow that is kept. Also returns whether it was made, or is there under the same key.
+
+        `RowExists`: the key, or the id, was used for another run.
+        """
+        owner = tenant or caller.tenant or "default"
+        if not caller.sees(owner):
+            raise NotAllowed("you may start runs of your own tenant only")
+        about = RunWanted(_key(idempotency_key), caller.name, _trace(trace), _labels(labels or {}))
+        encoded("input", value)
+        if (known := await self._known(check_label("tenant", owner), about.idempotency_key)) is not None:
+            return _repeated(known, workflow, version, value, run_id), False
+        definition = await self.definition(replace(caller, tenant=owner), workflow, version)
+        run = begin(
+            self._id(run_id),
+            owner,
+            definition.workflow,
+            check_input(definition.workflow, value),
+            now_ns=self._now_ns(),
+            deadline_ns=deadline_ns,
+        )
+        stored, made = await self.store.start(run, definition.scope, about)
+        return stored if made else _repeated(stored, workflow, version, value, run_id), made
+
+    async def run(self, caller: Caller, run_id: str) -> StoredRun:
+        """One run, or `RowMissing`, also for what cannot be the id of one."""
+        try:
+            stored = await self.store.get(run_id)
+        except BadInput:
+            stored = None
+        if stored is None or not caller.sees(stored.run.tenant):
+            raise RowMissing(f"there is no run {run_id!r:.220}")
+        return stored
+
+    async def runs(
+        self,
+        caller: Caller,
+        *,
+        tenant: str | None = None,
+        status: RunStatus | str | None = None,
+        workflow: str | None = None,
+        after: Place = AFTER_ALL,
+        limit: int = 100,
+    ) -> Page[StoredRun]:
+        """Runs, newest first."""
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        found = await self.store.page(
+            tenant=caller.scope(tenant),
+            status="" if status is None else str(_status(status)),
+            workflow=workflow or "",
+            after=after,
+            limit=most + 1,
+        )
+        items = found[:most]
+        last = items[-1].run if len(found) > most else None
+        return Page(items, None if last is None else Place(last.created_ns, last.id))
+
+    async def timeline(
+        self, caller: Caller, run_id: str, *, after: tuple[int, int] = (0, -1), limit: int = PAGE_MAX
+    ) -> list[RunEvent]:
+        """The history of a run, oldest first, after a version and line that were seen."""
+        await self.run(caller, run_id)
+        return await self.store.timeline(run_id, after=after, limit=check_whole("limit", limit, 1, PAGE_MAX))
+
+    async def cancel(
+        self, caller: Caller, run_id: str, *, reason: str = "cancelled on request"
+    ) -> tuple[StoredRun, bool]:
+        """Ask for a run to be ended. Returns it as it is now, and whether there was something to ask for."""
+        stored = await self.run(caller, run_id)
+        check_text("reason", reason, REASON_CHARS_MAX)
+        if stored.run.status.terminal:
+            return stored, False
+        token = self.store.entropy.token()
+        await self._bus.publish([subjects.cancel_run(run_id, stored.risk, caller.name, reason, token=token)])
+        return stored, True
+
+    async def rerun(
+        self, caller: Caller, run_id: str, *, keep: bool = False, idempotency_key: str | None = None
+    ) -> tuple[StoredRun, bool]:
+        """Run a run that is over again, as a new one. `keep`: with the outputs of the steps that went well.
+
+        Also returns whether it was made, or is there under the same key. `NotOver`: it is still going on.
+        """
+        before = await self.run(caller, run_id)
+        if not before.run.status.terminal:
+            raise NotOver(f"run {run_id} is not over ({before.run.status}); cancel it first, or wait")
+        run = again(before.run, self._id(None), now_ns=self._now_ns(), keep=keep)
+        about = replace(before.about, idempotency_key=_key(idempotency_key), submitted_by=caller.name, rerun_of=run_id)
+        stored, made = await self.store.start(run, before.scope, about)
+        if not made and stored.about.rerun_of != run_id:
+            raise RowExists("this idempotency key was used for another run; choose another key")
+        return stored, made
+
+    # Approvals.
+
+    async def approvals(
+        self,
+        caller: Caller,
+        *,
+        tenant: str | None = None,
+        status: ApprovalStatus | str | None = ApprovalStatus.WAITING,
+        after: Place | None = None,
+        limit: int = 100,
+    ) -> Page[Approval]:
+        """What waits for somebody, the oldest first; or with another status (None: any), the newest first."""
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        scope = caller.scope(tenant)
+        wanted = "" if status is None else str(_approval_status(status))
+        if wanted == ApprovalStatus.WAITING:
+            found = await self._approvals.waiting(tenant=scope, after=after or BEFORE_ALL, limit=most + 1)
+        else:
+            found = await self._approvals.page(tenant=scope, status=wanted, after=after or AFTER_ALL, limit=most + 1)
+        items = found[:most]
+        return Page(items, Place(items[-1].created_ns, items[-1].job) if len(found) > most else None)
+
+    async def approval(self, caller: Caller, job_id: str) -> Approval:
+        """One approval, or `RowMissing`."""
+        try:
+            found = await self._approvals.get(job_id)
+        except BadInput:
+            found = None
+        if found is None or not caller.sees(found.tenant):
+            raise RowMissing(f"nothing about {job_id!r:.220} waits, or waited, for anybody")
+        return found
+
+    async def decide(
+        self, caller: Caller, job_id: str, verdict: Verdict, *, note: str = "", revision: int | None = None
+    ) -> Decision:
+        """Approve or reject. See `approvals.Approvals.decide`."""
+        await self.approval(caller, job_id)
+        return await self._approvals.decide(job_id, verdict, actor=caller.name, note=note, revision=revision)
+
+    # What all share.
+
+    async def _known(self, tenant: str, key: str | None) -> StoredRun | None:
+        return None if key is None else await self.store.by_key(tenant, key)
+
+    def _id(self, wanted: str | None) -> str:
+        if wanted is None:
+            return f"{self._now_ns() // 1_000_000:012x}-{self.store.entropy.token()[:12]}"
+        if len(check_id("id", wanted)) > RUN_ID_CHARS_MAX or "@" in wanted:
+            fix = f"use at most {RUN_ID_CHARS_MAX} characters and no @, which is for what a run starts"
+            raise BadInput("id", f"{wanted!r:.60} cannot be the id of a run", fix)
+        return wanted
+
+    def _now_ns(self) -> int:
+        return self.store.clock.now().wall
+
+
+def _repeated(stored: StoredRun, workflow: str, version: int | None, value: Any, run_id: str | None) -> StoredRun:
+    """The run that is there under a key, or `RowExists` if it is not the one that was asked for.
+
+    Its input is judged by its own definition: a newer one may have other defaults, and this is still the same request.
+    """
+    run = stored.run
+    same = run.workflow.name == workflow and version in (None, run.workflow.version) and run_id in (None, run.id)
+    if not same or _text(check_input(run.workflow, value)) != _text(run.input):
+        raise RowExists("this idempotency key was used for another run; repeat that one, or choose another key")
+    return stored
+
+
+def _text(value: Any) -> str:
+    """For comparing: the order of names says nothing, and for Python 1, 1.0 and True are one."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _key(value: str | None) -> str | None:
+    return None if value is None else check_text("idempotency_key", value, ID_CHARS_MAX)
+
+
+def _trace(value: str) -> str:
+    return check_text("trace", value, TRACE_CHARS_MAX) if value else ""
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    if len(labels) > LABELS_MAX:
+        raise BadInput("labels", f"are {len(labels)}", f"give at most {LABELS_MAX}")
+    for name, value in labels.items():
+        check_text("labels", name, ID_CHARS_MAX)
+        if value:
+            check_text("labels", value, ID_CHARS_MAX)
+    return dict(labels)
+
+
+def _status(value: RunStatus | str) -> RunStatus:
+    try:
+        return RunStatus(value)
+    except ValueError:
+        raise BadInput("status", f"{value!r:.60} is no status of a run", f"use {', '.join(RunStatus)}") from None
+
+
+def _approval_status(value: ApprovalStatus | str) -> ApprovalStatus:
+    try:
+        return ApprovalStatus(value)
+    except ValueError:
+        raise BadInput("status", f"{value!r:.60} is unknown", f"use {', '.join(ApprovalStatus)}") from None

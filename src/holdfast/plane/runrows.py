@@ -1,0 +1,146 @@
+"""Runs and their timelines as rows, and back: which column says what. No decisions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.core.run import Advance, Note, Run
+from holdfast.core.run_form import as_document, from_document
+from holdfast.core.workflow import Workflow
+from holdfast.plane.model import encoded
+from holdfast.plane.ports import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RunWanted:
+    """What is known of a run besides what it follows and is given."""
+
+    idempotency_key: str | None = None  # the same key of the same tenant is the same run
+    submitted_by: str = ""
+    trace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    rerun_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as it is stored."""
+
+    run: Run
+    scope: str  # whose definition it follows: a tenant's, or everybody's (`*`)
+    version: int  # rises with every write
+    fence: int | None  # of the lease under which it was last written
+    updated_ns: int
+    wake_ns: int | None
+    about: RunWanted
+
+    @property
+    def risk(self) -> str:
+        """The class that decides about lock errors."""
+        return self.run.workflow.risk
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One line of a run's timeline."""
+
+    run: str
+    version: int
+    line: int
+    at_ns: int
+    step: str | None
+    kind: str
+    detail: str
+    attempt: int
+    fence: int | None
+    actor: str
+
+
+def run_of(row: Row, workflow: Workflow) -> StoredRun:
+    """From a row, and the definition that it names, to a run."""
+    about = RunWanted(
+        row["idempotency_key"], row["submitted_by"], row["trace"], json.loads(row["labels"]), row["rerun_of"]
+    )
+    return StoredRun(
+        from_document(json.loads(row["document"]), workflow),
+        row["scope"],
+        row["version"],
+        row["holdfast_fence"],
+        row["updated_ns"],
+        row["wake_ns"],
+        about,
+    )
+
+
+def outlined(stored: StoredRun) -> StoredRun:
+    """A run without what it was given and has made, for lists: how it is and how its steps are."""
+    run = stored.run
+    steps = {name: replace(state, output=None, items=None, children=()) for name, state in run.steps.items()}
+    return replace(stored, run=replace(run, input=None, output=None, steps=MappingProxyType(steps)))
+
+
+def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
+    """The columns of a new run."""
+    return {
+        "id": run.id,
+        "tenant": run.tenant,
+        "scope": scope,
+        "workflow": run.workflow.name,
+        "workflow_version": run.workflow.version,
+        "status": str(run.status),
+        "risk": run.workflow.risk,
+        "document": document_text(run),
+        "now_ns": run.created_ns,
+        "wake_ns": run.created_ns,  # until the first look
+        "idempotency_key": about.idempotency_key,
+        "submitted_by": about.submitted_by,
+        "trace": about.trace,
+        "labels": encoded("labels", dict(about.labels)),
+        "rerun_of": about.rerun_of,
+    }
+
+
+def changed_values(
+    before: StoredRun, advance: Advance, wake_ns: int | None, fence: int | None, now_ns: int
+) -> dict[str, Any]:
+    """The columns after an advance."""
+    return {
+        "id": before.run.id,
+        "version": before.version,
+        "fence": fence,
+        "status": str(advance.run.status),
+        "document": document_text(advance.run),
+        "wake_ns": wake_ns,
+        "now_ns": now_ns,
+    }
+
+
+def line_values(run: str, version: int, line: int, note: Note, fence: int | None, at_ns: int, actor: str) -> Row:
+    """The columns of one line of the timeline."""
+    return {
+        "run": run,
+        "version": version,
+        "line": line,
+        "at_ns": at_ns,
+        "step": note.step,
+        "kind": note.kind,
+        "detail": note.detail,
+        "attempt": note.attempt,
+        "fence": fence,
+        "actor": actor,
+    }
+
+
+def event_of(row: Row) -> RunEvent:
+    """From a row to a line of the timeline."""
+    names = ("run", "version", "line", "at_ns", "step", "kind", "detail", "attempt", "fence", "actor")
+    return RunEvent(*(row[name] for name in names))
+
+
+def document_text(run: Run) -> str:
+    """A run as text. Its parts were checked when they came in; together they may be longer than a payload."""
+    return json.dumps(as_document(run), allow_nan=False, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,269 @@
+"""Runs in the database: read, decided and written under a lease in one transaction, with all that follows from it.
+
+Promises: a write is refused, and changes nothing, when a newer fence has written the run (`FencedOut`). Under a
+degraded lease, which has no fence, the run is still read and written in one transaction, so that a decision is never
+made from an outdated view. The jobs, gates and runs that a run starts, what it stops, its timeline and the word that it
+is over are part of the same transaction: there is no moment at which a step is marked as started and its job does not
+exist, or the other way round. A job's id names run, step and attempt, so that whatever is done twice makes one job.
+
+Does not promise that what was stopped has stopped: that is asked for, durably.
+
+Clock: the wall clock, for delays, time limits and people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
+from holdfast.core.run import (
+    Advance,
+    Heard,
+    Run,
+    RunStatus,
+)
+from holdfast.errors import RowExists, RowMissing
+from holdfast.guards.admission import Admission, GuardStatistics
+from holdfast.guards.bearer import Bearer
+from holdfast.plane import subjects
+from holdfast.plane.consequences import Consequences, Following, Gates, over
+from holdfast.plane.definitions import Definitions
+from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.jobqueries import Place
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import check_id
+from holdfast.plane.ports import Bus, Database, Row, Tx
+from holdfast.plane.runrows import (
+    RunEvent,
+    RunWanted,
+    StoredRun,
+    changed_values,
+    event_of,
+    line_values,
+    outlined,
+    run_of,
+)
+from holdfast.plane.schema import prepare
+from holdfast.ports import Clock, Entropy
+from holdfast.types import MS, NS
+
+NEAR_NS: Final = 10 * NS
+"""A time that is not farther away than this is waited for by a message; the poller comes for the others."""
+
+HELD_BACK_NS: Final = NS
+_FIRST: Final = (0, -1)
+_AT_ONCE: Final = 10
+
+_INSERT: Final = sql("run_insert")
+_GET: Final = sql("run_get")
+_HOLD: Final = {"sqlite": _GET, "postgres": f"{_GET} FOR UPDATE"}  # SQLite has one writer at a time anyway
+_BY_KEY: Final = sql("run_by_key")
+_CHANGE: Final = sql("run_change")
+_WAKE: Final = sql("run_wake")
+_LINE: Final = sql("run_event_insert")
+_LINES: Final = sql("run_events")
+_LIST: Final = {False: sql("run_list_all"), True: sql("run_list_tenant")}
+_COUNT: Final = sql("run_count")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRun:
+    """A run before and after a `change`. Without a run, neither; where nothing was written, no `after`."""
+
+    before: StoredRun | None
+    after: StoredRun | None
+    heard: Heard = Heard.UNKNOWN
+    held_back: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()  # jobs that were to be made and were there already
+
+
+class RunStore:
+    """The runs of one plane."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        definitions: Definitions,
+        gates: Gates,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.entropy = entropy
+        self.definitions = definitions
+        self._bus = bus
+        self._consequences = Consequences(bus, definitions, gates, clock)
+        key = WORKFLOW_RUN.pattern
+        self._admission = Admission("plane:runs", names=("run",), key=key, allow_degraded=True, clock=clock)
+
+    async def prepare(self) -> None:
+        """Make the tables if they are not there."""
+        await prepare(self.database, "run_schema")
+
+    def statistics(self) -> GuardStatistics:
+        """What the guard in front of the runs has accepted and refused."""
+        return self._admission.statistics()
+
+    # Making and looking.
+
+    async def start(self, run: Run, scope: str, about: RunWanted) -> tuple[StoredRun, bool]:
+        """Keep a run that was begun, and have it looked at. The same idempotency key gives the first one again.
+
+        Also returns whether it was made. `RowExists`: its id is taken.
+        """
+        check_id("run", run.id)
+
+        async def work(tx: Tx) -> tuple[StoredRun, bool]:
+            if (known := await self._known(tx, run.tenant, about.idempotency_key)) is not None:
+                return known, False
+            if (made := await self._consequences.make(tx, run, scope, about)) is not None:
+                return made, True
+            if (known := await self._known(tx, run.tenant, about.idempotency_key)) is not None:
+                return known, False  # somebody was quicker with the same key
+            raise RowExists(f"the run id {run.id!r} is taken; choose another, or none")
+
+        return await self.database.write(work)
+
+    async def get(self, run_id: str) -> StoredRun | None:
+        """One run, or None."""
+        check_id("run", run_id)
+
+        async def work(tx: Tx) -> StoredRun | None:
+            rows = await tx.query(_GET, {"id": run_id})
+            return await self._stored(tx, rows[0]) if rows else None
+
+        return await self.database.read(work)
+
+    async def by_key(self, tenant: str, key: str) -> StoredRun | None:
+        """The run that a tenant has started with an idempotency key, or None."""
+        return await self.database.read(lambda tx: self._known(tx, tenant, key))
+
+    async def page(
+        self, *, tenant: str | None, status: str = "", workflow: str = "", after: Place, limit: int
+    ) -> list[StoredRun]:
+        """Runs in outline, newest first. They are read a few at a time: one may be large, and a page of them is not."""
+
+        async def work(tx: Tx) -> list[StoredRun]:
+            values: dict[str, Any] = {"tenant": tenant, "status": status, "workflow": workflow}
+            found: list[StoredRun] = []
+            place = after
+            while len(found) < limit:
+                most = min(_AT_ONCE, limit - len(found))
+                values |= {"created_ns": place.at_ns, "id": place.id, "most": most}
+                rows = await tx.query(_LIST[tenant is not None], values)
+                found += [outlined(await self._stored(tx, row)) for row in rows]
+                if len(rows) < most:
+                    break
+                place = Place(rows[-1]["created_ns"], rows[-1]["id"])
+            return found
+
+        return await self.database.read(work)
+
+    async def timeline(self, run_id: str, *, after: tuple[int, int] = _FIRST, limit: int = 500) -> list[RunEvent]:
+        """The history of a run, oldest first, after a version and line that were seen."""
+        values = {"run": check_id("run", run_id), "version": after[0], "line": after[1], "most": limit}
+        return [event_of(row) for row in await self.database.read(lambda tx: tx.query(_LINES, values))]
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs there are in each status, of those that are not over."""
+        rows = await self.database.read(lambda tx: tx.query(_COUNT))
+        live = {str(each): 0 for each in RunStatus if not each.terminal}
+        return {**live, **{row["status"]: row["runs"] for row in rows}}
+
+    async def query(self, statement: str, values: dict[str, Any]) -> Sequence[Row]:
+        """What a loop reads."""
+        return await self.database.read(lambda tx: tx.query(statement, values))
+
+    # Writing, under a lease.
+
+    async def change(
+        self, lease: Bearer, run_id: str, decide: Callable[[StoredRun], Advance | None], *, actor: str
+    ) -> ChangedRun:
+        """Read a run, decide, and write what was decided with all that follows, in one transaction.
+
+        `decide` may be called again, and must only compute. `FencedOut` if the lease is stale.
+        """
+        check_id("run", run_id)
+        presented = await self._admission.admit(
+            lease, f"run {run_id}", Rule.AT_LEAST, lambda: self._seen(run_id), {"run": run_id}
+        )
+        fence = presented.fence
+
+        async def work(tx: Tx) -> Outcome[ChangedRun]:
+            there = await tx.query(_HOLD[tx.dialect], {"id": run_id})
+            if not there:
+                return Absent()
+            before = await self._stored(tx, there[0])
+            if fence is not None and not accepts(before.fence, fence):
+                return Stale(before.fence or 0)
+            advance = decide(before)
+            if advance is None:
+                return Accepted(ChangedRun(before, None, Heard.NOTHING))
+            if advance.heard is not Heard.APPLIED:
+                await self._look_again(tx, before, advance)
+                return Accepted(ChangedRun(before, None, advance.heard, advance.held_back))
+            return Accepted(await self._write(tx, before, advance, fence, actor))
+
+        outcome = await self.database.write(work)
+        return ChangedRun(None, None) if isinstance(outcome, Absent) else self._admission.written(presented, outcome)
+
+    async def _write(self, tx: Tx, before: StoredRun, advance: Advance, fence: int | None, actor: str) -> ChangedRun:
+        now_ns = self.clock.now().wall
+        run = advance.run
+        wake_ns = self._wake(advance, now_ns)
+        found = await tx.query(_CHANGE, changed_values(before, advance, wake_ns, fence, now_ns))
+        if not found:
+            raise RowMissing(f"run {run.id} changed under a lock of the database")
+        version = found[0]["version"]
+        lines = [
+            line_values(run.id, version, line, note, fence, now_ns, actor) for line, note in enumerate(advance.notes)
+        ]
+        if lines:
+            await tx.query_many(_LINE, lines)
+        after = run_of(found[0], before.run.workflow)
+        following = Following()
+        for effect in advance.effects:
+            await self._consequences.follow(tx, after, effect, following)
+        if run.status.terminal:
+            following.messages += over(after)
+        elif wake_ns is not None and wake_ns - now_ns <= NEAR_NS:
+            again = f"{version}:{wake_ns}"
+            following.messages.append(
+                subjects.look_at_run(run.id, after.risk, again=again, not_before_ns=max(wake_ns, now_ns))
+            )
+        if following.messages:
+            await self._bus.stage(tx, following.messages)
+        return ChangedRun(before, after, advance.heard, advance.held_back, tuple(following.repeated))
+
+    async def _look_again(self, tx: Tx, before: StoredRun, advance: Advance) -> None:
+        """Nothing has changed, but the time of the next look may have: a timer is gone only once it did something."""
+        wake_ns = self._wake(advance, self.clock.now().wall)
+        if wake_ns != before.wake_ns and not before.run.status.terminal:
+            await tx.query(_WAKE, {"id": before.run.id, "version": before.version, "wake_ns": wake_ns})
+
+    def _wake(self, advance: Advance, now_ns: int) -> int | None:
+        if advance.run.status.terminal:
+            return None
+        if not advance.held_back:
+            return advance.wake_ns
+        soon = now_ns + HELD_BACK_NS + self.entropy.below(200 * MS)  # replicas should not all come at once
+        return soon if advance.wake_ns is None else min(soon, advance.wake_ns)
+
+    # Reading rows.
+
+    async def _stored(self, tx: Tx, row: Row) -> StoredRun:
+        workflow = await self.definitions.of_run(tx, row["scope"], row["workflow"], row["workflow_version"])
+        return run_of(row, workflow)
+
+    async def _known(self, tx: Tx, tenant: str, key: str | None) -> StoredRun | None:
+        rows = [] if key is None else await tx.query(_BY_KEY, {"tenant": tenant, "idempotency_key": key})
+        return await self._stored(tx, rows[0]) if rows else None
+
+    async def _seen(self, run_id: str) -> int | None:
+        rows = await self.database.read(lambda tx: tx.query(_GET, {"id": run_id}))
+        fence: int | None = rows[0]["holdfast_fence"] if rows else None
+        return fence

@@ -1,0 +1,11 @@
+-- Contract: a page of everything of a tenant that waits or waited for a person, the newest first. An empty status: any.
+-- What waits although its job does not, or is gone, is `lapsed`.
+SELECT plane_approval.*, plane_job.state AS job_state
+FROM plane_approval LEFT JOIN plane_job ON plane_job.id = plane_approval.job
+WHERE plane_approval.tenant = :tenant
+    AND (:status = '' OR :status = CASE
+        WHEN plane_approval.status = 'waiting' AND COALESCE(plane_job.state, '') <> 'APPROVAL_REQUIRED' THEN 'lapsed'
+        ELSE plane_approval.status
+    END)
+    AND (plane_approval.created_ns, plane_approval.job) < (:created_ns, :job)
+ORDER BY plane_approval.created_ns DESC, plane_approval.job DESC LIMIT :most

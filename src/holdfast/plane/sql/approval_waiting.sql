@@ -1,0 +1,11 @@
+-- Contract: a page of what waits for a person now, the oldest first. An empty tenant: all.
+--
+-- It is found by its job, so that what has ended undecided costs nothing, however much of it there is. A job that waits has
+-- not changed since it was made, so the time of its last change is that of the approval.
+SELECT plane_approval.*, plane_job.state AS job_state
+FROM plane_job JOIN plane_approval ON plane_approval.job = plane_job.id
+WHERE plane_job.state = 'APPROVAL_REQUIRED'
+    AND plane_job.state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
+    AND plane_approval.status = 'waiting' AND (:tenant = '' OR plane_job.tenant = :tenant)
+    AND (plane_job.updated_ns, plane_job.id) > (:created_ns, :job)
+ORDER BY plane_job.updated_ns, plane_job.id LIMIT :most

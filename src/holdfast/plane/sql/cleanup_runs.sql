@@ -1,0 +1,6 @@
+-- Contract: the ids of at most `:most` runs without an idempotency key that ended before `:before_ns`, those that have been
+-- over for longest first.
+SELECT id FROM plane_run
+WHERE status IN ('succeeded', 'failed', 'denied', 'cancelled', 'timed_out') AND idempotency_key IS NULL
+    AND updated_ns < :before_ns
+ORDER BY updated_ns, id LIMIT :most

@@ -1,0 +1,62 @@
+-- Contract: makes the tables of the error policy, in a database that has none of them. Run once, in one transaction.
+--
+-- Times end in `_ns` and are Unix time in nanoseconds, by the wall clock of the host that wrote them. A revision is the
+-- number of a change, in the order in which changes were made; changes take turns at the one row of plane_policy_turn.
+
+CREATE TABLE plane_policy_turn (
+    one      BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
+    revision BIGINT NOT NULL
+);
+
+INSERT INTO plane_policy_turn (one, revision) VALUES (1, 0);
+
+-- What each risk class does now, and the change that made it so.
+CREATE TABLE plane_policy (
+    risk     TEXT NOT NULL PRIMARY KEY,
+    mode     TEXT NOT NULL,
+    revision BIGINT NOT NULL,
+    since_ns BIGINT NOT NULL,
+    actor    TEXT NOT NULL,
+    reason   TEXT NOT NULL,
+    source   TEXT NOT NULL
+);
+
+-- Every change, for good. Nothing here is ever changed or deleted.
+CREATE TABLE plane_policy_history (
+    revision BIGINT NOT NULL PRIMARY KEY,
+    risk     TEXT NOT NULL,
+    before   TEXT NOT NULL,
+    after    TEXT NOT NULL,
+    actor    TEXT NOT NULL,
+    reason   TEXT NOT NULL,
+    source   TEXT NOT NULL,
+    at_ns    BIGINT NOT NULL
+);
+
+CREATE INDEX plane_policy_history_of_risk ON plane_policy_history (risk, revision);
+
+-- What files have said last about a class, so that a file that still says the same is not taken for a new word.
+CREATE TABLE plane_policy_word (
+    source TEXT NOT NULL,
+    risk   TEXT NOT NULL,
+    mode   TEXT NOT NULL,
+    at_ns  BIGINT NOT NULL,
+    PRIMARY KEY (source, risk)
+);
+
+-- Exercises of the fallback path, for good. Each has an end, so that none can be forgotten; one that was ended early, or
+-- replaced, has its end set to then, and says by whom.
+CREATE TABLE plane_policy_exercise (
+    revision BIGINT NOT NULL PRIMARY KEY,
+    family   TEXT NOT NULL,
+    parts    BIGINT NOT NULL,
+    risk     TEXT,
+    forced   BIGINT NOT NULL,
+    since_ns BIGINT NOT NULL,
+    until_ns BIGINT NOT NULL,
+    actor    TEXT NOT NULL,
+    reason   TEXT NOT NULL,
+    ended_by TEXT
+);
+
+CREATE INDEX plane_policy_exercise_running ON plane_policy_exercise (until_ns);

@@ -1,0 +1,4 @@
+-- Contract: the timeline of a run, oldest first, after a line that was seen.
+SELECT * FROM plane_run_event
+WHERE run = :run AND (version > :version OR (version = :version AND line > :line))
+ORDER BY version, line LIMIT :most

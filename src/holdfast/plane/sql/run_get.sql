@@ -1,0 +1,2 @@
+-- Contract: one run.
+SELECT * FROM plane_run WHERE id = :id

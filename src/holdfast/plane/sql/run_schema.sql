@@ -1,0 +1,69 @@
+-- Contract: makes the tables of workflows and their runs, in a database that has the plane's own but not these. Run once,
+-- in one transaction.
+--
+-- Times end in `_ns` and are Unix time in nanoseconds. `body`, `document` and `labels` are JSON text. `scope` is a tenant,
+-- or `*` for everybody. A definition never changes: another text is another version. A run is one document, written whole
+-- and never in part; `version` rises with every write, `holdfast_fence` never goes down.
+
+CREATE TABLE plane_workflow (
+    scope      TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    version    BIGINT NOT NULL,
+    digest     TEXT NOT NULL,
+    body       TEXT NOT NULL,
+    created_ns BIGINT NOT NULL,
+    created_by TEXT NOT NULL,
+    PRIMARY KEY (scope, name, version)
+);
+
+CREATE TABLE plane_run (
+    id               TEXT NOT NULL PRIMARY KEY,
+    tenant           TEXT NOT NULL,
+    scope            TEXT NOT NULL,
+    workflow         TEXT NOT NULL,
+    workflow_version BIGINT NOT NULL,
+    status           TEXT NOT NULL,
+    risk             TEXT NOT NULL,
+    document         TEXT NOT NULL,
+    created_ns       BIGINT NOT NULL,
+    updated_ns       BIGINT NOT NULL,
+    version          BIGINT NOT NULL,
+    holdfast_fence   BIGINT,
+    wake_ns          BIGINT,          -- when to look at it by itself; NULL: no need
+    idempotency_key  TEXT,
+    submitted_by     TEXT NOT NULL,
+    trace            TEXT NOT NULL,
+    labels           TEXT NOT NULL,
+    rerun_of         TEXT
+);
+
+-- One run for each key of a tenant.
+CREATE UNIQUE INDEX plane_run_once ON plane_run (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- What the loops look for. Runs that are over are not in these, so their size is that of the work at hand.
+CREATE INDEX plane_run_live ON plane_run (updated_ns, id) WHERE status IN ('pending', 'running', 'waiting');
+CREATE INDEX plane_run_wake ON plane_run (wake_ns, id) WHERE wake_ns IS NOT NULL;
+
+-- What is forgotten in the end: by how long it has been over, and where a key is remembered by that.
+CREATE INDEX plane_run_over ON plane_run (updated_ns, id)
+    WHERE status IN ('succeeded', 'failed', 'denied', 'cancelled', 'timed_out') AND idempotency_key IS NULL;
+CREATE INDEX plane_run_over_keyed ON plane_run (created_ns, id)
+    WHERE status IN ('succeeded', 'failed', 'denied', 'cancelled', 'timed_out') AND idempotency_key IS NOT NULL;
+
+-- What people look for: the runs of a tenant, newest first.
+CREATE INDEX plane_run_recent ON plane_run (tenant, created_ns, id);
+CREATE INDEX plane_run_newest ON plane_run (created_ns, id);
+
+CREATE TABLE plane_run_event (
+    run     TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    line    BIGINT NOT NULL,   -- several may share one write
+    at_ns   BIGINT NOT NULL,
+    step    TEXT,              -- NULL: the run itself
+    kind    TEXT NOT NULL,
+    detail  TEXT NOT NULL,
+    attempt BIGINT NOT NULL,
+    fence   BIGINT,            -- NULL: under a degraded lease, or before the first
+    actor   TEXT NOT NULL,
+    PRIMARY KEY (run, version, line)
+);

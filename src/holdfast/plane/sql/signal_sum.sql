@@ -1,0 +1,8 @@
+-- Contract: what all processes have seen in a length of time, and in the equally long time before it.
+SELECT kind, family, risk,
+    CAST(SUM(CASE WHEN bucket_ns >= :since_ns THEN number ELSE 0 END) AS BIGINT) AS lately,
+    CAST(SUM(CASE WHEN bucket_ns < :since_ns THEN number ELSE 0 END) AS BIGINT) AS earlier
+FROM plane_signal
+WHERE bucket_ns >= :before_ns
+GROUP BY kind, family, risk
+ORDER BY kind, family, risk

@@ -1,0 +1,193 @@
+"""What a plane looks like now, for people who watch it: jobs at hand, what ended lately, dead letters; no payloads.
+
+Promises: what is read every moment (`briefs`, `letters`) takes from an index what is shown and no more, however many
+jobs are stored, and nothing that users put into jobs is moved about. `tally` reads every job once, for all tenants at
+the same time; whoever asks says how seldom that is done.
+
+Clock: the wall clock, by which jobs say when they ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.jobs import ACTIVE, JobState
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import check_whole
+from holdfast.plane.ports import Database, Row, Tx
+from holdfast.types import NS, check_label
+
+NEWEST: Final = 100
+AT_HAND: Final = 40
+LETTERS: Final = 20
+MOST: Final = 500
+
+SPAN_NS: Final = 5 * NS
+SPANS: Final = 60  # five minutes of them
+
+_NEWEST_ALL: Final = sql("status_newest_all")
+_NEWEST_TENANT: Final = sql("status_newest_tenant")
+_AT_HAND: Final = sql("status_at_hand")
+_DEAD_JOBS_ALL: Final = sql("status_dead_jobs_all")
+_DEAD_JOBS_TENANT: Final = sql("status_dead_jobs_tenant")
+_LETTERS_ALL: Final = sql("status_letters_all")
+_LETTERS_TENANT: Final = sql("status_letters_tenant")
+_TALLY: Final = sql("status_tally")
+_DEAD: Final = sql("status_dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """A job as a line of a list. See `model.Job`."""
+
+    id: str
+    tenant: str
+    topic: str
+    pool: str
+    state: JobState
+    attempt: int
+    max_attempts: int
+    created_ns: int
+    updated_ns: int
+    version: int
+    fence: int | None
+    run_fence: int | None
+    worker: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterBrief:
+    """A dead letter as a line of a list. See `model.DeadLetter`."""
+
+    id: str
+    job: str
+    tenant: str
+    topic: str
+    reason: str
+    code: str
+    attempts: int
+    at_ns: int
+    retried_as: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How many jobs ended in each span, oldest first; the last span is not over yet."""
+
+    succeeded: tuple[int, ...]
+    otherwise: tuple[int, ...]
+    until_ns: int  # when it was read
+
+    @property
+    def per_second(self) -> float:
+        """How many ended each second of the last minute."""
+        whole = 60 * NS // SPAN_NS
+        spans = slice(-whole - 1, None)
+        return (sum(self.succeeded[spans]) + sum(self.otherwise[spans])) * NS / (60 * NS + self.until_ns % SPAN_NS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Every job, counted."""
+
+    at_ns: int
+    states: Mapping[tuple[str, JobState], int]  # by tenant
+    ends: Mapping[tuple[str, bool, int], int]  # by tenant, whether it succeeded, and span
+    dead: Mapping[str, int]  # dead letters that nobody has tried again, by tenant
+
+    def counts(self, tenant: str | None) -> dict[JobState, int]:
+        """How many jobs are in each state, none included."""
+        found = Counter[JobState]()
+        for (whose, state), jobs in self.states.items():
+            if tenant in (None, whose):
+                found[state] += jobs
+        return {state: found[state] for state in JobState}
+
+    def ended(self, tenant: str | None) -> Ends:
+        """What ended lately."""
+        last = self.at_ns // SPAN_NS
+        found = Counter[tuple[bool, int]]()
+        for (whose, well, span), jobs in self.ends.items():
+            if tenant in (None, whose):
+                found[well, min(span, last)] += jobs  # a clock of another host may be ahead
+        spans = range(last - SPANS + 1, last + 1)
+        return Ends(tuple(found[True, each] for each in spans), tuple(found[False, each] for each in spans), self.at_ns)
+
+    def letters(self, tenant: str | None) -> int:
+        """Dead letters that nobody has tried again."""
+        return sum(number for whose, number in self.dead.items() if tenant in (None, whose))
+
+
+class StatusQueries:
+    """The reading side of a plane, for those who watch it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def briefs(self, *, tenant: str | None, newest: int = NEWEST, each: int = AT_HAND) -> list[Brief]:
+        """The newest jobs, of each state that is not over those that changed last, and the last dead; newest first."""
+        values = {"tenant": None if tenant is None else check_label("tenant", tenant)}
+        latest = {**values, "most": check_whole("newest", newest, 1, MOST)}
+        at_hand = {**values, "most": check_whole("each", each, 1, MOST)}
+        dead = {**values, "most": LETTERS}
+
+        async def work(tx: Tx) -> list[Row]:
+            rows = list(await tx.query(_NEWEST_ALL if tenant is None else _NEWEST_TENANT, latest))
+            rows += await tx.query(_DEAD_JOBS_ALL if tenant is None else _DEAD_JOBS_TENANT, dead)
+            for state in sorted(ACTIVE):
+                rows += await tx.query(_AT_HAND, {**at_hand, "state": str(state)})
+            return rows
+
+        found = {row["id"]: row for row in await self._database.read(work)}
+        rows = sorted(found.values(), key=lambda row: (row["created_ns"], row["id"]), reverse=True)
+        return [_brief(row) for row in rows]
+
+    async def letters(self, *, tenant: str | None, limit: int = LETTERS) -> list[LetterBrief]:
+        """The newest dead letters."""
+        values = {
+            "tenant": None if tenant is None else check_label("tenant", tenant),
+            "most": check_whole("limit", limit, 1, MOST),
+        }
+        statement = _LETTERS_ALL if tenant is None else _LETTERS_TENANT
+        rows = await self._database.read(lambda tx: tx.query(statement, values))
+        return [LetterBrief(**{name: row[name] for name in LetterBrief.__slots__}) for row in rows]
+
+    async def tally(self, now_ns: int) -> Tally:
+        """Count everything, of every tenant."""
+        first = now_ns // SPAN_NS - SPANS + 1
+        values = {"since_ns": first * SPAN_NS, "span_ns": SPAN_NS}
+
+        async def work(tx: Tx) -> tuple[list[Row], list[Row]]:
+            return list(await tx.query(_TALLY, values)), list(await tx.query(_DEAD))
+
+        jobs, dead = await self._database.read(work)
+        states, ends = Counter[tuple[str, JobState]](), Counter[tuple[str, bool, int]]()
+        for row in jobs:
+            state = JobState(row["state"])
+            states[row["tenant"], state] += row["jobs"]
+            if row["span"] >= 0:
+                ends[row["tenant"], state is JobState.SUCCEEDED, row["span"]] += row["jobs"]
+        return Tally(now_ns, states, ends, {row["tenant"]: row["letters"] for row in dead})
+
+
+def _brief(row: Row) -> Brief:
+    return Brief(
+        id=row["id"],
+        tenant=row["tenant"],
+        topic=row["topic"],
+        pool=row["pool"],
+        state=JobState(row["state"]),
+        attempt=row["attempt"],
+        max_attempts=row["max_attempts"],
+        created_ns=row["created_ns"],
+        updated_ns=row["updated_ns"],
+        version=row["version"],
+        fence=row["holdfast_fence"],
+        run_fence=row["run_fence"],
+        worker=row["worker"],
+        reason=row["reason"],
+    )

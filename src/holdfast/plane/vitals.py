@@ -1,0 +1,95 @@
+"""How one process of a plane is, for whoever asks from outside: does it work, can it be given work, what does it count.
+
+Three questions with three answers, which must not be confused. *Troubles* are what a restart would cure: a part that
+has failed, a keeper that has stopped renewing although leases are held. A store that does not answer is none, or one
+outage would restart a whole fleet. *Checks* say what keeps the process from working now: a store, a part that does not
+run, and its own end, from the moment at which that begins. *Readings* are what its parts count.
+
+Clock: the event loop's, for the time that a store has to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.plane import readings
+from holdfast.plane.parts import Health, State
+from holdfast.plane.readings import Reading
+from holdfast.plane.service import CHECKED, Service
+
+CHECK_LIMIT_S: Final = 2.0
+OK: Final = "ok"
+PROCESS: Final = "process"
+DRAINING: Final = "draining"
+
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+class Vitals:
+    """What can be asked of one process."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        health: Callable[[], Sequence[Health]] = tuple,
+        counts: Callable[[], Iterable[Reading]] = tuple,
+    ) -> None:
+        """`health` says how each part is, `counts` what the parts count. The service is opened and closed elsewhere."""
+        self.service = service
+        self._health = health
+        self._counts = counts
+        self.draining = False
+
+    def drain(self) -> None:
+        """The process has begun to end: it takes nothing more, and is well."""
+        self.draining = True
+
+    def troubles(self) -> list[str]:
+        """Why the process does not do its work although it lives; none: it does."""
+        found = [f"the {each.part} has failed" for each in self._health() if each.state is State.FAILED]
+        report = self.service.parts.locks.health()
+        if report.stalled:
+            found.append(f"leases are held and not renewed: {report.problems[0]}")
+        return found
+
+    async def checks(self) -> dict[str, str]:
+        """What each thing that is needed answers: `ok`, or what is wrong. Stores are asked at once, within a limit."""
+        if self.draining:
+            return {PROCESS: DRAINING}
+        answers = await asyncio.gather(*(self._answer(name) for name in CHECKED))
+        down = {each.part: str(each.state) for each in self._health() if not each.well}
+        return {**dict(zip(CHECKED, answers, strict=True)), **down}
+
+    def readings(self) -> Iterator[Reading]:
+        """What the process counts now."""
+        parts = self.service.parts
+        yield Reading(
+            "process", {"draining": self.draining, "parts": {each.part: each.well for each in self._health()}}
+        )
+        yield from readings.of_store(parts.store)
+        if parts.flows is not None:
+            yield from readings.of_runs(parts.flows.store)
+        yield from readings.of_database(parts.database.statistics())
+        yield from readings.of_bus(parts.bus.statistics())
+        yield from readings.of_leases(parts.locks.statistics())
+        if parts.policing is not None:
+            yield Reading("policy", parts.policing.statistics())
+        if parts.approvals is not None:
+            yield from readings.of_approvals(parts.approvals)
+        yield from self._counts()
+
+    async def _answer(self, part: str) -> str:
+        try:
+            async with asyncio.timeout(CHECK_LIMIT_S):
+                await self.service.check(part)
+        except TimeoutError:
+            return "no answer in time"
+        except (HoldfastError, OSError) as error:
+            _log.warning("not ready: %s: %s: %s", part, type(error).__name__, error)
+            return type(error).__name__.lower()
+        return OK

@@ -1,0 +1,99 @@
+"""Changing one risk class in a policy file, as a careful person would: the rest stays as it is, comments and all.
+
+Promises: whoever reads the file while it is edited sees the old one or the new one, and never a part. What cannot be
+edited safely (an inline table, a class named twice) is refused and left alone. Does not promise that two editors do not
+overwrite each other: use one place to edit, or a plane, which keeps its policy in a database.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from holdfast.core.policy import OnError, parse_mode, parse_policy
+from holdfast.errors import BadInput
+from holdfast.types import check_label
+
+_HEADING: Final = re.compile(r"\s*\[")
+_RISK: Final = re.compile(r"""\s*\[\s*(?:risk|"risk"|'risk')\s*\]\s*(?:#.*)?$""")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+_WHAT: Final = "policy file"
+
+
+def edited(text: str, risk: str, mode: OnError) -> str:
+    """The text of a policy file in which one class does something else, or `BadInput`."""
+    before = _classes(text)
+    ending = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines()
+    name = risk if _BARE.match(risk) else f'"{risk}"'
+    begin = next((number for number, line in enumerate(lines) if _RISK.match(line)), None)
+    if begin is None:
+        lines += [*([""] if lines and lines[-1].strip() else []), "[risk]", f'{name} = "{mode}"']
+    else:
+        end = next((n for n in range(begin + 1, len(lines)) if _HEADING.match(lines[n])), len(lines))
+        own = re.compile(
+            rf"""(\s*(?:{re.escape(risk)}|"{re.escape(risk)}"|'{re.escape(risk)}')\s*=\s*)(?:"\w*"|'\w*')(.*)$"""
+        )
+        at = next((n for n in range(begin + 1, end) if own.match(lines[n])), None)
+        if at is not None:
+            lines[at] = own.sub(rf'\g<1>"{mode}"\g<2>', lines[at])
+        else:
+            last = max((n for n in range(begin, end) if lines[n].strip()), default=begin)
+            lines.insert(last + 1, f'{name} = "{mode}"')
+    made = ending.join(lines) + ending
+    try:
+        found = _classes(made)
+    except BadInput:
+        found = {}
+    if found != {**before, risk: mode}:
+        raise BadInput(_WHAT, "is written in a way that cannot be edited here", "edit it by hand")
+    return made
+
+
+def edit_policy_file(path: Path, risk: str, mode: OnError | str) -> tuple[OnError, OnError]:
+    """Make a risk class do something else in a file, which is made if it is not there. Before, and after.
+
+    A process that follows the file takes it over when it next matters, without a restart.
+    """
+    wanted = parse_mode("mode", mode)
+    check_label("risk", risk)
+    place = path.resolve()  # a link stays a link
+    try:
+        text = place.read_bytes().decode("utf-8") if place.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise BadInput(f"{_WHAT} {path.name}", f"cannot be read: {reason}", "check the path and the rights") from None
+    before = _classes(text).get(risk, OnError.FAIL_CLOSED)
+    try:
+        _replace(place, edited(text, risk, wanted).encode())
+    except OSError as error:
+        fix = "check the rights of its folder"
+        raise BadInput(f"{_WHAT} {path.name}", f"cannot be written: {error.strerror}", fix) from None
+    return before, wanted
+
+
+def _classes(text: str) -> dict[str, OnError]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(_WHAT, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
+    return dict(parse_policy(table.get("risk", {}), _WHAT).classes)
+
+
+def _replace(place: Path, data: bytes) -> None:
+    """Beside it, to the disk, and then under its name."""
+    number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            os.fchmod(number, place.stat().st_mode & 0o7777 if place.exists() else 0o644)
+            file.write(data)
+            file.flush()
+            os.fsync(number)
+        Path(draft).replace(place)
+    except BaseException:
+        Path(draft).unlink()
+        raise

@@ -1,0 +1,188 @@
+"""A thread that writes down what it is handed, so that nobody who hands it something ever waits for a disk.
+
+Promises: `put` returns at once, never raises, may be called from any thread and from a signal handler, and keeps
+memory bounded: what finds the line full is dropped and counted. The writing is somebody else's (`write`), is done in
+batches by one thread, and is told how many were dropped before. A `write` that raises costs its batch (which is counted
+as dropped), not the thread. A child process starts with an empty line: what was in it is the parent's to write.
+
+Does not promise that anything is written when the process is killed: what is in the line then is lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
+
+BATCH_MAX = 1_000
+LINGER_S = 0.01  # a burst is written together
+IDLE_S = 60.0
+EXIT_S = 2.0
+
+
+class Scribe(Generic[T]):
+    """A bounded line of things to write, and the thread that writes them."""
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[Sequence[T], int], None],
+        tick: Callable[[], None],
+        *,
+        room: int,
+        tick_s: float,
+    ) -> None:
+        """`write` gets a batch and how many were dropped before it; `tick` is called a while later."""
+        self._name = name
+        self._write = write
+        self._tick = tick
+        self._tick_s = tick_s
+        self._room = room
+        self._said = False
+        self._closed = False
+        self._start_anew()
+        _SCRIBES.add(self)
+
+    def _start_anew(self) -> None:
+        self._line: queue.SimpleQueue[T | threading.Event] = queue.SimpleQueue()
+        self._mutex = threading.RLock()  # one that a signal handler may enter again
+        self._thread: threading.Thread | None = None
+        self._unticked = False  # something was written since the last tick
+        self._dropped = 0  # and not yet told to `write`
+        self.dropped = 0
+
+    def put(self, item: T, *, rare: bool = False) -> None:
+        """Have it written soon. What is `rare` has a quarter of the room more, for when the rest is full."""
+        room = self._room + self._room // 4 if rare else self._room
+        if self._closed or self._line.qsize() >= room:
+            self._drop(1)
+            return
+        self._line.put(item)
+        if self._thread is None:
+            self._start()
+
+    def queued(self) -> int:
+        """How many wait to be written, about."""
+        return self._line.qsize()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything that was put before is written (or dropped). False: the time was over first."""
+        mark = threading.Event()
+        self._line.put(mark)
+        if self._thread is None:
+            self._start()
+        return mark.wait(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is left and end the thread. What is put from now on is dropped. Idempotent."""
+        if self._closed:
+            return True
+        done = self.flush(timeout_s)
+        self._closed = True
+        self._line.put(threading.Event())  # wakes the thread, which sees that it is closed
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+        return done
+
+    def forked(self) -> None:
+        """In a child process."""
+        self._start_anew()
+
+    def _drop(self, count: int) -> None:
+        with self._mutex:
+            self._dropped += count
+            self.dropped += count
+
+    def _start(self) -> None:
+        with self._mutex:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread to be had, or the interpreter ends: it waits in the line for the next try
+                return
+            self._thread = thread
+
+    def _run(self) -> None:
+        ticked = time.monotonic()
+        while not (self._closed and self._line.empty()):
+            batch, marks = self._gathered()
+            self._written(batch)
+            for mark in marks:
+                mark.set()
+            self._unticked = self._unticked or bool(batch)
+            if self._unticked and time.monotonic() - ticked >= self._tick_s:
+                ticked = time.monotonic()
+                self._unticked = False
+                self._guarded(self._tick)
+
+    def _gathered(self) -> tuple[list[T], list[threading.Event]]:
+        """What is in the line, after a moment in which a burst comes together."""
+        batch: list[T] = []
+        marks: list[threading.Event] = []
+        with contextlib.suppress(queue.Empty):
+            first = self._line.get(timeout=self._tick_s if self._unticked else IDLE_S)
+            if not isinstance(first, threading.Event):
+                time.sleep(LINGER_S)
+            item: T | threading.Event = first
+            while True:
+                if isinstance(item, threading.Event):
+                    marks.append(item)
+                else:
+                    batch.append(item)
+                if len(batch) >= BATCH_MAX or marks:
+                    break
+                item = self._line.get_nowait()
+        return batch, marks
+
+    def _written(self, batch: list[T]) -> None:
+        with self._mutex:
+            dropped, self._dropped = self._dropped, 0
+        if (batch or dropped) and not self._guarded(lambda: self._write(batch, dropped)):
+            with self._mutex:
+                self._dropped += dropped + len(batch)
+                self.dropped += len(batch)
+
+    def _guarded(self, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - whatever it is, it must not cost the thread; said once until it works again
+            if not self._said:
+                self._said = True
+                with contextlib.suppress(Exception):
+                    _log.exception("%s failed; what it should have written is counted as dropped", self._name)
+            return False
+        self._said = False
+        return True
+
+
+_SCRIBES: weakref.WeakSet[Scribe[Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for scribe in list(_SCRIBES):
+        scribe.forked()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for scribe in list(_SCRIBES):
+        if scribe.queued():
+            scribe.flush(EXIT_S)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,300 @@
+"""What a plane looks like, read once for all who watch it.
+
+Promises: however many watch, the plane is read once each `interval`, and not at all while nobody does; those of one
+tenant share what is read for it, and everybody shares what is not of a tenant. Counting every job takes a fiftieth of
+the time at most, however many are stored, and nobody waits for it. That a store does not answer is said within
+`PATIENCE_S`; what others say is shown all the same. Whoever waits first reads for the rest, and if they go away, the
+next one does: nothing has to be started or stopped, and a server that ends waits for one reading at most.
+
+Clock: the event loop's, for the interval; the plane's wall clock, for what is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
+
+from holdfast.core.jobs import JobState
+from holdfast.errors import HoldfastError, RowMissing
+from holdfast.inspection import Inspection
+from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.service import CHECKED, Caller, Document, Service, Worker
+from holdfast.plane.status import Brief, LetterBrief, Tally
+from holdfast.web.schemas import Told, moment
+from holdfast.web.schemas_status import (
+    EndsShown,
+    JobLine,
+    LetterLine,
+    Lines,
+    LockLine,
+    LoopShown,
+    SnapshotLine,
+    StatusShown,
+    WorkerLine,
+)
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Told)
+
+INTERVAL_S: Final = 1.0
+PATIENCE_S: Final = 2.0
+COUNTING_SHARE: Final = 50
+COUNTING_S: Final = 120.0
+LOCKS: Final = 200
+OK: Final = "ok"
+
+_LOOPS: Final = [LoopShown(family=each.name, key=each.key()) for each in FAMILIES.values() if each.scope is Scope.LOOP]
+_STEADY: Final = timedelta(milliseconds=300)
+_log: Final = logging.getLogger("holdfast.web")
+
+
+class _Kept(Generic[T]):
+    """Something that is read by one for all who ask, and at most once each `rest` seconds."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], rest: float) -> None:
+        self._read, self._rest = read, rest
+        self._lock = asyncio.Lock()
+        self._values: list[T] = []
+        self._again = 0.0
+
+    async def get(self) -> T:
+        async with self._lock:
+            began = asyncio.get_running_loop().time()
+            if not self._values or began >= self._again:
+                self._values = [await self._read()]
+                self._again = began + self._rest
+            return self._values[0]
+
+
+class _Count:
+    """The last tally. A new one is taken when somebody asks, but not more often than a share of the time allows."""
+
+    def __init__(self, read: Callable[[], Awaitable[Tally | None]], rest: float) -> None:
+        self._read, self._rest = read, rest
+        self._taking: asyncio.Task[None] | None = None
+        self._again = float("-inf")
+        self._last: Tally | None = None
+
+    async def get(self) -> Tally | None:
+        """The one that can be had without much waiting; None: none was taken yet, or not lately."""
+        if self._taking is None and asyncio.get_running_loop().time() >= self._again:
+            self._taking = asyncio.create_task(self._take(), name="count jobs")
+        if self._taking is not None:
+            await asyncio.wait((self._taking,), timeout=PATIENCE_S if self._last is None else self._rest / 2)
+        return self._last
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            self._last = await self._read()
+        finally:
+            self._again = began + max(self._rest, COUNTING_SHARE * (loop.time() - began))
+            self._taking = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What is not of a tenant. None: it could not be read."""
+
+    at_ns: int
+    parts: dict[str, str]
+    workers: Sequence[Worker] | None
+    snapshot: Document | None
+    locks: Sequence[Inspection] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """What is of a tenant, or of all."""
+
+    live: dict[JobState, int]
+    briefs: Sequence[Brief]
+    letters: Sequence[LetterBrief]
+
+
+class Board:
+    """What everybody who watches one plane looks at."""
+
+    def __init__(self, service: Service, *, interval: float | None = None) -> None:
+        self.service = service
+        self.interval = interval = interval or INTERVAL_S
+        self.readings = 0  # how often something was read for those who watch
+        # A little less than the interval: whoever comes on time finds it due.
+        self._ground = _Kept(self._read_ground, 0.9 * interval)
+        self._tally = _Count(self._read_tally, 0.9 * interval)
+        self._views: dict[str | None, _View] = {}
+
+    async def status(self, caller: Caller, after: str | None) -> bytes:
+        """What the plane looks like for this caller, as JSON: at once, or when there is more than the mark says."""
+        view = self._views.get(caller.tenant)
+        if view is None:
+            view = self._views[caller.tenant] = _View(self, Caller("status", caller.tenant))
+        return await view.status(after)
+
+    async def read(self, caller: Caller) -> StatusShown:
+        """Read it for those of one tenant, or of all."""
+        ground, tally, jobs = await asyncio.gather(self._ground.get(), self._tally.get(), _tried(self._jobs(caller)))
+        tenant = caller.tenant
+        shown = StatusShown(
+            mark="",
+            whole=True,
+            at=moment(ground.at_ns),
+            every=self.interval,
+            tenant=tenant,
+            parts=ground.parts,
+            loops=_LOOPS if tenant is None else None,
+        )
+        changes: dict[str, object] = {}
+        if tally is not None:
+            changes |= {"counted_at": moment(tally.at_ns), "dead": tally.letters(tenant)}
+            changes["ended"] = EndsShown.of(tally.ended(tenant))
+        if tally is not None or jobs is not None:
+            changes["counts"] = (tally.counts(tenant) if tally else {}) | (jobs.live if jobs else {})
+        if jobs is not None:
+            changes["jobs"] = Lines[JobLine](items=[JobLine.of(each) for each in jobs.briefs], gone=[])
+            changes["letters"] = Lines[LetterLine](items=[LetterLine.of(each) for each in jobs.letters], gone=[])
+        if ground.workers is not None:
+            changes["workers"] = Lines[WorkerLine](items=[WorkerLine.of(each) for each in ground.workers], gone=[])
+        if ground.snapshot is not None:
+            changes["snapshot"] = SnapshotLine.of(ground.snapshot)
+        if ground.locks is not None and tenant is None:
+            locks = [LockLine.of(each, ground.at_ns) for each in ground.locks]
+            changes["locks"] = Lines[LockLine](items=locks, gone=[])
+            changes["locks_left_out"] = len(ground.locks) > LOCKS
+        return shown.model_copy(update=changes)
+
+    async def _jobs(self, caller: Caller) -> _Jobs:
+        self.readings += 1
+        service = self.service
+        live, briefs, letters = await asyncio.gather(
+            service.counts(caller, finished=False), service.briefs(caller), service.letter_briefs(caller)
+        )
+        return _Jobs(live, briefs, letters)
+
+    async def _read_tally(self) -> Tally | None:
+        self.readings += 1
+        return await _tried(self.service.tally(), patience=COUNTING_S)
+
+    async def _read_ground(self) -> _Ground:
+        self.readings += 1
+        service = self.service
+        asking = asyncio.gather(*(self._answer(part) for part in CHECKED))
+        workers, snapshot, locks, answers = await asyncio.gather(
+            _tried(service.workers()), _tried(service.snapshot()), _tried(self._locks()), asking
+        )
+        parts = dict(zip(CHECKED, answers, strict=True))
+        return _Ground(service.parts.store.clock.now().wall, parts, workers, snapshot, locks)
+
+    async def _locks(self) -> Sequence[Inspection]:
+        """Some of the locks that are held; those of loops in any case."""
+        found = {each.key: each for each in await self.service.locks(limit=LOCKS + 1)}
+        if len(found) > LOCKS:
+            for loop in _LOOPS:
+                found |= {each.key: each for each in await self.service.locks(prefix=loop.key, limit=1)}
+        return list(found.values())
+
+    async def _answer(self, part: str) -> str:
+        """`ok`, or the name of what went wrong."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.service.check(part)
+        except TimeoutError:
+            return "no answer in time"
+        except (HoldfastError, OSError) as error:
+            return type(error).__name__.lower()
+        return OK
+
+
+class _View:
+    """What those of one tenant see, or of all: the last status, and how it differs from the one before."""
+
+    def __init__(self, board: Board, caller: Caller) -> None:
+        self._board = board
+        self._caller = caller
+        self._lock = asyncio.Lock()
+        self._name = board.service.parts.store.entropy.token()[:12]
+        self._number = 0
+        self._due = float("-inf")
+        self._shown: StatusShown | None = None
+        self._whole = self._changes = b""
+
+    async def status(self, after: str | None) -> bytes:
+        seen = self._number
+        loop = asyncio.get_running_loop()
+        if after == self._mark(seen) or loop.time() >= self._due:
+            async with self._lock:
+                if self._number == seen:  # else somebody was quicker
+                    if after == self._mark(seen):
+                        await asyncio.sleep(max(0.0, self._due - loop.time()))
+                    self._due = loop.time() + self._board.interval
+                    self._turn(await self._board.read(self._caller))
+        return self._changes if self._changes and after == self._mark(self._number - 1) else self._whole
+
+    def _mark(self, number: int) -> str:
+        """Another process, and this one after a restart, has other marks: what it does not know, it shows whole."""
+        return f"{self._name}.{number}"
+
+    def _turn(self, read: StatusShown) -> None:
+        before = self._shown
+        self._number += 1
+        locks = _steady(None if before is None else before.locks, read.locks)
+        now = read.model_copy(update={"mark": self._mark(self._number), "locks": locks})
+        self._whole = now.model_dump_json(exclude_none=True).encode()
+        self._changes = b"" if before is None else _since(before, now).model_dump_json(exclude_none=True).encode()
+        # What could not be read this time is compared with what was shown last, when it can be read again.
+        kept = {} if before is None else {name: value for name, value in before if getattr(now, name) is None}
+        self._shown = now.model_copy(update=kept)
+
+
+def _since(before: StatusShown, now: StatusShown) -> StatusShown:
+    """What has changed."""
+    changes: dict[str, object] = {"whole": False}
+    for name in ("counts", "ended", "dead", "snapshot", "loops", "locks_left_out"):
+        if getattr(now, name) == getattr(before, name):
+            changes[name] = None
+    changes["jobs"] = _changed(before.jobs, now.jobs, lambda line: line.id)
+    changes["letters"] = _changed(before.letters, now.letters, lambda line: line.id)
+    changes["workers"] = _changed(before.workers, now.workers, lambda line: line.worker)
+    changes["locks"] = _changed(before.locks, now.locks, lambda line: line.key)
+    return now.model_copy(update=changes)
+
+
+def _changed(before: Lines[L] | None, now: Lines[L] | None, name: Callable[[L], str]) -> Lines[L] | None:
+    if before is None or now is None:
+        return now
+    known = {name(line): line for line in before.items}
+    items = [line for line in now.items if known.get(name(line)) != line]
+    gone = sorted(known.keys() - {name(line) for line in now.items})
+    return now.model_copy(update={"items": items, "gone": gone}) if items or gone else None
+
+
+def _steady(before: Lines[LockLine] | None, now: Lines[LockLine] | None) -> Lines[LockLine] | None:
+    """When a lock ends is known to some milliseconds; as long as it was not renewed, it is said as it was before."""
+    if before is None or now is None:
+        return now
+    known = {line.key: line for line in before.items}
+    return now.model_copy(update={"items": [_same(known.get(line.key), line) for line in now.items]})
+
+
+def _same(before: LockLine | None, now: LockLine) -> LockLine:
+    if before is None or before.expires_at is None or now.expires_at is None:
+        return now
+    near = abs(before.expires_at - now.expires_at) < _STEADY
+    return before if near and before == now.model_copy(update={"expires_at": before.expires_at}) else now
+
+
+async def _tried(reading: Awaitable[T], *, patience: float = PATIENCE_S) -> T | None:
+    """What is read, or None: `parts` says which store is in trouble, and what is not there yet is not shown."""
+    try:
+        async with asyncio.timeout(patience):
+            return await reading
+    except RowMissing:
+        return None
+    except (HoldfastError, OSError, TimeoutError) as error:
+        _log.warning("a part of the status cannot be read: %s: %s", type(error).__name__, error)
+        return None

@@ -1,0 +1,36 @@
+"""Routes for the error policy: what risk classes do when the lease store fails, who switched them, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from holdfast.plane.policy_model import Source
+from holdfast.web.auth import Role
+from holdfast.web.rights import Asking, Serving, needs
+from holdfast.web.schemas_policy import ChangeList, ChangeShown, HistoryFilter, PolicyShown, SwitchedShown, SwitchPolicy
+
+router = APIRouter(tags=["error policy"])
+
+
+@router.get("/policy", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="The error policy")
+async def policy(service: Serving) -> PolicyShown:
+    """What each risk class does when the lease store fails, and how often that has happened lately."""
+    return PolicyShown.of(await service.policy.show())
+
+
+@router.put("/policy", dependencies=[needs(Role.OPERATOR, everywhere=True)], summary="Switch a risk class")
+async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -> SwitchedShown:
+    """Switch one risk class, at once and in all processes. 409 if it was changed since `expect`."""
+    standing, changed = await service.policy.set(
+        asked.risk, asked.mode, actor=caller.name, reason=asked.reason, source=Source.API, expect=asked.expect
+    )
+    return SwitchedShown.after(standing, changed=changed)
+
+
+@router.get("/policy/history", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="Who switched what, and why")
+async def policy_history(service: Serving, which: Annotated[HistoryFilter, Query()]) -> ChangeList:
+    """Every switch of a risk class, newest first."""
+    found = await service.policy.history(which.limit, which.risk, below=which.below)
+    return ChangeList(items=[ChangeShown.of(each) for each in found])

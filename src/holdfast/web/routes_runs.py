@@ -1,0 +1,260 @@
+"""Routes for workflows, their runs, and what waits for a person."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Response
+
+from holdfast.core.approving import Verdict
+from holdfast.core.workflow_rules import accept_document
+from holdfast.errors import BadInput
+from holdfast.plane.callers import Caller
+from holdfast.plane.runrows import StoredRun
+from holdfast.types import duration_ns
+from holdfast.web import paging
+from holdfast.web.auth import Role
+from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.schemas import Key
+from holdfast.web.schemas_runs import (
+    ApprovalFilter,
+    ApprovalPage,
+    ApprovalShown,
+    CancelRun,
+    Decide,
+    DecisionShown,
+    DefineWorkflow,
+    RerunRun,
+    RunFilter,
+    RunLine,
+    RunPage,
+    RunShown,
+    StartRun,
+    Timeline,
+    TimelineFilter,
+    TimelineShown,
+    VersionFilter,
+    WorkflowFilter,
+    WorkflowPage,
+    WorkflowShown,
+)
+
+WORKFLOWS = "workflows"
+RUNS = "runs"
+LINES = "lines"
+APPROVALS = "approvals"
+
+workflows = APIRouter(tags=["workflows"])
+router = APIRouter(tags=["runs"])
+approvals = APIRouter(tags=["approvals"])
+
+_AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": RunShown, "description": "The run was there already."}}
+_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "description": "It was kept already."}}
+
+
+# Workflows.
+
+
+@workflows.post(
+    "/workflows",
+    status_code=201,
+    responses=_KEPT,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Define a workflow",
+)
+async def define(asked: DefineWorkflow, response: Response, service: Serving, caller: Asking) -> WorkflowShown:
+    """Keep a definition. The same again is the same version; a changed one is the next. 422 names every problem."""
+    kept, new = await service.flows.define(caller, accept_document(asked.definition, "definition"), tenant=asked.tenant)
+    response.status_code = 201 if new else 200
+    return WorkflowShown.of(kept)
+
+
+@workflows.get("/workflows", dependencies=[needs(Role.VIEWER)], summary="List workflows")
+async def kept_workflows(service: Serving, caller: Asking, which: Annotated[WorkflowFilter, Query()]) -> WorkflowPage:
+    """The newest versions of the definitions that the caller can see."""
+    after = ("", "")
+    if which.cursor is not None:
+        scope, _, name = paging.place_in(WORKFLOWS, which.cursor)[0].partition(" ")
+        after = (scope, name)
+    items, following = await service.flows.definitions(caller, tenant=which.tenant, after=after, limit=which.limit)
+    cursor = None if following is None else paging.cursor_of(WORKFLOWS, " ".join(following), 0)
+    return WorkflowPage(items=[WorkflowShown.of(each) for each in items], next=cursor)
+
+
+@workflows.get("/workflows/{name}", dependencies=[needs(Role.VIEWER)], summary="Look at a workflow")
+async def kept_workflow(
+    name: Segment, service: Serving, caller: Asking, which: Annotated[VersionFilter, Query()]
+) -> WorkflowShown:
+    """One definition, by default its newest version."""
+    return WorkflowShown.of(await service.flows.definition(caller, name, which.version, tenant=which.tenant))
+
+
+# Runs.
+
+
+@router.post(
+    "/runs",
+    status_code=201,
+    responses=_AGAIN,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Start a run",
+)
+async def start_run(
+    asked: StartRun,
+    response: Response,
+    service: Serving,
+    caller: Asking,
+    idempotency_key: Annotated[Key | None, Header()] = None,
+) -> RunShown:
+    """Start a run of a workflow. The same idempotency key gives the same run again, and is refused for another one."""
+    key = _key(idempotency_key, asked.idempotency_key)
+    now_ns = service.flows.store.clock.now().wall
+    return _made(
+        response,
+        *await service.flows.start(
+            caller,
+            asked.workflow,
+            asked.input,
+            version=asked.version,
+            tenant=own_tenant(caller, asked.tenant),
+            run_id=asked.id,
+            idempotency_key=key,
+            deadline_ns=None if asked.deadline_in is None else now_ns + duration_ns("deadline_in", asked.deadline_in),
+            trace=asked.trace,
+            labels=asked.labels,
+        ),
+    )
+
+
+@router.get("/runs", dependencies=[needs(Role.VIEWER)], summary="List runs")
+async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Query()]) -> RunPage:
+    """Runs in outline, newest first."""
+    page = await service.flows.runs(
+        caller,
+        tenant=which.tenant,
+        status=which.status,
+        workflow=which.workflow,
+        after=paging.after(RUNS, which.cursor),
+        limit=which.limit,
+    )
+    return RunPage(items=[RunLine.of(each) for each in page.items], next=paging.next_of(RUNS, page.after))
+
+
+@router.get("/runs/{run_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a run")
+async def run(run_id: Segment, service: Serving, caller: Asking) -> RunShown:
+    """One run and its steps."""
+    return RunShown.of(await service.flows.run(caller, run_id))
+
+
+@router.get("/runs/{run_id}/timeline", dependencies=[needs(Role.VIEWER)], summary="The history of a run")
+async def timeline(
+    run_id: Segment, service: Serving, caller: Asking, which: Annotated[TimelineFilter, Query()]
+) -> Timeline:
+    """Everything that happened, oldest first, with the fence under which it was written."""
+    seen = (0, -1)
+    if which.cursor is not None:
+        text, version = paging.place_in(LINES, which.cursor)
+        if not text.isdecimal() or len(text) > 9:
+            raise BadInput("cursor", "is not a place in this list", "pass on what the page before said, unchanged")
+        seen = (version, int(text))
+    found = await service.flows.timeline(caller, run_id, after=seen, limit=which.limit)
+    full = len(found) == which.limit
+    cursor = paging.cursor_of(LINES, str(found[-1].line), found[-1].version) if full else None
+    return Timeline(items=[TimelineShown.of(each) for each in found], next=cursor)
+
+
+@router.post(
+    "/runs/{run_id}/cancel",
+    status_code=202,
+    responses={200: {"model": RunShown, "description": "The run was over already, and stays as it is."}},
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Cancel a run",
+)
+async def cancel_run(
+    run_id: Segment, response: Response, service: Serving, caller: Asking, why: CancelRun | None = None
+) -> RunShown:
+    """Ask for a run to be ended, with all that it has started. The request is kept; an engine does it."""
+    found, asked = await service.flows.cancel(caller, run_id, reason=(why or CancelRun()).reason)
+    response.status_code = 202 if asked else 200
+    return RunShown.of(found)
+
+
+@router.post(
+    "/runs/{run_id}/rerun",
+    status_code=201,
+    responses=_AGAIN,
+    dependencies=[needs(Role.OPERATOR)],
+    summary="Run a run again",
+)
+async def rerun_run(
+    run_id: Segment,
+    response: Response,
+    service: Serving,
+    caller: Asking,
+    how: RerunRun | None = None,
+    idempotency_key: Annotated[Key | None, Header()] = None,
+) -> RunShown:
+    """A new run with the same definition and input, of one that is over."""
+    keep = how is not None and how.keep
+    return _made(response, *await service.flows.rerun(caller, run_id, keep=keep, idempotency_key=idempotency_key))
+
+
+# Approvals.
+
+
+@approvals.get("/approvals", dependencies=[needs(Role.VIEWER)], summary="List what waits for a person")
+async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFilter, Query()]) -> ApprovalPage:
+    """What waits, the oldest first; or what was decided, the newest first."""
+    page = await service.flows.approvals(
+        caller,
+        tenant=which.tenant,
+        status=None if which.status == "all" else which.status,
+        after=None if which.cursor is None else paging.after(APPROVALS, which.cursor),
+        limit=which.limit,
+    )
+    return ApprovalPage(
+        items=[ApprovalShown.of(each) for each in page.items], next=paging.next_of(APPROVALS, page.after)
+    )
+
+
+@approvals.get("/approvals/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at an approval")
+async def approval(job_id: Segment, service: Serving, caller: Asking) -> ApprovalShown:
+    """What is to be decided, or was."""
+    return ApprovalShown.of(await service.flows.approval(caller, job_id))
+
+
+@approvals.post("/approvals/{job_id}/approve", dependencies=[needs(Role.APPROVER)], summary="Approve")
+async def approve(job_id: Segment, service: Serving, caller: Asking, said: Decide | None = None) -> DecisionShown:
+    """The job goes on. The same decision again changes nothing: `taken` is false.
+
+    409 says in `reason` why not; `approval_retryable_lock` is for now only, and `retry_after` says for how long. 403
+    with the reason `self_approval_denied`: whoever asked for something cannot decide about it.
+    """
+    return await _decide(service, caller, job_id, Verdict.APPROVE, said)
+
+
+@approvals.post("/approvals/{job_id}/reject", dependencies=[needs(Role.APPROVER)], summary="Reject")
+async def reject(job_id: Segment, service: Serving, caller: Asking, said: Decide | None = None) -> DecisionShown:
+    """The job is denied. The answers are those of approving."""
+    return await _decide(service, caller, job_id, Verdict.REJECT, said)
+
+
+async def _decide(
+    service: Serving, caller: Caller, job_id: str, verdict: Verdict, said: Decide | None
+) -> DecisionShown:
+    note, revision = ("", None) if said is None else (said.note, said.revision)
+    decided = await service.flows.decide(caller, job_id, verdict, note=note, revision=revision)
+    return DecisionShown.after(decided)
+
+
+def _key(header: str | None, body: str | None) -> str | None:
+    if None not in (header, body) and header != body:
+        raise BadInput("idempotency_key", "is not that of the header", "give one of the two, or the same in both")
+    return body or header
+
+
+def _made(response: Response, made: StoredRun, new: bool) -> RunShown:
+    response.status_code = 201 if new else 200
+    response.headers["location"] = f"/api/v1/runs/{quote(made.run.id, safe='')}"
+    return RunShown.of(made)

@@ -1,0 +1,182 @@
+"""What goes in and out over HTTP about the error policy. See `schemas`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from holdfast.plane.policies import HISTORY_PAGE_MAX, REASON_CHARS_MAX
+from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Standing
+from holdfast.plane.policy_service import ClassReport, PolicyReport
+from holdfast.types import NS
+from holdfast.web.schemas import AS_WHOLE, Asked, Filter, Label, Told, moment
+
+REVISION_MAX: Final = 2**53 - 1  # beyond it, numbers of JSON are not exact everywhere
+
+ModeText: TypeAlias = Literal["fail_open", "fail_closed", "wait"]
+Revision: TypeAlias = Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE]
+
+
+class SwitchPolicy(Asked):
+    """What a risk class is to do when the lease store fails."""
+
+    risk: Label
+    mode: ModeText
+    reason: Annotated[str, StringConstraints(pattern=r"^[ -~]*[!-~][ -~]*$", max_length=REASON_CHARS_MAX)] = Field(
+        description="Why; it is kept in the history."
+    )
+    expect: Revision | None = Field(
+        None, description="Only if the class still has this revision; 0: nobody has said anything about it."
+    )
+
+
+class HistoryFilter(Filter):
+    """Which changes."""
+
+    risk: Label | None = None
+    limit: Annotated[int, Field(ge=1, le=HISTORY_PAGE_MAX)] = 100
+    below: Annotated[int, Field(ge=0, le=REVISION_MAX)] | None = Field(
+        None, description="Only with a smaller revision."
+    )
+
+
+class StandingShown(Told):
+    """What a risk class does, and whose word that is."""
+
+    risk: str
+    mode: str
+    revision: int
+    since: datetime
+    actor: str
+    reason: str
+    source: str
+
+    @classmethod
+    def of(cls, standing: Standing) -> StandingShown:
+        """From what the plane knows."""
+        return cls(**_standing(standing))
+
+
+class SwitchedShown(StandingShown):
+    """What holds now, and whether the request changed it."""
+
+    changed: bool
+
+    @classmethod
+    def after(cls, standing: Standing, *, changed: bool) -> SwitchedShown:
+        """From what the plane answered."""
+        return cls(**_standing(standing), changed=changed)
+
+
+class ClassShown(StandingShown):
+    """A risk class, and what it has come to lately, in all processes."""
+
+    fallbacks: int = Field(description="Locks given without the store, in the window.")
+    rate: float = Field(description="Of these, a second.")
+    exercised: int = Field(description="Likewise on purpose.")
+
+    @classmethod
+    def reported(cls, each: ClassReport) -> ClassShown:
+        """From what the plane knows."""
+        return cls(**_standing(each.standing), fallbacks=each.fallbacks, rate=each.rate, exercised=each.exercised)
+
+
+class DuplicatesShown(Told):
+    """Work that was done a second time."""
+
+    kind: str
+    lately: int = Field(description="In the window.")
+    before: int = Field(description="In the equally long time before it.")
+
+
+class ExerciseShown(Told):
+    """An exercise of the fallback path."""
+
+    family: str
+    share: float
+    risk: str | None
+    forced: bool
+    since: datetime
+    until: datetime
+    actor: str
+    reason: str
+
+    @classmethod
+    def of(cls, each: PlaneExercise) -> ExerciseShown:
+        """From what the plane knows."""
+        return cls(
+            family=each.plan.family,
+            share=each.plan.share,
+            risk=each.plan.risk,
+            forced=each.plan.forced,
+            since=moment(each.since_ns),
+            until=moment(each.until_ns),
+            actor=each.actor,
+            reason=each.reason,
+        )
+
+
+class PolicyShown(Told):
+    """The error policy, and what is happening."""
+
+    window: float = Field(description="Seconds over which things are counted.")
+    rate: float = Field(description="Fallbacks a second, of all classes.")
+    classes: list[ClassShown] = Field(description="Any other class fails closed.")
+    duplicates: list[DuplicatesShown]
+    exercises: list[ExerciseShown]
+    hints: list[str] = Field(description="What to do next, for people.")
+
+    @classmethod
+    def of(cls, report: PolicyReport) -> PolicyShown:
+        """From what the plane knows."""
+        return cls(
+            window=report.window_ns / NS,
+            rate=report.rate,
+            classes=[ClassShown.reported(each) for each in report.classes],
+            duplicates=[
+                DuplicatesShown(kind=kind, lately=lately, before=before)
+                for kind, (lately, before) in report.duplicates.items()
+            ],
+            exercises=[ExerciseShown.of(each) for each in report.exercises],
+            hints=list(report.hints),
+        )
+
+
+class ChangeShown(Told):
+    """One line of history."""
+
+    revision: int
+    risk: str
+    before: str
+    after: str
+    actor: str
+    reason: str
+    source: str
+    at: datetime
+
+    @classmethod
+    def of(cls, change: PolicyChange) -> ChangeShown:
+        """From what the plane knows."""
+        return cls(
+            revision=change.revision,
+            risk=change.risk,
+            before=str(change.before),
+            after=str(change.after),
+            actor=change.actor,
+            reason=change.reason,
+            source=str(change.source),
+            at=moment(change.at_ns),
+        )
+
+
+class ChangeList(Told):
+    """Changes, newest first. Those before the last one: `below` its revision."""
+
+    items: list[ChangeShown]
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    shown = standing.as_dict()
+    return {**shown, "since": moment(shown.pop("since_ns"))}

@@ -1,0 +1,391 @@
+"""What goes in and out about workflows, runs and approvals. See `schemas` for what holds for all of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from holdfast.core.approving import Approval, ApprovalStatus
+from holdfast.core.jobs import JobState
+from holdfast.core.run import RunStatus, StepState, StepStatus
+from holdfast.core.workflow_form import as_document
+from holdfast.plane.approvals import NOTE_CHARS_MAX, Decision
+from holdfast.plane.callers import REASON_CHARS_MAX, TRACE_CHARS_MAX
+from holdfast.plane.definitions import Definition
+from holdfast.plane.run_service import RUN_ID_CHARS_MAX
+from holdfast.plane.runrows import RunEvent, StoredRun
+from holdfast.web.schemas import (
+    AS_WHOLE,
+    Asked,
+    Cursor,
+    Filter,
+    Given,
+    Key,
+    Label,
+    Labels,
+    LabelText,
+    Limit,
+    Seconds,
+    StateName,
+    Told,
+    moment,
+)
+
+VERSION_MAX: Final = 2**31
+
+RunId: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/\[\]-]*$", max_length=RUN_ID_CHARS_MAX)
+]
+Version: TypeAlias = Annotated[int, Field(ge=1, le=VERSION_MAX), AS_WHOLE]
+Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]
+RunStatusName: TypeAlias = Annotated[RunStatus, Field(description="How a run is.")]
+StepStatusName: TypeAlias = Annotated[StepStatus, Field(description="How a step is.")]
+ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="How something that needs approval is.")]
+
+
+# Workflows.
+
+
+class DefineWorkflow(Asked):
+    """A workflow as somebody defines it."""
+
+    definition: dict[str, Any] = Field(description="What `holdfast runs define` takes as YAML: see the documentation.")
+    tenant: Label | None = Field(None, description="For one tenant; by default for the caller's, or for everybody.")
+
+
+class WorkflowShown(Told):
+    """A definition as it is kept."""
+
+    name: str
+    version: int
+    scope: str = Field(description="The tenant that has it; * is everybody.")
+    digest: str
+    created_at: datetime
+    created_by: str
+    definition: dict[str, Any]
+
+    @classmethod
+    def of(cls, kept: Definition) -> WorkflowShown:
+        """For going out."""
+        return cls(
+            name=kept.workflow.name,
+            version=kept.workflow.version,
+            scope=kept.scope,
+            digest=kept.digest,
+            created_at=moment(kept.created_ns),
+            created_by=kept.created_by,
+            definition=as_document(kept.workflow),
+        )
+
+
+class WorkflowFilter(Filter):
+    """Which definitions, and which page of them."""
+
+    tenant: Given[Label] = Field(None, description="What this tenant sees; only for callers who are not bound to one.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class WorkflowPage(Told):
+    """The newest versions of some definitions, by name."""
+
+    items: list[WorkflowShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class VersionFilter(Filter):
+    """Which version of a definition, and whose."""
+
+    version: Given[Annotated[int, Field(ge=1, le=VERSION_MAX)]] = Field(None, description="By default the newest.")
+    tenant: Given[Label] = Field(None, description="As this tenant sees it; only for callers not bound to one.")
+
+
+# Runs.
+
+
+class StartRun(Asked):
+    """A run as somebody asks for it."""
+
+    workflow: Label
+    input: Any = None
+    version: Version | None = Field(None, description="By default the newest.")
+    tenant: Label | None = Field(None, description="Only for callers who are not bound to a tenant.")
+    id: RunId | None = Field(None, description="Made up when not given.")
+    idempotency_key: Key | None = Field(None, description="The same as the Idempotency-Key header.")
+    deadline_in: Seconds | None = Field(None, description="After how long the run is ended.")
+    trace: LabelText = Field("", max_length=TRACE_CHARS_MAX)
+    labels: Labels = Field(default_factory=dict)
+
+
+class RerunRun(Asked):
+    """How a run is run again."""
+
+    keep: bool = Field(False, description="Whether the outputs of steps that went well are kept.")
+
+
+class CancelRun(Asked):
+    """Why a run should end."""
+
+    reason: Annotated[str, StringConstraints(pattern=r"^[ -~]+$", max_length=REASON_CHARS_MAX)] = "cancelled on request"
+
+
+class RunFilter(Filter):
+    """Which runs, and which page of them."""
+
+    status: Given[RunStatusName] = None
+    workflow: Given[Label] = None
+    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class StepShown(Told):
+    """A step of a run, or one item of a fan-out."""
+
+    status: StepStatusName
+    attempt: int
+    job: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    due_at: datetime | None
+    output: Any
+    error: str | None
+    code: str | None
+    children: list[StepShown] | None = Field(description="Of a fan-out: one for each item.")
+
+    @classmethod
+    def of(cls, state: StepState) -> StepShown:
+        """For going out."""
+        return cls(
+            status=state.status,
+            attempt=state.attempt,
+            job=state.job,
+            started_at=_moment(state.started_ns),
+            ended_at=_moment(state.ended_ns),
+            due_at=_moment(state.due_ns),
+            output=state.output,
+            error=state.error,
+            code=state.code,
+            children=None if state.items is None else [cls.of(child) for child in state.children],
+        )
+
+
+class RunOutline(Told):
+    """What is said of a run wherever it is shown."""
+
+    id: str
+    tenant: str
+    workflow: str
+    workflow_version: int
+    status: RunStatusName
+    risk: str
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    deadline_at: datetime | None
+    wakes_at: datetime | None = Field(description="When it is looked at by itself.")
+    version: int
+    fence: int | None = Field(description="Of the lease under which it was last written.")
+    parent: str | None = Field(description="The run whose step it is.")
+    rerun_of: str | None
+    submitted_by: str
+    idempotency_key: str | None
+    trace: str
+    labels: dict[str, str]
+
+
+class RunLine(RunOutline):
+    """A run in a list."""
+
+    steps: dict[str, StepStatusName]
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> RunLine:
+        """For going out."""
+        return cls(**_outline(stored), steps={name: state.status for name, state in stored.run.steps.items()})
+
+
+class RunShown(RunOutline):
+    """A run."""
+
+    input: Any
+    output: Any
+    steps: dict[str, StepShown]
+
+    @classmethod
+    def of(cls, stored: StoredRun) -> RunShown:
+        """For going out."""
+        run = stored.run
+        steps = {name: StepShown.of(state) for name, state in run.steps.items()}
+        return cls(**_outline(stored), input=run.input, output=run.output, steps=steps)
+
+
+class RunPage(Told):
+    """Some runs, newest first."""
+
+    items: list[RunLine]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class TimelineFilter(Filter):
+    """Which page of a timeline."""
+
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 500
+
+
+class TimelineShown(Told):
+    """One line of a timeline."""
+
+    version: int
+    at: datetime
+    step: str | None = Field(description="Null: the run itself.")
+    kind: str
+    detail: str
+    attempt: int
+    fence: int | None
+    actor: str
+
+    @classmethod
+    def of(cls, event: RunEvent) -> TimelineShown:
+        """For going out."""
+        return cls(
+            version=event.version,
+            at=moment(event.at_ns),
+            step=event.step,
+            kind=event.kind,
+            detail=event.detail,
+            attempt=event.attempt,
+            fence=event.fence,
+            actor=event.actor,
+        )
+
+
+class Timeline(Told):
+    """What happened to a run, oldest first."""
+
+    items: list[TimelineShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none yet.")
+
+
+# Approvals.
+
+
+class ApprovalFilter(Filter):
+    """Which approvals, and which page of them."""
+
+    status: Literal["waiting", "approved", "rejected", "lapsed", "all"] = "waiting"
+    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class Decide(Asked):
+    """What somebody says with a decision."""
+
+    note: Line = ""
+    revision: Annotated[int, Field(ge=0, le=VERSION_MAX), AS_WHOLE] | None = Field(
+        None, description="The one that was looked at; refused if it has changed since."
+    )
+
+
+class ApprovalShown(Told):
+    """Something that waits, or waited, for a person."""
+
+    job: str
+    tenant: str
+    status: ApprovalStatusName
+    gate: bool = Field(description="A step of a run that has nothing to do but to be decided.")
+    run: str | None
+    step: str | None
+    rule: str
+    risk: str
+    message: Any
+    requested_by: str
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str | None
+    fence: int | None
+
+    @classmethod
+    def of(cls, approval: Approval) -> ApprovalShown:
+        """For going out."""
+        return cls(**_shown(approval))
+
+
+class ApprovalPage(Told):
+    """Some approvals: what waits, the oldest first; others, the newest first."""
+
+    items: list[ApprovalShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class DecisionShown(ApprovalShown):
+    """What became of a decision."""
+
+    taken: bool = Field(description="False: the same had been decided before.")
+    state: StateName
+
+    @classmethod
+    def after(cls, decision: Decision) -> DecisionShown:
+        """For going out."""
+        state: JobState = decision.job.state
+        return cls(**_shown(decision.approval), taken=decision.taken, state=state)
+
+
+def _outline(stored: StoredRun) -> dict[str, Any]:
+    run, about = stored.run, stored.about
+    return {
+        "id": run.id,
+        "tenant": run.tenant,
+        "workflow": run.workflow.name,
+        "workflow_version": run.workflow.version,
+        "status": run.status,
+        "risk": stored.risk,
+        "error": run.error,
+        "created_at": moment(run.created_ns),
+        "updated_at": moment(stored.updated_ns),
+        "ended_at": _moment(run.ended_ns),
+        "deadline_at": _moment(run.deadline_ns),
+        "wakes_at": _moment(stored.wake_ns),
+        "version": stored.version,
+        "fence": stored.fence,
+        "parent": None if run.parent is None else run.parent.run,
+        "rerun_of": about.rerun_of,
+        "submitted_by": about.submitted_by,
+        "idempotency_key": about.idempotency_key,
+        "trace": about.trace,
+        "labels": dict(about.labels),
+    }
+
+
+def _shown(approval: Approval) -> dict[str, Any]:
+    return {
+        "job": approval.job,
+        "tenant": approval.tenant,
+        "status": approval.status,
+        "gate": approval.gate,
+        "run": approval.run,
+        "step": approval.step,
+        "rule": approval.rule,
+        "risk": approval.risk,
+        "message": approval.message,
+        "requested_by": approval.requested_by,
+        "revision": approval.revision,
+        "created_at": moment(approval.created_ns),
+        "expires_at": _moment(approval.expires_ns),
+        "decided_by": approval.decided_by,
+        "decided_at": _moment(approval.decided_ns),
+        "note": approval.note,
+        "fence": approval.fence,
+    }
+
+
+def _moment(ns: int | None) -> datetime | None:
+    return None if ns is None else moment(ns)

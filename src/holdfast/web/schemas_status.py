@@ -1,0 +1,233 @@
+"""What goes out over HTTP to those who watch a plane. See `schemas`.
+
+A status is whole, or says what has changed since the one before: then a section that is left out is as it was, and a
+list has the lines that are new or changed, and the names of those that are gone. A field of a line that is left out is
+not known.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final, Generic, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from holdfast.inspection import Inspection
+from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.service import Document, Worker
+from holdfast.plane.status import SPAN_NS, Brief, Ends, LetterBrief
+from holdfast.types import NS
+from holdfast.web.schemas import Filter, Given, StateName, Told, moment
+
+T = TypeVar("T", bound=Told)
+
+REASON_CHARS: Final = 200
+"""What a line has of a reason. The whole of it is with the job, or the dead letter."""
+
+
+class StatusFilter(Filter):
+    """What somebody who watches has seen."""
+
+    after: Given[Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]+$", max_length=64)]] = Field(
+        default=None,
+        description="The `mark` of the status before: the next one is waited for, and says what has changed.",
+    )
+
+
+class JobLine(Told):
+    """A job in a list."""
+
+    id: str
+    tenant: str
+    topic: str
+    pool: str
+    state: StateName
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    updated_at: datetime
+    version: int
+    worker: Given[str] = None
+    fence: Given[int] = Field(default=None, description="Of the scheduler's lease under which it was last written.")
+    run_fence: Given[int] = Field(default=None, description="Of the worker's lease under which it runs or ran.")
+    reason: Given[str] = Field(default=None, description="Why it is in this state; not all of it if it is long.")
+
+    @classmethod
+    def of(cls, brief: Brief) -> JobLine:
+        """For going out."""
+        return cls(
+            id=brief.id,
+            tenant=brief.tenant,
+            topic=brief.topic,
+            pool=brief.pool,
+            state=brief.state,
+            attempt=brief.attempt,
+            max_attempts=brief.max_attempts,
+            created_at=moment(brief.created_ns),
+            updated_at=moment(brief.updated_ns),
+            version=brief.version,
+            worker=brief.worker,
+            fence=brief.fence,
+            run_fence=brief.run_fence,
+            reason=None if brief.reason is None else brief.reason[:REASON_CHARS],
+        )
+
+
+class LetterLine(Told):
+    """A dead letter in a list."""
+
+    id: str
+    job: str
+    tenant: str
+    topic: str
+    reason: str
+    code: str
+    attempts: int
+    at: datetime
+    retried_as: Given[str] = None
+
+    @classmethod
+    def of(cls, brief: LetterBrief) -> LetterLine:
+        """For going out."""
+        return cls(
+            id=brief.id,
+            job=brief.job,
+            tenant=brief.tenant,
+            topic=brief.topic,
+            reason=brief.reason[:REASON_CHARS],
+            code=brief.code,
+            attempts=brief.attempts,
+            at=moment(brief.at_ns),
+            retried_as=brief.retried_as,
+        )
+
+
+class WorkerLine(Told):
+    """A worker in a list."""
+
+    worker: str
+    pool: str
+    topics: list[str]
+    capacity: int
+    active: int
+    draining: bool
+    alive: bool
+    heard_at: datetime
+
+    @classmethod
+    def of(cls, worker: Worker) -> WorkerLine:
+        """For going out."""
+        said = worker.said
+        return cls(
+            worker=said.worker,
+            pool=said.pool,
+            topics=list(said.topics),
+            capacity=said.capacity,
+            active=said.active,
+            draining=said.draining,
+            alive=worker.alive,
+            heard_at=moment(said.at_ns),
+        )
+
+
+class LockLine(Told):
+    """A lock in a list. Its token is shown to nobody."""
+
+    key: str
+    family: Given[str] = None
+    loop: bool = Field(description="Whether who holds it leads a periodic task.")
+    job: Given[str] = Field(default=None, description="The job that it is about.")
+    holder: Given[str] = None
+    fence: Given[int] = None
+    since: Given[datetime] = None
+    expires_at: Given[datetime] = Field(default=None, description="Unless it is renewed.")
+    waiters: int
+
+    @classmethod
+    def of(cls, seen: Inspection, now_ns: int) -> LockLine:
+        """For going out."""
+        family = FAMILIES.get(seen.family or "")
+        left_ns = None if seen.remaining is None else round(seen.remaining * NS)
+        return cls(
+            key=seen.key,
+            family=seen.family,
+            loop=family is not None and family.scope is Scope.LOOP,
+            job=None if family is None or family.places != ("job",) else seen.key.removeprefix(family.key(job="")),
+            holder=seen.owner,
+            fence=seen.fence,
+            since=seen.since,
+            expires_at=None if left_ns is None else moment(now_ns + left_ns),
+            waiters=seen.waiters,
+        )
+
+
+class SnapshotLine(Told):
+    """Who wrote the worker snapshot, and when."""
+
+    writer: str
+    at: datetime
+    fence: Given[int] = None
+
+    @classmethod
+    def of(cls, document: Document) -> SnapshotLine:
+        """For going out."""
+        return cls(writer=document.writer, at=moment(document.at_ns), fence=document.fence)
+
+
+class EndsShown(Told):
+    """How many jobs ended in each span of the last minutes, oldest first; the last span is not over yet."""
+
+    span: float = Field(description="Seconds.")
+    succeeded: list[int]
+    otherwise: list[int]
+    per_second: float = Field(description="In the last minute.")
+
+    @classmethod
+    def of(cls, ends: Ends) -> EndsShown:
+        """For going out."""
+        return cls(
+            span=SPAN_NS / NS,
+            succeeded=list(ends.succeeded),
+            otherwise=list(ends.otherwise),
+            per_second=round(ends.per_second, 3),
+        )
+
+
+class Lines(Told, Generic[T]):
+    """Lines of a list: all of them, or those that are new or changed."""
+
+    items: list[T]
+    gone: list[str] = Field(description="The names of those that are not in the list any more.")
+
+
+class LoopShown(Told):
+    """A periodic task that one replica leads."""
+
+    family: str
+    key: str
+
+
+class StatusShown(Told):
+    """What the plane looks like, or what has changed since the status before."""
+
+    mark: str = Field(description="For `after`.")
+    whole: bool = Field(description="Whether it is whole, or says what has changed.")
+    at: datetime
+    every: float = Field(description="Seconds between two of them.")
+    tenant: Given[str] = Field(default=None, description="Of whom alone it tells. Such callers are told of no locks.")
+    parts: dict[str, str] = Field(description="Of each part that is needed: `ok`, or what is wrong with it.")
+    counts: Given[dict[StateName, int]] = Field(
+        default=None, description="How many jobs are in each state; those that are over may not be counted yet."
+    )
+    counted_at: Given[datetime] = Field(default=None, description="When those that are over were counted.")
+    ended: Given[EndsShown] = None
+    dead: Given[int] = Field(default=None, description="How many dead letters nobody has tried again.")
+    jobs: Given[Lines[JobLine]] = Field(
+        default=None, description="The newest, those at hand, and those that died last."
+    )
+    letters: Given[Lines[LetterLine]] = Field(default=None, description="The newest.")
+    workers: Given[Lines[WorkerLine]] = None
+    snapshot: Given[SnapshotLine] = None
+    loops: Given[list[LoopShown]] = None
+    locks: Given[Lines[LockLine]] = None
+    locks_left_out: Given[bool] = Field(default=None, description="Whether more are held than are listed.")

@@ -1,0 +1,121 @@
+// Where the numbers come from: asks the API again and again, each time for what has changed, and keeps the whole.
+//
+// Promises: one question at a time, none while nobody looks (a hidden tab). When the server does not answer, says so and
+// goes on asking, at first soon, then every few seconds. The token stays in this tab (sessionStorage) and goes nowhere
+// but into the Authorization header of questions to the server that served this page.
+
+const KEY = 'holdfast.token';
+const PATIENCE_MS = 10_000;
+const PAUSES_MS = [300, 700, 1500, 3000];
+const LISTS = { jobs: 'id', letters: 'id', workers: 'worker', locks: 'key' };
+
+export class Refused extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(KEY),
+  set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
+};
+
+/** Ask the API; the answer, or `Refused` with what it says, or what `fetch` throws when there is no answer. */
+export async function ask(path) {
+  const headers = { accept: 'application/json' };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  const options = { headers, cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(PATIENCE_MS) };
+  const answer = await fetch(`/api/v1${path}`, options);
+  if (answer.ok) return answer.json();
+  const problem = await answer.json().catch(() => ({}));
+  throw new Refused(answer.status, String(problem.detail ?? `the server answered ${answer.status}`));
+}
+
+const nothing = () => ({ at: null, jobs: new Map(), letters: new Map(), workers: new Map(), locks: new Map() });
+
+export class Feed {
+  /** `seen(model)`: there is something new. `linked(state, detail)`: live, lost, refused or locked. */
+  constructor(seen, linked) {
+    this.seen = seen;
+    this.linked = linked;
+    this.model = nothing();
+    this.wake = () => {};
+  }
+
+  /** Somebody gave a token, or forgot it: begin anew. */
+  restart() {
+    this.model = nothing();
+    this.wake();
+  }
+
+  async run() {
+    let failures = 0;
+    for (;;) {
+      const { model } = this;
+      const { mark } = model;
+      try {
+        const status = await ask(mark ? `/status?after=${encodeURIComponent(mark)}` : '/status');
+        failures = 0;
+        if (this.model !== model) continue; // begun anew meanwhile
+        this.merge(status);
+        this.linked('live');
+        this.seen(this.model);
+      } catch (error) {
+        if (error instanceof Refused && error.status === 401) {
+          this.linked('locked', token.get() ? error.message : '');
+          await this.woken();
+          continue;
+        }
+        const refused = error instanceof Refused;
+        this.linked(refused ? 'refused' : 'lost', refused ? error.message : '');
+        await this.woken(PAUSES_MS[Math.min(failures, PAUSES_MS.length - 1)]);
+        failures += 1;
+      }
+      if (document.hidden) await this.visible();
+    }
+  }
+
+  merge(status) {
+    const { model } = this;
+    for (const [name, key] of Object.entries(LISTS)) {
+      const lines = status[name];
+      if (!lines) continue;
+      if (status.whole) model[name].clear();
+      for (const gone of lines.gone) model[name].delete(gone);
+      for (const line of lines.items) model[name].set(line[key], line);
+      model[`${name}_known`] = true;
+    }
+    for (const name of ['counts', 'counted_at', 'ended', 'dead', 'snapshot', 'loops', 'locks_left_out']) {
+      if (status[name] !== undefined) model[name] = status[name];
+    }
+    Object.assign(model, { mark: status.mark, parts: status.parts, tenant: status.tenant ?? null, every: status.every });
+    model.at = Date.parse(status.at);
+    model.heard = performance.now();
+  }
+
+  /** The server's clock, as far as it is known. */
+  now() {
+    return this.model.at === null ? Date.now() : this.model.at + performance.now() - this.model.heard;
+  }
+
+  woken(limit) {
+    return new Promise((resolve) => {
+      this.wake = resolve;
+      if (limit !== undefined) setTimeout(resolve, limit);
+    });
+  }
+
+  visible() {
+    return new Promise((resolve) => {
+      const look = () => {
+        if (document.hidden) return;
+        document.removeEventListener('visibilitychange', look);
+        resolve();
+      };
+      document.addEventListener('visibilitychange', look);
+      look();
+    });
+  }
+}

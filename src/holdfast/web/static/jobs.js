@@ -1,0 +1,143 @@
+// The list of jobs: the newest and those at hand, filtered by state and text.
+
+import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './drawing.js';
+import { GROUPS, STATES, age, plural, whole } from './wording.js';
+
+const EXAMPLE = 'holdfast jobs submit TOPIC --payload \'{"n": 1}\' --follow';
+
+export class Jobs {
+  /** `open(id)`: somebody wants to see one. `filtered(group)`: the filter has changed. */
+  constructor(open, filtered) {
+    this.open = open;
+    this.filtered = filtered;
+    this.model = null;
+    this.rows = new Rows(byId('job-rows'), () => this.build(), (row, job) => this.fill(row, job));
+    this.state = byId('state');
+    this.text = byId('text');
+    this.state.append(...choices());
+    this.state.addEventListener('change', () => this.refilter());
+    this.text.addEventListener('input', () => this.refilter());
+  }
+
+  /** Show one group of states, or all if it is shown already. */
+  choose(group) {
+    this.state.value = this.state.value === group ? '' : group;
+    this.refilter();
+  }
+
+  refilter() {
+    this.filtered(this.state.value);
+    if (this.model) this.show(this.model);
+  }
+
+  show(model) {
+    this.model = model;
+    const all = [...model.jobs.values()].sort(newestFirst);
+    const found = all.filter((job) => this.fits(job));
+    this.rows.show(found, (job) => job.id);
+    show(byId('job-rows').parentElement, found.length > 0);
+    show(byId('jobs-empty'), found.length === 0);
+    if (!model.jobs_known) hint(byId('jobs-empty'), 'The jobs cannot be read now.');
+    else if (!all.length) hint(byId('jobs-empty'), 'No jobs yet. Submit one from a shell:', EXAMPLE);
+    else hint(byId('jobs-empty'), 'No job on this page fits the filter. Older ones are on the shell:', this.command());
+    write(byId('jobs-note'), this.note(model, all, found));
+  }
+
+  note(model, all, found) {
+    if (!all.length) return '';
+    if (found.length === all.length) return `${plural(all.length, 'job')}: the newest, and all at hand`;
+    const counted = this.states().reduce((sum, state) => sum + (model.counts?.[state] ?? 0), 0);
+    const older = !this.text.value && counted > found.length ? `; the other ${whole.format(counted - found.length)}: ${this.command()}` : '';
+    return `${found.length} of ${plural(all.length, 'job')}${older}`;
+  }
+
+  command() {
+    const [state] = this.states();
+    return state ? `holdfast jobs list --state ${state.toLowerCase()}` : 'holdfast jobs list';
+  }
+
+  /** The states that are chosen; none: all are. */
+  states() {
+    const chosen = this.state.value;
+    return GROUPS.find((each) => each.name === chosen)?.states ?? (chosen ? [chosen] : []);
+  }
+
+  fits(job) {
+    const states = this.states();
+    if (states.length && !states.includes(job.state)) return false;
+    const words = this.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const line = [job.id, job.topic, job.tenant, job.pool, job.worker ?? '', job.reason ?? '', job.state, job.fence ?? '', job.run_fence ?? ''];
+    const text = line.join(' ').toLowerCase();
+    return words.every((word) => text.includes(word));
+  }
+
+  build() {
+    const root = make('tr');
+    const cell = (label, name = '') => {
+      const made = make('td', name);
+      made.dataset.label = label;
+      root.append(made);
+      return made;
+    };
+    const chip = make('span', 'chip');
+    cell('State', 'state').append(chip);
+    const open = make('button', 'open');
+    open.type = 'button';
+    const topic = make('span', 'topic');
+    const id = make('span', 'mono id');
+    open.append(topic, id);
+    cell('Job', 'job').append(open);
+    const row = { root, chip, topic, id, open };
+    row.tenant = cell('Tenant', 'tenant');
+    row.attempt = cell('Attempt', 'right attempt');
+    row.age = cell('Age', 'right age');
+    row.worker = make('span', 'worker');
+    row.fence = make('span', 'fence');
+    cell('Worker and fence', 'under').append(row.worker, row.fence);
+    root.addEventListener('click', () => this.open(row.item.id));
+    return row;
+  }
+
+  fill(row, job) {
+    const before = row.chip.dataset.state;
+    mark(row.chip, 'data-state', job.state);
+    write(row.chip, STATES[job.state] ?? job.state);
+    if (before && before !== job.state) flash(row.root);
+    mark(row.root, 'data-job', job.id);
+    write(row.topic, job.topic);
+    write(row.id, job.id);
+    mark(row.id, 'title', job.id);
+    write(row.tenant, job.tenant);
+    write(row.attempt, `${job.attempt}/${job.max_attempts}`);
+    mark(row.attempt, 'data-again', job.attempt > 1 ? 'yes' : null);
+    write(row.worker, job.worker ?? 'no worker yet');
+    mark(row.worker, 'title', job.worker ?? null);
+    writeFence(row.fence, job.fence);
+    mark(row.fence, 'title', job.run_fence ? `written under ${job.fence}, runs under ${job.run_fence}` : null);
+    row.created = Date.parse(job.created_at);
+  }
+
+  tick(now) {
+    for (const row of this.rows.values()) write(row.age, age(now - row.created));
+  }
+}
+
+function newestFirst(one, other) {
+  const order = Date.parse(other.created_at) - Date.parse(one.created_at);
+  return order || (one.id < other.id ? 1 : -1);
+}
+
+function choices() {
+  const option = (value, text) => {
+    const made = make('option', '', text);
+    made.value = value;
+    return made;
+  };
+  const groups = make('optgroup');
+  groups.label = 'Together';
+  groups.append(...GROUPS.map((each) => option(each.name, each.title)));
+  const states = make('optgroup');
+  states.label = 'One state';
+  states.append(...Object.entries(STATES).map(([state, words]) => option(state, words)));
+  return [option('', 'All states'), groups, states];
+}

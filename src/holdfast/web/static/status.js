@@ -1,0 +1,133 @@
+// The page: connects what the server says with what is drawn. See feed.js for the one, and the rest for the other.
+
+import { Details } from './details.js';
+import { Rows, byId, make, mark, show, write } from './drawing.js';
+import { Feed, token } from './feed.js';
+import { Headline } from './headline.js';
+import { Jobs } from './jobs.js';
+import { Letters, Workers } from './crew.js';
+import { Locks } from './locks.js';
+import { timeOfDay } from './wording.js';
+
+const TICK_MS = 200;
+const SHOWN_BY = { database: 'jobs, workers and dead letters', leases: 'locks', bus: 'nothing on this page' };
+
+const details = new Details();
+const open = (id) => details.open(id);
+const headline = new Headline((group) => jobs.choose(group), () => byId('letters').focus());
+const jobs = new Jobs(open, (group) => headline.chosen(group));
+const locks = new Locks(open);
+const workers = new Workers();
+const letters = new Letters(open);
+const parts = new Rows(byId('parts'), buildPart, fillPart);
+const feed = new Feed(seen, linked);
+let live = false;
+
+function seen(model) {
+  const now = feed.now();
+  show(byId('board'), true);
+  show(byId('scope'), model.tenant !== null);
+  write(byId('scope'), model.tenant === null ? '' : `tenant ${model.tenant}`);
+  parts.show(Object.entries(model.parts), ([name]) => name);
+  headline.show(model, now);
+  jobs.show(model);
+  locks.show(model, now);
+  workers.show(model, now);
+  letters.show(model, now);
+  details.show(model);
+  tick();
+  trouble(model);
+  const waiting = model.counts ? (model.counts.RUNNING ?? 0) : 0;
+  document.title = waiting ? `${waiting} running · Holdfast` : 'Holdfast';
+}
+
+function buildPart() {
+  const root = make('li', 'part');
+  const dot = make('span', 'dot');
+  dot.setAttribute('aria-hidden', 'true');
+  const name = make('span');
+  root.append(dot, name);
+  return { root, name };
+}
+
+function fillPart(row, [name, answer]) {
+  mark(row.root, 'data-well', answer === 'ok' ? 'yes' : 'no');
+  mark(row.root, 'data-part', name);
+  write(row.name, answer === 'ok' ? name : `${name}: ${answer}`);
+  mark(row.root, 'title', answer === 'ok' ? `the ${name} answers` : `the ${name} does not answer as it should: ${answer}`);
+}
+
+/** Whether a store is in trouble, as the server says. */
+function trouble(model) {
+  const ill = Object.keys(model.parts).filter((name) => model.parts[name] !== 'ok');
+  if (!ill.length) {
+    show(byId('banner'), false);
+    return;
+  }
+  const stale = ill.map((name) => SHOWN_BY[name] ?? name).join('; ');
+  warn('trouble', `${ill.join(' and ')} in trouble.`, `What may be out of date: ${stale}.`);
+}
+
+/** How it stands with the server. */
+function linked(state, detail) {
+  live = state === 'live';
+  mark(byId('link'), 'data-state', state);
+  show(byId('door'), state === 'locked');
+  show(byId('forget'), state !== 'locked' && Boolean(token.get()));
+  mark(document.body, 'data-stale', live || state === 'locked' ? null : 'yes');
+  if (live) return; // what else there is to warn of, the answer says
+  write(byId('link-text'), { lost: 'disconnected', refused: 'refused', locked: 'locked' }[state]);
+  if (state === 'locked') {
+    lock(detail);
+    return;
+  }
+  const { at } = feed.model;
+  const stale = at === null ? '' : `What is below is stale: it is from ${timeOfDay(at)}. `;
+  if (state === 'lost') warn('lost', 'Disconnected: the server does not answer.', `${stale}Trying again by itself…`);
+  else warn('lost', `The server refuses: ${detail}.`, `${stale}Trying again by itself…`);
+}
+
+function warn(kind, title, text) {
+  mark(byId('banner'), 'data-kind', kind);
+  write(byId('banner-title'), title);
+  write(byId('banner-text'), text);
+  show(byId('banner'), true);
+}
+
+function lock(problem) {
+  show(byId('board'), false);
+  show(byId('banner'), false);
+  parts.show([], ([name]) => name);
+  if (problem) token.forget();
+  write(byId('door-problem'), problem ? `That did not work: ${problem}.` : '');
+  byId('token').value = '';
+  byId('token').focus();
+}
+
+byId('door').addEventListener('submit', (event) => {
+  event.preventDefault();
+  token.set(byId('token').value.trim());
+  byId('token').value = '';
+  feed.restart();
+});
+
+byId('forget').addEventListener('click', () => {
+  token.forget();
+  feed.restart();
+  location.reload();
+});
+
+/** Ages and bars go on between two answers. Not without a server: it might have renewed what we see run out. */
+function tick() {
+  if (!live || document.hidden) return;
+  const now = feed.now();
+  write(byId('link-text'), `live, ${timeOfDay(now)}`);
+  jobs.tick(now);
+  locks.tick(now);
+  workers.tick(now);
+  letters.tick(now);
+}
+
+setInterval(tick, TICK_MS);
+details.follow();
+feed.run();

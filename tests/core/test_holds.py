@@ -1,0 +1,104 @@
+"""Holds of a key from its records: who had it, until when, how it ended, and who came next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.history import Kind, Record
+from holdfast.core.holds import End, Held, held_at, holds
+
+
+def seen(kind: Kind, at: int, fence: int | None = None, owner: str = "a", **more: Any) -> Record:
+    return Record(kind, at, "k", owner=owner, fence=fence, **more)
+
+
+def test_a_hold_ends_as_its_record_says() -> None:
+    found = holds(
+        [
+            seen(Kind.GRANTED, 10, 1, until_ns=40),
+            seen(Kind.RELEASED, 20, 1),
+            seen(Kind.GRANTED, 30, 2, "b", until_ns=60),
+            seen(Kind.UNCONFIRMED, 50, 2, "b"),
+            seen(Kind.LOST, 90, 2, "b", until_ns=60, reason="unconfirmed", ok=False),
+            seen(Kind.GRANTED, 70, 3, "c", until_ns=100),
+            seen(Kind.FORCED, 80, 4, "ops", detail="stuck"),
+            seen(Kind.LOST, 95, 3, "c", until_ns=100, reason="stolen", ok=False),
+            seen(Kind.GRANTED, 110, 5, "d", until_ns=140),
+            seen(Kind.RELEASE_REFUSED, 150, 5, "d", ok=False),
+            seen(Kind.GRANTED, 160, 6, "e", until_ns=190),
+            seen(Kind.RELEASE_FAILED, 170, 6, "e", ok=False),
+            seen(Kind.GRANTED, 200, 7, "f", until_ns=230),
+        ]
+    )
+    assert [(hold.owner, hold.end, hold.until_ns) for hold in found] == [
+        ("a", End.RELEASED, 20),
+        ("b", End.LOST, 60),
+        ("c", End.FORCED, 80),
+        ("d", End.REFUSED, 150),
+        ("e", End.UNANSWERED, 170),
+        ("f", End.UNKNOWN, None),
+    ]
+    assert [hold.next and hold.next.owner for hold in found] == ["b", "c", "d", "e", "f", None]
+    assert found[1].unconfirmed == 1
+    assert found[2].ended is not None
+    assert found[2].ended.reason == "stolen"
+
+
+def test_who_held_it_at_a_moment_is_answered_as_far_as_it_is_known() -> None:
+    found = holds(
+        [
+            seen(Kind.GRANTED, 10, 1, until_ns=40),
+            seen(Kind.RELEASED, 20, 1),
+            seen(Kind.GRANTED, 30, 2, "b", until_ns=60),
+            seen(Kind.GRANTED, 100, 3, "c", until_ns=130),
+        ]
+    )
+
+    def at(moment: int) -> list[tuple[Held, str]]:
+        return [(held, hold.owner) for held, hold in held_at(found, moment)]
+
+    assert at(9) == []
+    assert at(10) == [(Held.YES, "a")]
+    assert at(20) == []
+    assert at(30) == [(Held.YES, "b")]
+    assert at(60) == [(Held.PERHAPS, "b")]  # it may have been renewed; its end is not recorded
+    assert at(100) == [(Held.YES, "c")]
+    assert at(130) == [(Held.PERHAPS, "c")]
+
+
+def test_a_degraded_hold_has_no_fence_and_ends_with_its_promotion_or_its_loss() -> None:
+    found = holds(
+        [
+            seen(Kind.FELL_BACK, 10),
+            seen(Kind.PROMOTED, 20, 5),
+            seen(Kind.EXERCISED, 30, None, "b"),
+            seen(Kind.LOST, 40, None, "b", reason="revoked", ok=False),
+        ]
+    )
+    assert [(hold.fence, hold.exercise, hold.end, hold.until_ns) for hold in found] == [
+        (None, False, End.PROMOTED, 20),
+        (5, False, End.UNKNOWN, None),
+        (None, True, End.LOST, 40),
+    ]
+
+
+@given(
+    st.lists(
+        st.builds(
+            seen,
+            st.sampled_from(Kind),
+            st.integers(0, 100),
+            st.none() | st.integers(0, 5),
+            st.sampled_from("ab"),
+            until_ns=st.none() | st.integers(0, 100),
+        ),
+        max_size=30,
+    )
+)
+def test_any_history_has_holds_that_do_not_end_before_they_begin(history: list[Record]) -> None:
+    for hold in holds(history):
+        assert hold.until_ns is None or hold.until_ns >= hold.since_ns
+        assert hold.at(hold.since_ns - 1) is Held.NO

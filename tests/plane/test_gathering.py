@@ -1,0 +1,121 @@
+"""Calls that come together are answered together, and each gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.errors import Unavailable
+from holdfast.plane.gathering import Failed, Gathering
+
+
+class Counter:
+    """Doubles numbers, batch by batch; what it does with a batch waits for `go`."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+        self.broken: Exception | None = None
+        self.poison: int | None = None
+
+    async def together(self, items: Sequence[int]) -> Sequence[int | Failed]:
+        self.batches.append(list(items))
+        self.began.set()
+        await self.go.wait()
+        if self.broken is not None:
+            raise self.broken
+        if self.poison in items:
+            raise ValueError(f"{self.poison} is poison")
+        return [Failed(KeyError(each)) if each < 0 else 2 * each for each in items]
+
+
+@pytest.mark.asyncio
+async def test_those_who_ask_in_one_turn_share_a_batch_and_get_their_own_answers() -> None:
+    counter = Counter()
+    gathering = Gathering(counter.together)
+    answers = await asyncio.gather(*map(gathering.ask, (1, -2, 3)), return_exceptions=True)
+    assert (answers[0], answers[2]) == (2, 6)
+    assert isinstance(answers[1], KeyError)
+    assert counter.batches == [[1, -2, 3]]
+    assert (gathering.batches, gathering.items) == (1, 3)
+
+
+@pytest.mark.asyncio
+async def test_what_comes_while_a_batch_is_under_way_is_the_next_one() -> None:
+    counter = Counter()
+    counter.go.clear()
+    gathering = Gathering(counter.together)
+    first = asyncio.create_task(gathering.ask(1))
+    await counter.began.wait()
+    rest = [asyncio.create_task(gathering.ask(each)) for each in (2, 3)]
+    await asyncio.sleep(0)
+    counter.go.set()
+    assert [await each for each in (first, *rest)] == [2, 4, 6]
+    assert counter.batches == [[1], [2, 3]]
+
+
+@pytest.mark.asyncio
+async def test_two_of_the_same_name_are_never_in_one_batch_and_keep_their_order() -> None:
+    counter = Counter()
+    gathering = Gathering(counter.together, apart=lambda each: each % 10)
+    await asyncio.gather(*map(gathering.ask, (1, 11, 2, 21)))
+    assert counter.batches == [[1, 2], [11], [21]]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_is_no_longer_than_it_may_be() -> None:
+    counter = Counter()
+    await asyncio.gather(*map(Gathering(counter.together, most=2).ask, range(5)))
+    assert [len(batch) for batch in counter.batches] == [2, 2, 1]
+
+
+@pytest.mark.asyncio
+async def test_an_error_that_may_be_one_items_is_told_to_nobody_else() -> None:
+    counter = Counter()
+    counter.poison = 2
+    answers = await asyncio.gather(*map(Gathering(counter.together).ask, (1, 2, 3)), return_exceptions=True)
+    assert (answers[0], answers[2]) == (2, 6)
+    assert isinstance(answers[1], ValueError)
+    assert counter.batches == [[1, 2, 3], [1], [2], [3]]
+
+
+@pytest.mark.asyncio
+async def test_trouble_with_a_store_is_told_to_all_and_nothing_is_tried_again() -> None:
+    counter = Counter()
+    counter.broken = Unavailable("gone")
+    answers = await asyncio.gather(*map(Gathering(counter.together).ask, (1, 2)), return_exceptions=True)
+    assert [str(each) for each in answers] == ["gone", "gone"]
+    assert all(isinstance(each, Unavailable) for each in answers)
+    assert answers[0] is not answers[1]
+    assert counter.batches == [[1, 2]]
+
+
+@pytest.mark.asyncio
+async def test_who_is_cancelled_before_its_turn_is_left_out_and_the_others_are_served() -> None:
+    counter = Counter()
+    counter.go.clear()
+    gathering = Gathering(counter.together)
+    first = asyncio.create_task(gathering.ask(1))
+    await counter.began.wait()
+    gone, kept = asyncio.create_task(gathering.ask(2)), asyncio.create_task(gathering.ask(3))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait((gone,))
+    counter.go.set()
+    assert [await first, await kept] == [2, 6]
+    assert counter.batches == [[1], [3]]
+
+
+def test_it_serves_one_event_loop_after_another() -> None:
+    async def ask(gathering: Gathering[int, int]) -> int:
+        return await gathering.ask(4)
+
+    async def together(items: Sequence[int]) -> Sequence[int]:
+        return [2 * each for each in items]
+
+    gathering = Gathering(together)
+    assert [asyncio.run(ask(gathering)) for _ in range(2)] == [8, 8]

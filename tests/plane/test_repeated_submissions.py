@@ -1,0 +1,29 @@
+"""The same submission again: the same job, for as long as its key is kept, also when what it was about is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures_workflows import ASKER, FlowStage
+from holdfast.errors import RowExists
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import TIME_MAX, Submission
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_key_gives_its_job_also_after_the_payload_was_forgotten(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    service = replica.ground.service
+    wanted = Submission("crm.fetch", {"id": 7}, idempotency_key="k", labels={"why": "test"})
+    job, made = await service.submit(ASKER, wanted)
+    assert made
+    await replica.end(job.id, "done")
+    everything = {"created_ns": 0, "id": "", "last_ns": TIME_MAX, "last_id": "~"}
+    limits = {"before_ns": TIME_MAX, "keys_before_ns": 0}
+    emptied = await replica.ground.database.write(lambda tx: tx.query(sql("cleanup_strip"), {**everything, **limits}))
+    assert [row["id"] for row in emptied] == [job.id]
+    again, made = await service.submit(ASKER, wanted)
+    assert (again.id, made, again.payload) == (job.id, False, None)
+    with pytest.raises(RowExists):
+        await service.submit(ASKER, Submission("other", {"id": 7}, idempotency_key="k"))

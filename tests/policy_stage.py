@@ -1,0 +1,157 @@
+"""Processes of a plane as far as its error policy goes: locks whose store fails on demand, on one real database.
+
+Time is manual where it decides anything (the wall clock of words and counts); pauses of tasks are real and short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import aio
+from holdfast.core.escalation import Rule
+from holdfast.core.exercise import Exercise
+from holdfast.core.policy import OnError
+from holdfast.errors import Unavailable
+from holdfast.plane.databases import open_database
+from holdfast.plane.escalation import Escalator
+from holdfast.plane.policies import PlanePolicy
+from holdfast.plane.policing import Policing
+from holdfast.plane.policy_following import PolicyFollower
+from holdfast.plane.ports import Bell, Database, Dialect, Work
+from holdfast.plane.signals import Signals
+from holdfast.ports import Clock
+from holdfast.runtime.household import Household
+from holdfast.runtime.policies import policy_switch
+from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
+from holdfast.runtime.witness import Witness
+from holdfast.stores.memory import MemoryTable
+from holdfast.types import NS, Instant
+from lease.faults import Plan, PlannedEngine
+
+T = TypeVar("T")
+
+RULE = Rule()
+
+
+class ShiftedClock:
+    """Real time, with a wall clock that the test can put forward."""
+
+    def __init__(self) -> None:
+        self._real = SystemClock()
+        self.ahead_ns = 0
+
+    def now(self) -> Instant:
+        now = self._real.now()
+        return Instant(now.mono, now.boot, now.wall + self.ahead_ns)
+
+    def move(self, ns: int) -> None:
+        self.ahead_ns += ns
+
+
+class Brittle:
+    """A real database that cannot be reached while the test says so."""
+
+    def __init__(self, inner: Database) -> None:
+        self.inner = inner
+        self.down = False
+        self.asked = 0
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.inner.dialect
+
+    async def write(self, work: Work[T]) -> T:
+        self._reach()
+        return await self.inner.write(work)
+
+    async def read(self, work: Work[T]) -> T:
+        self._reach()
+        return await self.inner.read(work)
+
+    def bell(self, channel: str) -> Bell:
+        return self.inner.bell(channel)
+
+    def statistics(self) -> Mapping[str, int]:
+        return {}
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _reach(self) -> None:
+        self.asked += 1
+        if self.down:
+            raise Unavailable("the database is down, says the test")
+
+
+@dataclass
+class Replica:
+    """One process."""
+
+    database: Brittle
+    locks: aio.Locks
+    plan: Plan
+    policing: Policing
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """What its locks do."""
+        return self.locks.policy.current()
+
+    async def fall_back(self, times: int, risk: str = "low", family: str = "workflow.run") -> None:
+        """Take so many locks while the store is down."""
+        self.plan.down("acquire")
+        for number in range(times):
+            async with self.locks.lock(f"holdfast:wf:run:lock:{number}", ttl=30, family=family, risk=risk) as lease:
+                assert lease.guaranteed is False
+        self.plan.well()
+
+
+@asynccontextmanager
+async def replica(
+    url: str,
+    clock: Clock,
+    *,
+    name: str = "a",
+    settings: Mapping[str, OnError] | None = None,
+    file: Path | None = None,
+    exercises: tuple[Exercise, ...] = (),
+    rule: Rule | None = None,
+    begin: bool = True,
+    run: bool = True,
+    **how: Any,
+) -> AsyncIterator[Replica]:
+    """A process that has begun to follow the policy, and goes on to."""
+    plan, database = Plan(), Brittle(open_database(url))
+    engine = PlannedEngine(MemoryTable(), plan)
+    witness = Witness()
+    house = Household(
+        engine.blocking,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        witness=witness,
+        policy=policy_switch(None, None, clock, witness, name),
+        owner=lambda: this_owner("test", name),
+        request_timeout_ns=2 * NS,
+    )
+    policy = PlanePolicy(database, clock)
+    signals = Signals(database, clock, process=name, witness=witness)
+    try:
+        async with aio.Locks(engine, house) as locks:
+            follower = PolicyFollower(
+                policy, database, locks, clock, actor=name, settings=settings, file=file, exercises=exercises, **how
+            )
+            escalator = None if rule is None else Escalator(policy, signals, clock, rule, actor=name)
+            policing = Policing(policy, signals, follower, locks, escalator, flush_s=0.02)
+            if begin:
+                await policing.begin()
+            if not run:
+                yield Replica(database, locks, plan, policing)
+                return
+            async with policing.running():
+                yield Replica(database, locks, plan, policing)
+    finally:
+        await database.close()
