@@ -36,7 +36,8 @@ _numbers = itertools.count(1)
 def ordered(job: str, topic: str, payload: Any = None, *, attempt: int = 1, fence: int = 1, **fields: Any) -> Message:
     """The message with which the scheduler hands an attempt to the workers."""
     pool = fields.pop("pool", "default")
-    row = Job(job, "acme", topic, pool, JobState.DISPATCHED, 0, attempt, 3, payload, 0, 0, 1, fence, **fields)
+    at_ns = fields.pop("at_ns", SystemClock().now().wall)
+    row = Job(job, "acme", topic, pool, JobState.DISPATCHED, 0, attempt, 3, payload, 0, at_ns, 1, fence, **fields)
     return subjects.dispatched(row, CarriedFence(families.SCHEDULER_JOB.key(job=job), fence))
 
 

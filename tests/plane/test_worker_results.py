@@ -156,6 +156,20 @@ async def test_a_message_that_was_delivered_before_is_run_only_if_it_is_still_wa
     assert ("new", 1) not in known.asked
 
 
+async def test_a_late_copy_of_a_message_is_run_only_if_it_is_still_wanted(work_stage: WorkerStage) -> None:
+    """A bus forgets the ids of old messages: a copy that is published late looks like the first."""
+    app = App("billing")
+    runs: list[str] = []
+    app.job("charge")(runs.append)
+    known = Known(("over", 1))
+    worker = await work_stage.worker(app, currency=known)
+    for job in ("over", "wanted"):
+        await work_stage.send("charge", job, job=job, at_ns=1)
+    await until(lambda: worker.statistics().outdated and worker.statistics().succeeded)
+    assert (runs, set(known.asked)) == (["wanted"], {("over", 1), ("wanted", 1)})
+    assert work_stage.said(subjects.STARTED, "over") == []
+
+
 async def test_when_nobody_can_say_whether_a_message_is_wanted_it_is_given_back(work_stage: WorkerStage) -> None:
     app, known = App("billing"), Known()
     app.job("charge")(lambda payload: payload)

@@ -269,10 +269,6 @@ def _each(table: Mapping[str, Any], write: Callable[[Any], Any]) -> dict[str, An
     return {name: write(value) for name, value in table.items()}
 
 
-def _step_written(value: Step) -> dict[str, Any]:
-    return _written(value, _STEP)
-
-
 def _input_written(value: Input) -> dict[str, Any]:
     return {"type": value.type, "required": value.required} | _written(value, {"default": _INPUT["default"]})
 

@@ -9,7 +9,7 @@ come from `TableNames`, which has validated them; nothing else is put into the t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -222,9 +222,3 @@ def _victims(names: TableNames, columns: tuple[str, ...]) -> str:
         f"        WHERE {same} AND NOT {_each(names, 'held.{0} IS NEW.{0}', ' AND ')} AND held.{fence} IS NOT NULL\n"
         "        ON CONFLICT (place, resource) DO UPDATE SET fence = max(fence, excluded.fence);\n    "
     )
-
-
-def statements_of(parts: tuple[Part, ...]) -> Iterator[str]:
-    """Everything that makes them, in order."""
-    for part in parts:
-        yield from part.create

@@ -72,10 +72,10 @@ class Workplace:
 class Attempt:
     """One attempt in the making."""
 
-    def __init__(self, place: Workplace, order: Order, job: JobFunction, *, delivered_before: bool) -> None:
+    def __init__(self, place: Workplace, order: Order, job: JobFunction, *, may_be_over: bool) -> None:
         self._place = place
         self._job = job
-        self._delivered_before = delivered_before
+        self._may_be_over = may_be_over
         self.order = order
         self.run_fence: int | None = None  # of the lease under which it is made, once it has one
         self.context: AnyContext | None = None
@@ -121,7 +121,7 @@ class Attempt:
     async def _outdated(self) -> bool:
         """Whether this is a leftover. Asked under the lease: whoever ran it before us has said its result by now."""
         currency = self._place.currency
-        if currency is None or not self._delivered_before:
+        if currency is None or not self._may_be_over:
             return False
         try:
             return not await currency.current(*self.order.name)

@@ -1,6 +1,7 @@
-"""Whether an attempt is still wanted: asked by a worker before it runs a message that was delivered before.
+"""Whether an attempt is still wanted: asked by a worker before it runs a message that is late or was delivered before.
 
-A redelivered message may be a leftover: another worker has run the attempt meanwhile, or the job has ended otherwise.
+Such a message may be a leftover, or a copy that a bus no longer knows as one: another worker has run the attempt
+meanwhile, or the job has ended otherwise.
 Promises: an attempt is called outdated only when the database says that its job has ended or is at a later attempt.
 Does not promise the opposite: a result that the scheduler has not written yet is not seen here.
 """

@@ -26,6 +26,7 @@ class Order:
     deadline_ns: int | None = None  # until when it is worth anything; wall clock
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
+    at_ns: int = 0  # when it was handed out; wall clock
 
     @property
     def name(self) -> tuple[str, int]:
@@ -47,6 +48,7 @@ def order_of(message: Message) -> Order:
             _time("deadline_ns", body.get("deadline_ns")),
             dict(body.get("labels") or {}),
             str(body.get("trace") or ""),
+            check_whole("at_ns", body.get("at_ns", 0), 0, _FAR),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):

@@ -20,8 +20,10 @@ from holdfast.plane.executing import Interruption
 from holdfast.plane.model import Delivery, Heartbeat
 from holdfast.plane.order import order_of
 from holdfast.plane.ports import Consumer
+from holdfast.types import NS
 
 UNKNOWN_TOPIC_DELAY_S: Final = 1.0
+LATE_NS: Final = 5 * NS  # far below the time for which a bus tells copies apart
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -94,7 +96,8 @@ class Station:
         if not self._room_for(job):
             place.statistics.full += 1
             raise place.later(NotHere(f"worker {place.worker} has no place for another {order.topic}"))
-        await self._make(Attempt(place, order, job, delivered_before=delivery.deliveries > 1), job)
+        late = place.clock.now().wall - order.at_ns > LATE_NS
+        await self._make(Attempt(place, order, job, may_be_over=late or delivery.deliveries > 1), job)
 
     async def stop(self, delivery: Delivery) -> None:
         """One message on `stop.<worker>`. What is not here any more has nothing to stop.

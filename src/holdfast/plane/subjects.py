@@ -86,6 +86,7 @@ def dispatched(job: Job, fence: CarriedFence) -> Message:
         "deadline_ns": job.deadline_ns,
         "labels": dict(job.labels),
         "trace": job.trace,
+        "at_ns": job.updated_ns,  # whoever gets it much later asks whether it is still wanted
     }
     identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
     return Message(identity, work_subject(job.pool), body, job.id, fence, job.priority)

@@ -60,7 +60,7 @@ def test_schedulers_killed_and_frozen_in_the_middle_of_a_decision_are_followed_w
     fleet_servers: Servers, tmp_path: Path
 ) -> None:
     with (
-        fleet(fleet_servers, tmp_path, planes=2) as it,
+        fleet(fleet_servers, tmp_path, planes=2, workers=3) as it,
         FaultProxy(fleet_servers.nats.port) as way,
         Client(it) as client,
     ):
