@@ -261,6 +261,16 @@ def test_damage_anywhere_costs_only_the_lines_that_it_touches(
     assert all(str(file) in str(each) for each in findings.skipped)
 
 
+def test_a_line_that_lost_its_checksum_and_is_still_json_is_damaged_and_not_somebody_elses(tmp_path: Path) -> None:
+    file = tmp_path / "h-1-1.000001.jsonl"
+    whole = line(granted(2))
+    cut = whole[: whole.index(b',"fence"')] + b"}\n"
+    file.write_bytes(line(granted(1)) + cut + line(granted(3)))
+    findings = Findings()
+    assert fences(tmp_path, findings) == [1, 3]
+    assert str(findings.skipped[0]) == f"{file}:2: skipped, it has no checksum, as others of its file have"
+
+
 def test_a_torn_last_line_is_recognised_skipped_and_said(tmp_path: Path) -> None:
     file = tmp_path / "h-1-1.000001.jsonl"
     file.write_bytes(line(granted(1)) + line(granted(2))[:-9])

@@ -2,8 +2,8 @@
 
 Promises: a line that is read back is the line that was written (the checksum sees torn and changed ones), and reading
 never raises anything but `Damaged`, whatever the bytes are. Lines without a checksum, as other programs write them, are
-accepted when every field is one of a record. A later version may add fields: a line with a right checksum is read, and
-what is not known in it is left out.
+accepted when every field is one of a record, unless others of their file have one: then it was lost. A later version
+may add fields: a line with a right checksum is read, and what is not known in it is left out.
 
 Text is cut to `TEXT_CHARS_MAX`, so that a line has a bounded length. Times are wall-clock nanoseconds since 1970.
 """
@@ -62,8 +62,13 @@ def line(entry: Record | Remark) -> bytes:
     return b'%s%s%08x"}\n' % (body[:-1], _SUM, zlib.crc32(body))
 
 
-def parse(raw: bytes) -> Record | Remark:
-    """What a line (without its end) says. `Damaged` if it cannot be trusted."""
+def has_sums(text: bytes) -> bool:
+    """Whether lines with checksums are in it."""
+    return _SUM in text
+
+
+def parse(raw: bytes, *, sums: bool = False) -> Record | Remark:
+    """What a line (without its end) says. `Damaged` if it cannot be trusted. `sums`: it must have a checksum."""
     summed = raw[-_SUM_BYTES : -_SUM_BYTES + len(_SUM)] == _SUM
     body = raw[:-_SUM_BYTES] + b"}" if summed else raw
     if summed and raw[-10:] != b'%08x"}' % zlib.crc32(body):
@@ -74,6 +79,8 @@ def parse(raw: bytes) -> Record | Remark:
         raise Damaged("it is not JSON; a torn or damaged line") from None
     if not isinstance(said, dict):
         raise Damaged("it is not a record")
+    if sums and not summed:
+        raise Damaged("it has no checksum, as others of its file have")
     if "ledger" in said:
         return _remark(said)
     if not summed and (unknown := said.keys() - _KNOWN):

@@ -20,8 +20,9 @@ from typing import Final
 from holdfast.core.history import Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger import SUFFIX
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, parse
+from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, has_sums, parse
 
+_PEEK_BYTES: Final = 1 << 20
 BLOCK_BYTES: Final = 64 * 1024
 SKIPPED_MAX: Final = 1_000  # kept with their places; more are only counted
 
@@ -107,9 +108,10 @@ def _process(files: list[Path], findings: Findings) -> Iterator[tuple[int, Recor
     """The records of one process, each with a time that never goes back."""
     latest = -(2**63)
     for file in files:
+        sums = _has_sums(file)
         for number, raw in _lines(file, findings):
             try:
-                entry = parse(raw)
+                entry = parse(raw, sums=sums)
             except Damaged as damage:
                 findings.skip(str(file), number, str(damage))
                 continue
@@ -121,6 +123,15 @@ def _process(files: list[Path], findings: Findings) -> Iterator[tuple[int, Recor
             if entry.at_ns > latest:
                 latest = entry.at_ns
             yield latest, entry
+
+
+def _has_sums(file: Path) -> bool:
+    """Whether a file is one with checksums: then a line without has lost its own, and is not somebody else's."""
+    try:
+        with file.open("rb") as opened:
+            return has_sums(opened.read(_PEEK_BYTES))
+    except OSError:
+        return False  # reading it will say why
 
 
 def _lines(file: Path, findings: Findings) -> Iterator[tuple[int, bytes]]:
