@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from freezing import freeze
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LIMIT_S = 60.0
@@ -31,6 +33,7 @@ class Process:
     """Another process that does what it is told."""
 
     def __init__(self, url: str, table: Path | None = None) -> None:
+        self._url = url
         arguments = [sys.executable, str(HERE / "worker.py"), url, *([str(table)] if table else [])]
         self.popen = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -65,8 +68,7 @@ class Process:
 
     def pause(self) -> None:
         """Stop it from running, as a long collection of garbage or a suspended machine does."""
-        self.popen.send_signal(signal.SIGSTOP)
-        until(lambda: _state_of(self.popen.pid) == "T", "it stands still")
+        freeze(self.popen.pid, self._url)
 
     def resume(self) -> None:
         """Let it run again."""
@@ -91,10 +93,6 @@ class Process:
             self.popen.kill()
         if self.popen.stdout is not None and not self.popen.stdout.closed:
             self.popen.communicate(timeout=LIMIT_S)
-
-
-def _state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager

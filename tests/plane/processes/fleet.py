@@ -25,6 +25,7 @@ import pytest
 
 from fault_proxy import FaultProxy
 from fixtures_fleet import ON_SERVERS
+from freezing import freeze
 from holdfast.guards.install import install
 from holdfast.plane.setting_sources import load
 from holdfast.plane.settings import KEYS, Settings
@@ -144,9 +145,7 @@ class Process:
 
     def pause(self) -> None:
         """Stop it from running at all, and return when it has stopped."""
-        self.popen.send_signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", f"{self.name} to stop")
+        freeze(self.pid)
 
     def resume(self) -> None:
         """Let it run again."""

@@ -13,6 +13,7 @@ import pytest
 
 import bus_child
 from fixtures_buses import GROUP, PATIENCE_S, SUBJECT, Buses, Recorder, arguments, eventually, everywhere, how, message
+from freezing import freeze
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]
@@ -68,7 +69,7 @@ async def test_the_message_of_a_paused_consumer_is_delivered_again_after_the_ack
     await bus.publish([message("1")])
     async with child(buses, "hang") as process:
         assert await line(process) == "took 1 1"
-        process.send_signal(signal.SIGSTOP)
+        freeze(process.pid, buses.database_url)
         async with bus.consume(how(ack_wait_ns=500 * MS), got):
             await got.until(1)
         process.send_signal(signal.SIGCONT)

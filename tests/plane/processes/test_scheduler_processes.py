@@ -13,6 +13,7 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_scheduling import read_history
+from freezing import freeze
 from holdfast.core.jobs import JobState
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
@@ -72,7 +73,10 @@ async def test_a_scheduler_that_ends_in_a_handler_costs_the_time_of_its_lock_at_
             await until((tmp_path / "inside").exists)
             seen = await ground.locks.inspect(SCHEDULER_JOB.key(job=job.id))
             assert seen.held, "it has the lock in its hands"
-            child.send_signal(number)
+            if number is signal.SIGSTOP:
+                freeze(child.pid, settings.database_url, settings.lease_url)
+            else:
+                child.send_signal(number)
             async with Plane(settings, {"scheduler", "worker"}, app=doubling()):
                 found = job
                 async with asyncio.timeout(60):

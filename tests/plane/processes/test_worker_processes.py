@@ -59,7 +59,7 @@ async def test_a_worker_paused_beyond_its_lease_is_followed_under_a_higher_fence
     first = await crowd.worker("first", *SHORT)
     job = await crowd.send(topic, "j1")
     await first.began(job)
-    await first.pause()
+    first.pause()
     second = await crowd.worker("second", *SHORT)
     await second.began(job)
     crowd.go(job)

@@ -16,6 +16,7 @@ from typing import Any
 
 from fixtures_databases import until
 from fixtures_workers import ordered
+from freezing import freeze
 from holdfast.core.jobs import JobState
 from holdfast.plane import subjects
 from holdfast.plane.buses import open_bus
@@ -50,6 +51,7 @@ class WorkerProcess:
 
     def __init__(self, places: Places, directory: Path, name: str, *options: str, app: str = "worker_jobs:app") -> None:
         self.name = name
+        self._places = places
         self.directory = directory
         self.log = directory / f"{name}.log"
         paths = os.pathsep.join((str(ROOT / "src"), str(HERE)))
@@ -81,11 +83,9 @@ class WorkerProcess:
         """Return when it runs a job."""
         await until((self.directory / f"{job}.{self.popen.pid}.began").exists)
 
-    async def pause(self) -> None:
+    def pause(self) -> None:
         """Stop it from running at all."""
-        self.popen.send_signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.popen.pid}/stat")
-        await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        freeze(self.popen.pid, self._places.database, self._places.leases)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
