@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from freezing import state_of
 from guards.processes.conftest import ENGINES
 from guards.processes.places import Place, every_place
-from processes.company import LIMIT_S, Process, _state_of, environment, until
+from processes.company import LIMIT_S, Process, environment, until
 
 TTL_S = 1.0  # of the holder that is stopped; nobody renews while the process stands still
 LONG_S = 600.0
@@ -89,7 +90,7 @@ class Writer(Process):
     def stop_before(self, what: str, value: str) -> None:
         """Have it begin a write and stand still when its lease has been checked for the last time."""
         self.tell("step", what=what, value=value, stop_at=self.checks[what])
-        until(lambda: _state_of(self.popen.pid) == "T", "it stands still between check and write")
+        until(lambda: state_of(self.popen.pid) == "T", "it stands still between check and write")
 
 
 @contextmanager
