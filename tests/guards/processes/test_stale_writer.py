@@ -37,6 +37,7 @@ class Writer(Process):
     """A process that holds a lease and writes to the resource."""
 
     def __init__(self) -> None:
+        self._url = ""  # of the leases, when it knows them
         self.popen = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("section_worker.py"))],
             stdin=subprocess.PIPE,
@@ -49,6 +50,7 @@ class Writer(Process):
     def open(self, leases: str, factory: Any, resource: str) -> None:
         """Have it turn to a resource; `ready` waits until it has."""
         pickled = base64.b64encode(pickle.dumps(factory)).decode()
+        self._url = leases
         self.tell("open", leases=leases, factory=pickled, resource=resource)
         self.checks = {}
 
