@@ -2,7 +2,7 @@
 #
 # Needed: GNU make and Python 3.11 or newer with its venv module. Everything else is installed into .venv from the pinned
 # files in requirements/, and again when one of them or pyproject.toml changes. What is made is made in this folder. The
-# one thing outside of it: two system packages that some tests need, where `make test` may install them.
+# one thing outside of it: a few system packages that some tests need, where `make test` may install them.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -30,7 +30,7 @@ SEEDS ?= 1000
 FIRST ?= 0
 ARGS ?=
 
-.PHONY: help run test test-fast lint format types bench drill simulate docs ledger lock install clean
+.PHONY: help run test test-fast lint format types bench drill simulate model docs ledger lock install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -73,12 +73,18 @@ drill: $(STAMPS)/run ## Failure drill on a SQLite file: pause, stale write, kill
 simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0
 	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
+model: $(STAMPS)/dev ## Every state of the model of leases and fences, with Spin: minutes; ARGS=--small: seconds
+	@$(PY) tools/model.py $(ARGS)
+
 docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/states.py --write
 	@$(PY) tools/reference.py --write
 	@$(PY) tools/states.py --write
 	@$(PY) tools/inventory.py --write
 	@$(PY) tools/metrics_page.py --write
+	@$(PY) tools/alerts.py --write
+	@$(PY) tools/dashboard.py --write
+	@$(PY) tools/runbooks.py --write
 	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/ledger.py --write
 
@@ -123,6 +129,8 @@ $(STAMPS)/system: $(STAMPS)/venv
 	@missing=; left=; \
 	command -v chromium >/dev/null 2>&1 || missing="$$missing chromium"; \
 	command -v promtool >/dev/null 2>&1 || missing="$$missing prometheus"; \
+	command -v spin >/dev/null 2>&1 || missing="$$missing spin"; \
+	command -v gcc >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 		echo "== installing system packages:$$missing"; \
 		install="env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends$$missing"; \
@@ -130,4 +138,5 @@ $(STAMPS)/system: $(STAMPS)/venv
 	fi; \
 	command -v chromium >/dev/null 2>&1 || left="tests of the status page in a browser (package chromium)"; \
 	command -v promtool >/dev/null 2>&1 || left="$${left:+$$left, }tests of the metrics with promtool (package prometheus)"; \
+	command -v spin >/dev/null 2>&1 && command -v gcc >/dev/null 2>&1 || left="$${left:+$$left, }tests of the model (packages spin, gcc)"; \
 	if [ -n "$$left" ]; then echo "left out, for want of a system package: $$left"; else touch $@; fi

@@ -35,6 +35,8 @@ _EXTRAS = {
     "grants_per_s": "{:.0f} grants/s",
     "fewest": "fewest {:.0f}",
     "most": "most {:.0f}",
+    "cycle_us": "{:.1f} µs without",
+    "share": "{:+.2f} %",
 }
 
 

@@ -11,7 +11,7 @@ from benchmarks import contenders_asyncio as tasks
 from benchmarks import contenders_files as files
 from benchmarks import contenders_redis as threads
 from benchmarks import contenders_renewing as renewing
-from benchmarks import handover, measure, processes
+from benchmarks import handover, measure, measuring, processes
 from benchmarks.contender import AsyncConnect, Connect, Contender, Keep, Place, Role
 from benchmarks.jobs import scenarios as jobs
 from benchmarks.jobs.queues import Queue
@@ -182,6 +182,20 @@ def _files() -> list[Scenario]:
     ]
 
 
+def _measuring() -> list[Scenario]:
+    def on(engine: str, url: Callable[[Place], str]) -> Scenario:
+        ours = Entrant("holdfast", Role.OURS, None, lambda bench: measuring.cost(url(bench.place), bench.seconds))
+        title = f"what counting and measuring cost an acquire and release, {engine}"
+        how: dict[str, Any] = {"less_is_better": True, "server": engine == "redis"}
+        return Scenario(f"measuring-{engine}", title, "ns", (ours,), **how)
+
+    return [
+        on("memory", lambda place: "memory://"),
+        on("sqlite", lambda place: f"sqlite:///{place.directory}/leases.db"),
+        on("redis", lambda place: place.url),
+    ]
+
+
 def _jobs() -> list[Scenario]:
     def entrants(run: Callable[[Queue, Bench], Measurement]) -> tuple[Entrant, ...]:
         return tuple(Entrant(queue.name, queue.role, why, partial(run, queue)) for queue, why in jobs.QUEUE_RUNS)
@@ -236,5 +250,6 @@ def all_scenarios() -> list[Scenario]:
         *(_handover_threads(waiters) for waiters in (1, 10, 100)),
         *(_renew(leases) for leases in (1_000, 10_000)),
         *_files(),
+        *_measuring(),
         *_jobs(),
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from holdfast.flows.saying import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
 from servers_postgres import postgres_executables
@@ -47,6 +48,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, _state_root: Path) -> None
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(_state_root / str(next(_numbers))))
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))  # child processes run the source under test, installed or not
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log() -> None:
+    """How many lines are logged is limited for the whole process; those of one test must not count for another."""
+    forget_rates()
 
 
 def pytest_configure() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
@@ -188,11 +189,28 @@ class Observer(Protocol):
         ...
 
 
-class Journal(Observer, Protocol):
+@runtime_checkable
+class Gauging(Protocol):
+    """An observer that is also told how long things took. Must be quick and must not raise."""
+
+    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        """Something took so long. A request that renewed leases of many families has none (the empty text)."""
+        ...
+
+
+class Journal(Observer, Gauging, Protocol):
     """What flows report to. Most of what happens is only counted, and costs no record."""
 
     def tally(self, kind: Kind, family: str) -> bool:
         """Count it. True when somebody wants the whole record as well: then make it and `note` it."""
+        ...
+
+    def waits(self, who: object, family: str) -> None:
+        """Somebody waits for a lock of this family, from now on."""
+        ...
+
+    def waits_no_more(self, who: object) -> None:
+        """Somebody has got it, or has given up. Whoever does not wait is passed over."""
         ...
 
 

@@ -79,6 +79,11 @@ def test_files_are_measured_without_a_server(tmp_path: Path) -> None:
     assert all(score["value"] > 0 for score in measured["scores"])
 
 
+def test_the_cost_of_measuring_is_measured_and_everything_is_put_back(tmp_path: Path) -> None:
+    (ours,) = tiny(tmp_path, "measuring-memory", "holdfast")["scores"]
+    assert ours["extras"]["cycle_us"] > 0
+
+
 def test_four_processes_take_turns(tmp_path: Path) -> None:
     (ours,) = tiny(tmp_path, "sqlite-4", "holdfast")["scores"]
     assert ours["extras"]["grants_per_s"] > 0
@@ -95,7 +100,8 @@ def test_every_scenario_of_the_issue_is_listed() -> None:
     handovers = [f"handover-aio-{n}" for n in (1, 10, 100, 500)] + [f"handover-threads-{n}" for n in (1, 10, 100)]
     alone = ["sync-1", "aio-1", "aio-1000", "threads-32", "sqlite-1", "sqlite-4", "renew-1000", "renew-10000"]
     jobs = ["plane-jobs", "plane-latency", *(f"plane-stored-{10**n}" for n in (3, 4, 5, 6))]
-    for name in [*alone, *handovers, *jobs]:
+    measuring = [f"measuring-{engine}" for engine in ("memory", "sqlite", "redis")]
+    for name in [*alone, *handovers, *jobs, *measuring]:
         assert f"{name} " in listed
 
 

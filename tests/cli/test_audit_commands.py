@@ -89,7 +89,11 @@ def test_history_is_for_programs_too_and_can_be_narrowed(shell: Shell, ledger: P
         (9, "unknown", None),
     ]
     assert found[1]["facts"] == LOST_FACTS
-    assert found[1]["next"] == {"owner": "a@h:1/x", "fence": 9}
+    assert (found[1]["next"]["owner"], found[1]["next"]["fence"], found[1]["next"]["after_seconds"]) == (
+        "a@h:1/x",
+        9,
+        4,
+    )
     since = shell.run("history", "invoice:42", "--since", "2026-03-01 12:00:11", "--json", env=environment).json
     until = shell.run("history", "invoice:42", "--until", "2026-03-01 12:00:11", "--json", env=environment).json
     assert ([each["fence"] for each in since], [each["fence"] for each in until]) == ([8, 9], [7])
@@ -120,9 +124,18 @@ def test_who_held_it_at_a_moment(shell: Shell, ledger: Path, at: str, code: int,
 
 def test_check_says_that_every_rule_holds(shell: Shell, ledger: Path) -> None:
     done = shell.run("check", str(ledger))
-    assert done == (0, "every rule holds (6 records, 3 grants of 1 keys, 2 files)\n", "")
+    assert (done.code, done.err) == (0, "")
+    verdict, _, summary, loss_line = done.out.splitlines()
+    assert verdict == "every rule holds (6 records, 3 grants of 1 keys, 2 files)"
+    assert summary == "1 lease was lost (1 unconfirmed); holdfast history KEY says why"
+    whose, then = loss_line.strip().split("; ")
+    assert whose == "2026-03-01 12:01:06.000 invoice:42 fence 8 of b@h:2/y: unconfirmed"
+    assert then == "taken over by a@h:1/x with fence 9, 4.0 s later"
     found = shell.run("check", str(ledger), "--json").json
-    assert (found["ok"], found["records"], found["violations"]) == (True, 6, [])
+    assert (found["ok"], found["records"], found["violations"], found["lost"]) == (True, 6, [], 1)
+    [loss] = found["losses"]
+    assert (loss["key"], loss["reason"], loss["next"]["owner"]) == ("invoice:42", "unconfirmed", "a@h:1/x")
+    assert shell.run("check", str(ledger), "--key", "other").out.count("\n") == 1
 
 
 def test_check_shows_the_two_that_conflict_and_exits_1(shell: Shell, tmp_path: Path) -> None:
@@ -214,3 +227,29 @@ def test_moments_are_read_as_people_mean_them(text: str, expected: datetime) -> 
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="is not a time"):
         moment_ns("at", text, HERE)
+
+
+def test_a_broken_lease_shows_who_did_it_why_and_whose_it_was(shell: Shell, tmp_path: Path) -> None:
+    whose = {"holder": "a@h:1/x", "holder_fence": 7}
+    forced = seen(Kind.FORCED, 5, 8, "ops@desk", detail="the host is gone", facts=whose)
+    file = write(tmp_path / "forced.jsonl", STORY[0], forced, seen(Kind.GRANTED, 4, 6, began_ns=3, until_ns=30))
+    shown = shell.run("history", "invoice:42", "--ledger", str(file)).out
+    assert "broken by ops@desk: the host is gone" in shown
+    found = shell.run("history", "invoice:42", "--ledger", str(file), "--json").json
+    assert [each["forced_by"] for each in found if each["fence"] == 7] == ["ops@desk"]
+    assert [each["forced_because"] for each in found if each["fence"] == 7] == ["the host is gone"]
+    bad = write(tmp_path / "bad.jsonl", STORY[0], forced, seen(Kind.GRANTED, 30, 7, "c", began_ns=29, until_ns=57))
+    assert shell.run("check", str(bad)).code == 1
+
+
+def test_without_a_name_the_ledger_is_the_planes(shell: Shell, tmp_path: Path) -> None:
+    (shell.directory / "holdfast.toml").write_text('database = "sqlite:///plane.db"\n')
+    beside = shell.directory / "plane.db.audit"
+    beside.mkdir()
+    write(beside / "h-1-0.000001.jsonl", *STORY[:2])
+    assert "released" in shell.run("history", "invoice:42").out
+    assert shell.run("check").out == "every rule holds (2 records, 1 grants of 1 keys, 1 files)\n"
+    (shell.directory / "other.toml").write_text("[audit]\nenabled = false\n")
+    refused = shell.run("check", "--config", "other.toml")
+    assert (refused.code, refused.out) == (64, "")
+    assert "ledger: is not given, and the plane's settings keep none" in refused.err

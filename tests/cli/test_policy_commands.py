@@ -91,10 +91,10 @@ def test_a_running_plane_follows_a_command_and_its_metrics_say_so(shell: Shell) 
     def metrics() -> str:
         return httpx.get(f"{up.address}/metrics", timeout=LIMIT_S).text
 
-    assert 'holdfast_policy_mode{risk="low",mode="fail_open"} 1' in metrics()
-    assert "holdfast_workflow_lock_fallback_total 0" in metrics()
+    assert 'holdfast_policy_mode{mode="fail_open",risk="low"} 1.0' in metrics()
+    assert "holdfast_workflow_lock_fallback_total 0.0" in metrics()
     assert shell.run("policy", "set", "low", "fail_closed", "--reason", "drill").code == 0
-    until(lambda: 'holdfast_policy_mode{risk="low",mode="fail_closed"} 1' in metrics(), "the switch to arrive")
+    until(lambda: 'holdfast_policy_mode{mode="fail_closed",risk="low"} 1.0' in metrics(), "the switch to arrive")
     shown = httpx.get(f"{up.address}/api/v1/policy", timeout=LIMIT_S).json()
     assert {each["risk"]: each["mode"] for each in shown["classes"]} == {"high": "fail_closed", "low": "fail_closed"}
     assert up.end().code == 0

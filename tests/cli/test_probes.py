@@ -77,8 +77,8 @@ def test_a_scheduler_and_a_worker_in_processes_of_their_own_say_how_they_are(she
         assert json.loads(asked(f"{address}/readyz")[1])["parts"] == {"database": "ok", "bus": "ok", "leases": "ok"}
         assert asked(f"{address}/api/v1/jobs")[0] == 404
     text = asked(f"{scheduler}/metrics")[1]
-    assert 'holdfast_loop_interval_seconds{loop="reconciler"} 30' in text.splitlines()
-    assert 'holdfast_part_running{part="scheduler"} 1' in text.splitlines()
+    assert 'holdfast_loop_interval_seconds{loop="reconciler"} 30.0' in text.splitlines()
+    assert 'holdfast_part_running{part="scheduler"} 1.0' in text.splitlines()
     assert metric(worker, "holdfast_worker_capacity") == 8
 
     here = json.dumps(str(shell.directory))
@@ -92,7 +92,7 @@ def test_a_scheduler_and_a_worker_in_processes_of_their_own_say_how_they_are(she
     assert (status, json.loads(said)["parts"]) == (503, {"process": "draining"})
     (shell.directory / "go").touch()
     assert working.ended() == 0
-    dispatched = 'holdfast_scheduler_messages_total{subject="job.submit",outcome="dispatched"} 1'
+    dispatched = 'holdfast_scheduler_messages_total{outcome="dispatched",subject="job.submit"} 1.0'
     assert dispatched in asked(f"{scheduler}/metrics")[1].splitlines()
     assert up.end().code == 0
 

@@ -91,3 +91,43 @@ def test_facts_from_a_file_may_be_anything(reason: str | None, data: st.DataObje
     names = sorted({*lost_at(12, failure=StoreFailure(0, "x")), "renewals"})
     known = data.draw(st.dictionaries(st.sampled_from(names), anything))
     assert all(sentences(reason, known))
+
+
+@pytest.mark.requires("R25")
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (lost_at(60, renewals=[GOOD], starved_ns=45 * NS), "the process did not run for 45 s: it was stopped"),
+        (
+            lost_at(60, renewals=[GOOD], starved_ns=45 * NS, collection_ns=44 * NS),
+            "the garbage collector stopped the process for 44 s",
+        ),
+        (  # a request that was on its way when the process was stopped
+            lost_at(60, renewals=[GOOD, asked(20, 40, answered=False)], starved_ns=39 * NS),
+            "the process did not run for 39 s",
+        ),
+        (  # a short pause explains nothing while the store does not answer
+            lost_at(37, renewals=[GOOD, asked(20, 2, answered=False)], starved_ns=NS),
+            "the store did not confirm a renewal in time",
+        ),
+    ],
+)
+def test_a_pause_of_the_process_is_told_from_a_store_that_does_not_answer(known: dict[str, Any], words: str) -> None:
+    assert words in cause(LossReason.UNCONFIRMED, known)
+
+
+@pytest.mark.requires("R25")
+def test_what_kept_the_process_from_running_is_said() -> None:
+    known = lost_at(60, renewals=[GOOD], starved_ns=45 * NS, collection_ns=2 * NS, loop_lag_ns=12 * NS)
+    said = sentences(LossReason.UNCONFIRMED, known)
+    assert "threads of the process woke up to 45 s late" in said
+    assert "the longest garbage collection since took 2 s" in said
+    assert "the event loop was blocked for 12 s or more" in said
+    quiet = sentences(LossReason.UNCONFIRMED, lost_at(60, renewals=[GOOD], loop_lag_ns=0))
+    assert not any(word in " ".join(quiet) for word in ("woke", "garbage", "event loop"))
+    assert "loop_lag_ns" not in lost_at(60), "a program without a loop has nothing to say of one"
+
+
+def test_an_error_of_any_length_stays_a_short_fact() -> None:
+    known = lost_at(60, failure=StoreFailure(0, "x" * 10_000))
+    assert len(known["store_error"]) == 500

@@ -67,3 +67,27 @@ def test_bounded_jitter_smooths_what_a_fixed_delay_bunches() -> None:
     assert fixed.events == jittered.events
     assert fixed.fano > 5 * jittered.fano
     assert fixed.peak_to_mean > 2 * jittered.peak_to_mean
+
+
+@pytest.mark.requires("R154", "R167")
+def test_waves_show_at_the_width_of_their_period_and_single_bursts_at_a_smaller_one() -> None:
+    """Half a second is how far apart retries of a fixed delay are; inside of it, fifty milliseconds tell."""
+    steady, waves_apart = Burstiness(), Burstiness()
+    for tick in range(200):
+        for now in range(10):
+            steady.note(tick * 500 * MS + now * 50 * MS)
+            waves_apart.note(tick * 500 * MS)
+    end = 199 * 500 * MS + 450 * MS
+    assert (steady.read(end, 500 * MS).peak_to_mean, steady.read(end, 50 * MS).peak_to_mean) == (1.0, 1.0)
+    assert waves_apart.read(end, 500 * MS) == Burst(1200, 1.0, 0.0), "each half second is like the other"
+    fine = waves_apart.read(end, 50 * MS)
+    assert fine.peak_to_mean == 10.0
+    assert fine.fano > 5
+
+
+def test_a_wide_bucket_holds_what_its_narrow_ones_hold() -> None:
+    burstiness = Burstiness()
+    for now in range(0, 20 * NS, 130 * MS):
+        burstiness.note(now)
+    wide, fine = burstiness.read(20 * NS, 500 * MS), burstiness.read(20 * NS, 50 * MS)
+    assert 0 <= fine.events - wide.events <= 4, "what is left over of the oldest bucket is not looked at"

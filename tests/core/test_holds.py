@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import Kind, Record
-from holdfast.core.holds import End, Held, held_at, holds
+from holdfast.core.holds import End, Held, held_at, holds, lost
 
 
 def seen(kind: Kind, at: int, fence: int | None = None, owner: str = "a", **more: Any) -> Record:
@@ -102,3 +102,43 @@ def test_any_history_has_holds_that_do_not_end_before_they_begin(history: list[R
     for hold in holds(history):
         assert hold.until_ns is None or hold.until_ns >= hold.since_ns
         assert hold.at(hold.since_ns - 1) is Held.NO
+
+
+def test_a_degraded_hold_ends_when_it_is_let_go_and_the_next_one_is_another() -> None:
+    found = holds(
+        [
+            seen(Kind.FELL_BACK, 10, None),
+            seen(Kind.LET_GO, 20, None),
+            seen(Kind.FELL_BACK, 30, None),
+            seen(Kind.PROMOTED, 40, 1),
+            seen(Kind.RELEASED, 50, 1),
+            seen(Kind.EXERCISED, 60, None),
+        ]
+    )
+    assert [(hold.fence, hold.end, hold.until_ns) for hold in found] == [
+        (None, End.RELEASED, 20),
+        (None, End.PROMOTED, 40),
+        (1, End.RELEASED, 50),
+        (None, End.UNKNOWN, None),
+    ]
+    assert held_at(found, 25) == []
+
+
+def test_every_loss_knows_who_took_over_and_when() -> None:
+    other = Record(Kind.GRANTED, 5, "other", owner="z", fence=1)
+    history = [
+        seen(Kind.GRANTED, 70, 3, "c"),  # of another process, whose file is read later or earlier
+        other,
+        seen(Kind.GRANTED, 10, 1, "a", until_ns=40),
+        seen(Kind.LOST, 60, 1, "a", until_ns=40, reason="unconfirmed", ok=False),
+        seen(Kind.FORCED, 80, 4, "ops"),
+        seen(Kind.LOST, 90, 3, "c", until_ns=100, reason="stolen", ok=False),
+    ]
+    found = lost(history)
+    assert [(hold.owner, hold.loss and hold.loss.reason, hold.free_for_ns) for hold in found] == [
+        ("a", "unconfirmed", 30),
+        ("c", "stolen", None),
+    ]
+    assert found[0].next is not None
+    assert (found[0].next.owner, found[0].next.fence) == ("c", 3)
+    assert lost([other]) == []

@@ -126,7 +126,7 @@ def test_a_refusal_is_logged_and_told_to_the_observer(caplog: pytest.LogCaptureF
     ]
     assert "seen 9" in notebook.records[1].detail
     assert [record.getMessage() for record in caplog.records] == [
-        "sqlite:invoices: refused a stale write of invoices 42: fence 7 of invoice:42, but 9 was seen"
+        "refused a stale write: guard=sqlite:invoices resource=invoices 42 key=invoice:42 fence=7 seen=9"
     ]
 
 

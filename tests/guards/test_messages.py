@@ -171,7 +171,7 @@ def test_a_message_of_an_older_holder_is_refused_after_one_of_a_newer(
         inbox.admit(stamped(A))
     assert (refused.value.fence, refused.value.seen, refused.value.key) == (1, 2, "invoice:42")
     assert inbox.statistics() == InboxStatistics(entered=3, refused=1)
-    assert "billing: refused a stale" in caplog.text
+    assert "refused a stale read: guard=billing " in caplog.text
     assert inbox.seen("invoice:42") == 2
     assert inbox.admit(stamped(carried(1, "invoice:43"))) == carried(1, "invoice:43")
 

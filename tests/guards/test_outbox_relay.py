@@ -103,7 +103,7 @@ def test_a_message_that_is_refused_again_and_again_is_parked_until_a_person_deci
         assert (parked.body, parked.attempts, parked.last_error) == (b"poison", 3, "ValueError: no")
         assert relay.statistics() == RelayStatistics(refused=3, parked=1)
         assert (relay.backlog().waiting, relay.backlog().parked) == (1, 1)
-        assert f"message {parked.id} of invoice:42 is parked" in caplog.text
+        assert f"outbox: a message is parked: message={parked.id} key=invoice:42 " in caplog.text
         assert relay.run_once() == 0
 
         assert relay.retry("no such id") is False

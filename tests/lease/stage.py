@@ -129,6 +129,9 @@ class ManualTicks:
         due = self.calendar.next_due_ns()
         return 0 if due is None else max(0, self._clock.mono - due)
 
+    def late_ns(self, since_ns: int) -> int:
+        return 0
+
     def abandon(self) -> list[Any]:
         left = list(self.calendar)
         self.calendar = Calendar(slot_ns=1)

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.holds import End, holds
+from holdfast.core.invariants import check
 from lease.stage import LIMIT_S, Notebook, Stage
 
 
@@ -104,3 +106,28 @@ async def test_health_is_good_until_renewal_is_stuck(stage: Stage) -> None:
         stuck.set()
     for each in others:
         await each.release()
+
+
+async def test_a_lease_that_was_broken_is_recorded_with_its_family_and_whose_it_was(stage: Stage) -> None:
+    locks, operator = stage.locks(), stage.locks()
+    lease = await locks.lock("k", ttl=30, family="billing").acquire()
+    await operator.force_release("k", reason="drill", actor="ada")
+    assert await operator.force_release("k", reason="nobody has it") is None
+    [forced] = [record for record in stage.notes.records if record.kind is Kind.FORCED]
+    assert (forced.family, forced.owner, forced.detail) == ("billing", "ada", "drill")
+    assert forced.fence is not None
+    assert forced.fence > lease.fence
+    assert forced.facts == {"holder": lease.owner, "holder_fence": lease.fence}
+
+
+async def test_the_end_of_a_degraded_lease_is_recorded_too(stage: Stage) -> None:
+    locks = stage.locks(policy={"low": "fail_open"})
+    stage.plan.down("acquire")
+    async with locks.lock("k", ttl=5, family="f", risk="low"):
+        pass
+    assert stage.notes.kinds()[-2:] == ["fell_back", "let_go"]
+    began, ended = stage.notes.records[-2:]
+    assert (ended.key, ended.family, ended.owner, ended.fence) == ("k", "f", began.owner, None)
+    assert [(hold.fence, hold.end) for hold in holds(stage.notes.records)] == [(None, End.RELEASED)]
+    assert check(stage.notes.records) == []
+    assert locks.statistics().released == 0  # nothing was given back to the store

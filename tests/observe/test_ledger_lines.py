@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import zlib
+from dataclasses import MISSING, fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import Kind, Record
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse
+from holdfast.observe.ledger_lines import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
 
 numbers = st.none() | st.integers(-(2**63), 2**63)
 texts = st.text(st.characters(), max_size=40)
@@ -103,3 +105,60 @@ def test_a_line_has_a_bounded_length() -> None:
     found = parse(written[:-1])
     assert isinstance(found, Record)
     assert (len(found.detail), found.facts) == (TEXT_CHARS_MAX, {})
+
+
+usual = st.builds(
+    Record,
+    kind=st.sampled_from((Kind.GRANTED, Kind.RELEASED)),
+    at_ns=st.integers(0, 2**63),
+    key=texts,
+    family=texts | st.just("default"),
+    owner=texts,
+    fence=st.integers(0, 2**63),
+    began_ns=st.integers(0, 2**63),
+    until_ns=numbers,
+)
+
+
+@given(usual)
+def test_the_usual_records_are_written_as_all_others_are(record: Record) -> None:
+    """They have a shorter way, and the same line at its end."""
+    shown = {name: value for name in Record.__slots__ if (value := getattr(record, name)) != _DEFAULTS.get(name, ...)}
+    body = json.dumps(shown, separators=(",", ":")).encode()
+    assert line(record) == body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body)
+    assert parse(line(record)[:-1]) == record
+
+
+_DEFAULTS = {each.name: each.default for each in fields(Record) if each.default is not MISSING}
+
+
+@given(
+    st.lists(records | usual | st.builds(Remark, texts, st.integers(0, 2**63)), max_size=6), st.data(), st.booleans()
+)
+def test_lines_read_together_say_what_they_say_one_by_one(
+    entries: list[Record | Remark], data: st.DataObject, sums: bool
+) -> None:
+    lines = [line(entry)[:-1] for entry in entries]
+    assert parse_block(lines, sums=sums) == entries
+    if lines:
+        at = data.draw(st.integers(0, len(lines) - 1))
+        lines[at] = data.draw(st.binary(max_size=30) | st.just(lines[at][:-1]) | st.just(b"{},{}") | st.just(b"[]"))
+    found = parse_block(lines, sums=sums)
+    for raw, entry in zip(lines, found, strict=True):
+        if isinstance(entry, Damaged):
+            with pytest.raises(Damaged, match=re.escape(str(entry))):
+                parse(raw, sums=sums)
+        else:
+            assert parse(raw, sums=sums) == entry
+
+
+def test_a_number_that_is_none_is_damage_also_among_others() -> None:
+    good, shown = (
+        line(Record(Kind.GRANTED, 1, "k", fence=1, began_ns=1))[:-1],
+        {"kind": "granted", "at_ns": 1, "key": "k"},
+    )
+    for wrong in ({"fence": "1", "began_ns": 1}, {"fence": 1, "began_ns": 1.5}, {"fence": True, "began_ns": 1}):
+        body = json.dumps({**shown, **wrong}, separators=(",", ":")).encode()
+        bad = body[:-1] + b',"crc":"%08x"}' % zlib.crc32(body)
+        found = parse_block([good, bad, good])
+        assert [type(each) for each in found] == [Record, Damaged, Record]

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe import exposition
-from holdfast.observe.metrics import TABLE, Metric, MetricKind, Sample, markdown, samples
+from holdfast.core.measures import Distribution, Histogram
+from holdfast.core.reading import Reading
+from holdfast.observe import prometheus
+from holdfast.observe.ledger import Ledger
+from holdfast.observe.metric_table import TABLE, MetricKind
+from holdfast.observe.metrics import markdown, samples
 from holdfast.plane import readings, sample
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.readings import Reading, bounded
+from holdfast.plane.readings import bounded
 from holdfast.plane.settings import Settings
 from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.types import NS
 
 PROMTOOL = shutil.which("promtool")
 UNBOUNDED = {"key", "job", "worker", "tenant", "owner", "host", "run", "fence", "address", "caller"}
@@ -31,6 +36,7 @@ POSTGRES = {
     "hint_reconnects": 8,
     "bells": 9,
 }
+KEPT = {f"holdfast_{kind}_lock_{what}" for kind in ("job", "run") for what in ("wait", "hold")}  # as articles call them
 HTTP = Reading("http", {"answers": {("GET", 200): 3}, "limited": 1, "callers": 2})
 JOBS = Reading("jobs", {"live": {"PENDING": 4}})
 RUNS = Reading("runs", {"live": {"waiting": 2}})
@@ -40,8 +46,9 @@ async def everything(tmp_path: Path) -> list[Reading]:
     """What a process with all its own parts says, what the other engines would, and what only a server counts."""
     settings = Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
     parts = [part for part in PARTS if part != "api"]
-    async with Plane(settings, parts, app=sample.app) as plane:
-        found = list(plane.vitals.readings())
+    with Ledger(tmp_path / "audit") as ledger:
+        async with Plane(settings, parts, app=sample.app, audit=ledger) as plane:
+            found = list(plane.vitals.readings())
     other = [*readings.of_database(POSTGRES), *readings.of_bus({"handled": 1, "handling": 0, "relayed": 2})]
     return [*found, *other, HTTP, JOBS, RUNS]
 
@@ -55,7 +62,7 @@ async def test_whatever_is_counted_is_a_metric_and_every_metric_is_counted(tmp_p
 
 
 def test_every_count_of_a_worker_is_read() -> None:
-    read = {*readings.ENDS, *readings.NOT_TAKEN, *readings.WORKER_REST, "beats", "beats_failed"}
+    read = {*readings.ENDS, *readings.NOT_TAKEN, *readings.WORKER_REST, "beats", "beats_failed", "held"}
     assert read == set(readings.flat(WorkerStatistics()))
 
 
@@ -66,8 +73,8 @@ def test_names_and_kinds_are_as_prometheus_wants_them() -> None:
         assert each.name.endswith("_total") == (each.kind is MetricKind.COUNTER), each.name
         assert re.fullmatch(r"[A-Z].*\.", each.help), each.name
         assert not UNBOUNDED & set(each.labels), each.name
-        in_seconds = each.field.endswith("_ns") or each.field in ("keeper_lag", "renew_tail")
-        assert ("_seconds" in each.name) == in_seconds, each.name
+        in_seconds = each.field.endswith("_ns") or each.kind is MetricKind.HISTOGRAM
+        assert ("_seconds" in each.name) == in_seconds or each.name in KEPT, each.name
 
 
 def test_topics_are_bounded_and_their_counts_never_fall() -> None:
@@ -81,14 +88,27 @@ def test_topics_are_bounded_and_their_counts_never_fall() -> None:
     assert all(after[name] >= number for name, number in before.items())
 
 
-def test_labels_and_help_are_escaped_and_numbers_are_plain() -> None:
-    odd = Metric("holdfast_odd", MetricKind.GAUGE, "A \\ and\na line.", "x", "y", ("topic",))
-    text = exposition.rendered([Sample(odd, {"topic": 'a"b\\c\n'}, value) for value in (2.0, 0.25, float("inf"))])
-    assert text == (
-        "# HELP holdfast_odd A \\\\ and\\na line.\n# TYPE holdfast_odd gauge\n"
-        'holdfast_odd{topic="a\\"b\\\\c\\n"} 2\nholdfast_odd{topic="a\\"b\\\\c\\n"} 0.25\n'
-        'holdfast_odd{topic="a\\"b\\\\c\\n"} +Inf\n'
-    )
+def test_times_by_topic_are_bounded_likewise() -> None:
+    workers = [WorkerStatistics(held={f"t{n}": Distribution() for n in range(150)}) for _ in range(2)]
+    for worker in workers:
+        for topic in worker.held:
+            worker.held_for(topic, NS)
+    (reading,) = readings.of_workers(workers, 8)
+    held = reading.values["held_ns"]
+    assert isinstance(held, dict)
+    assert (len(held), held["t0"], held["other"]) == (101, Histogram.of([NS] * 2), Histogram.of([NS] * 100))
+
+
+@pytest.mark.requires("R137")
+@pytest.mark.asyncio
+async def test_every_process_of_a_plane_says_how_late_its_loop_is_and_what_each_class_of_job_holds(
+    tmp_path: Path,
+) -> None:
+    found = {(each.metric.name, *each.labels.values()): each.value for each in samples(await everything(tmp_path))}
+    lag, topics = found["holdfast_event_loop_lag_seconds",], set(sample.app.functions)
+    assert isinstance(lag, float)
+    assert lag >= 0
+    assert {name[1] for name in found if name[0] == "holdfast_worker_hold_seconds"} == topics, "before their first job"
 
 
 def test_nanoseconds_become_seconds_and_what_is_not_known_is_left_out() -> None:
@@ -106,7 +126,7 @@ def test_the_page_has_a_line_for_each() -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 @pytest.mark.asyncio
 async def test_promtool_finds_nothing_to_say(tmp_path: Path) -> None:
-    text = exposition.rendered(samples(await everything(tmp_path)))
+    text = prometheus.rendered(await everything(tmp_path))[0].decode()
     assert PROMTOOL is not None
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)  # noqa: ASYNC221 - nothing else runs here
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -14,6 +14,7 @@ import pytest
 from fixtures_databases import until
 from fixtures_workers import Gate
 from holdfast.core.jobs import JobState
+from holdfast.core.reading import Reading
 from holdfast.errors import BadInput, RowMissing, Unavailable
 from holdfast.plane import sample
 from holdfast.plane.app import App
@@ -23,7 +24,6 @@ from holdfast.plane.context import Context
 from holdfast.plane.model import Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import State
-from holdfast.plane.readings import Reading
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import (
     CleanupSettings,

@@ -11,8 +11,7 @@ from fault_proxy import FaultProxy
 from fixtures_databases import until
 from holdfast import PolicyDenied
 from holdfast.core.escalation import Rule
-from holdfast.observe import exposition
-from holdfast.observe.metrics import samples
+from holdfast.observe import prometheus
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.policy_model import Source
@@ -145,7 +144,7 @@ async def test_of_many_replicas_that_see_it_one_switches(plane_url: str, clock: 
 
 
 def scraped(ground: Ground) -> list[str]:
-    return exposition.rendered(samples(Vitals(ground.service).readings())).splitlines()
+    return prometheus.rendered(Vitals(ground.service).readings())[0].decode().splitlines()
 
 
 @pytest.mark.server
@@ -163,7 +162,7 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             opened(settings, works=True, clock=clock, instance="a") as a,
             opened(settings, works=True, clock=clock, instance="b") as b,
         ):
-            assert "holdfast_workflow_lock_fallback_total 0" in scraped(a)
+            assert "holdfast_workflow_lock_fallback_total 0.0" in scraped(a)
             await a.service.policy.set("high", "fail_open", actor="ada", reason="release", source=Source.COMMAND)
             await until(lambda: b.locks.policy.current()["high"] == "fail_open")
             clock.move(RULE.window_ns)
@@ -180,8 +179,8 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             fields = lines[7].__dict__["holdfast"]
             assert fields["run"] == "r-7"
             assert fields["error"]
-            assert "holdfast_workflow_lock_fallback_total 20" in scraped(a)
-            assert 'holdfast_lock_fallback_total{family="workflow.run",risk="low"} 20' in scraped(b)
+            assert "holdfast_workflow_lock_fallback_total 20.0" in scraped(a)
+            assert 'holdfast_lock_fallback_total{family="workflow.run",risk="low"} 20.0' in scraped(b)
             b.policing.signals.publish_repeated(job="j-1")
             for ground in (a, b):
                 await ground.policing.signals.flush()

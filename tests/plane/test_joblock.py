@@ -50,7 +50,7 @@ async def test_busy_is_given_back_for_exactly_half_a_second_and_is_nobodys_failu
             assert isinstance(later.value.__cause__, LockBusy)
             said = ended(later.value)
             assert (said.kind, said.delay_ns, said.kind.counts) == (Kind.BUSY, 500 * MS, False)
-    assert (counts.busy, counts.waited_in_vain.count, counts.held.count) == (3, 3, 0)
+    assert (counts.busy, counts.waited_in_vain.read().number, counts.held.read().number) == (3, 3, 0)
 
 
 async def test_jitter_is_bounded_and_can_be_switched_on_and_back_at_run_time(locks: Locks) -> None:
@@ -89,7 +89,7 @@ async def test_a_handler_waits_for_the_one_before_it_and_does_not_give_up_at_onc
     leave.set()
     await holding
     assert await waiting > 0
-    assert (counts.waited.count, counts.held.count, counts.busy) == (2, 2, 0)
+    assert (counts.waited.read().number, counts.held.read().number, counts.busy) == (2, 2, 0)
 
 
 @pytest.mark.requires("R147")

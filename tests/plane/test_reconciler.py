@@ -172,7 +172,7 @@ async def test_a_job_that_waits_for_another_attempt_is_measured_from_when_it_is_
     plane.clock.push(7200 + 3590)
     await reconcile(plane, made)
     assert (await plane.job(job)).state is JobState.RETRYING
-    assert made.statistics().lock.held.count == 0, "it is not even locked"
+    assert made.statistics().lock.held.read().number == 0, "it is not even locked"
     plane.clock.push(20)
     await reconcile(plane, made)
     assert (await plane.job(job)).state is JobState.TIMEOUT
@@ -256,7 +256,8 @@ async def test_a_job_that_cannot_be_handled_does_not_hold_up_the_others(
     states = [(await plane.job(job)).state for job in jobs]
     assert states == [JobState.TIMEOUT, JobState.DISPATCHED, JobState.TIMEOUT, JobState.TIMEOUT]
     assert made.statistics().errors == 1
-    assert f"job {jobs[1].id} was passed over: a bug" in caplog.text
+    said = f"a job was passed over: scan=reconciler of DISPATCHED job={jobs[1].id} error=ValueError: a bug"
+    assert said in caplog.text
 
 
 async def test_trouble_with_the_database_ends_the_tick_and_loses_nothing(

@@ -200,12 +200,12 @@ async def test_those_that_rightly_wait_are_not_counted_and_cost_one_lock_of_thei
     await plane.beat("w1", 3)
     await plane.beat("w2", 4, pool="other")
     made = Replayer(plane.placement, at_once=1)
-    before = plane.placement.lock_statistics.held.count
+    before = plane.placement.lock_statistics.held.read().number
     await replay(plane, made)
     statistics = made.statistics()
     assert statistics.orphan_replayed == {}
     assert statistics.waiting == 60
-    assert plane.placement.lock_statistics.held.count - before <= 4
+    assert plane.placement.lock_statistics.held.read().number - before <= 4
     for job in (*in_line, *full, *idle):
         assert (await plane.job(job)).state is JobState.PENDING
     for job in with_workers:

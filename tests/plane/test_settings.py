@@ -93,6 +93,8 @@ def test_every_key_can_be_given_in_the_file_and_in_the_environment(tmp_path: Pat
         "escalation.classes": ["high", "money"],
         "exercise.family": "workflow.run",
         "approvals.rules": [{"name": "money", "topics": ["pay.*"]}],
+        "audit.path": "audit",
+        "audit.keep_age": 86_400.0,
     }
     values = {name: examples.get(name, key.default) for name, key in KEYS.items() if name != "risk"}
     own = [f"{name} = {json.dumps(value)}" for name, value in values.items() if "." not in name]

@@ -8,8 +8,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+import holdfast
+from freezing import freeze
+from holdfast.core.autopsy import cause
+from holdfast.core.holds import lost
 from holdfast.core.invariants import check
-from holdfast.observe.ledger_reading import Findings, read
+from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger_reading import Findings, load, read
+from holdfast.types import NS
 from repository.source import ROOT
 
 EACH = 1_500
@@ -46,6 +54,16 @@ with holdfast.connect("sqlite:///" + sys.argv[2], observers=[ledger]) as locks:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 ledger.close(60)
+"""
+
+_HOLDER = """
+import sys
+import holdfast
+from holdfast.observe.ledger import Ledger
+with Ledger(sys.argv[1]) as ledger, holdfast.connect(sys.argv[2], service="frozen", observers=[ledger]) as locks:
+    lease = locks.lock("k", ttl=2).acquire()
+    print("held", flush=True)
+    assert lease.lost.wait(60)
 """
 
 
@@ -85,3 +103,33 @@ def test_a_child_writes_a_file_of_its_own_and_repeats_nothing(tmp_path: Path) ->
     found = Counter((record.key, str(record.kind)) for record in read(tmp_path / "ledger"))
     assert found == {(key, kind): 1 for key in ("before", "child", "parent") for kind in ("granted", "released")}
     assert len(list((tmp_path / "ledger").iterdir())) == 2
+
+
+@pytest.mark.requires("R25")
+def test_a_stopped_process_says_afterwards_that_it_did_not_run_and_who_took_over(tmp_path: Path) -> None:
+    ledger, url = str(tmp_path / "ledger"), f"sqlite:///{tmp_path}/leases.db"
+    holder = start(_HOLDER, ledger, url)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    freeze(holder.pid, url)
+    with (
+        Ledger(ledger) as ours,
+        holdfast.connect(url, service="next", observers=[ours]) as locks,
+        locks.lock("k", ttl=30) as lease,
+    ):
+        assert locks.hold("a while", ttl=1.5) is not None
+        with locks.lock("a while"):  # so it has been stopped for much longer than anybody oversleeps
+            holder.send_signal(signal.SIGCONT)
+        holder.communicate(timeout=60)
+        fence = lease.fence
+    assert holder.returncode == 0
+    records = load(ledger)
+    [hold] = lost(records)
+    assert hold.loss is not None
+    assert hold.loss.facts is not None
+    assert hold.loss.facts["starved_ns"] > NS  # it was stopped until its time was over
+    assert "the process did not run for" in cause("expired", hold.loss.facts)
+    assert hold.next is not None
+    assert (hold.next.fence, hold.next.owner.startswith("next@")) == (fence, True)
+    assert hold.free_for_ns is not None
+    assert check(records) == []

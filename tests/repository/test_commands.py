@@ -108,7 +108,7 @@ def test_system_packages_are_installed_where_that_is_allowed_and_else_said_to_be
     _script(programs / "id", f"echo {user}")
     _script(
         programs / "apt-get",
-        f"echo $* >> {asked}; cp {programs}/id {programs}/chromium; cp {programs}/id {programs}/promtool",
+        f"echo $* >> {asked}; for each in chromium promtool spin gcc; do cp {programs}/id {programs}/$each; done",
     )
     done = subprocess.run(
         [shutil.which("make") or "make", f"{tmp_path}/system", f"STAMPS={tmp_path}", "PYTHON=python3"],
@@ -120,7 +120,7 @@ def test_system_packages_are_installed_where_that_is_allowed_and_else_said_to_be
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    wanted = "install --yes --no-install-recommends chromium prometheus\n"
+    wanted = "install --yes --no-install-recommends chromium prometheus spin gcc libc6-dev\n"
     assert (asked.read_text(encoding="utf-8") if asked.exists() else "") == (wanted if installs else "")
     assert ("left out, for want of a system package: tests of the status page" in done.stdout) is not installs
     assert (tmp_path / "system").exists() is installs

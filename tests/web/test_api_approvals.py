@@ -114,10 +114,10 @@ async def test_what_waits_is_listed_shown_approved_once_and_counted(desk: Desk) 
     assert "retry_after" not in other
     assert (await desk.list(), await desk.list(query="?status=approved")) == ([], [job])
     counted = (await desk.ask("GET", "/metrics", "viewer")).text.splitlines()
-    assert 'holdfast_approvals_decided_total{verdict="approve"} 1' in counted
-    assert 'holdfast_approvals_repeated_total{verdict="approve"} 1' in counted
-    assert 'holdfast_approvals_refused_total{code="approval_already_resolved"} 1' in counted
-    assert 'holdfast_approvals_refused_total{code="approval_retryable_lock"} 0' in counted
+    assert 'holdfast_approvals_decided_total{verdict="approve"} 1.0' in counted
+    assert 'holdfast_approvals_repeated_total{verdict="approve"} 1.0' in counted
+    assert 'holdfast_approvals_refused_total{code="approval_already_resolved"} 1.0' in counted
+    assert 'holdfast_approvals_refused_total{code="approval_retryable_lock"} 0.0' in counted
 
 
 async def test_a_rejected_job_is_denied_and_its_retry_waits_again(desk: Desk) -> None:

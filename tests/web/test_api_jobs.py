@@ -217,8 +217,8 @@ async def test_metrics_are_prometheus_text(web: Stage) -> None:
         answer = await client.get("http://localhost/metrics")
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         lines = answer.text.splitlines()
-        assert 'holdfast_plane_jobs{state="PENDING"} 1' in lines
-        assert "holdfast_plane_duplicate_ends_total 0" in lines
-        assert 'holdfast_http_requests_total{method="GET",status="404"} 1' in lines
+        assert 'holdfast_plane_jobs{state="PENDING"} 1.0' in lines
+        assert "holdfast_plane_duplicate_ends_total 0.0" in lines
+        assert 'holdfast_http_requests_total{method="GET",status="404"} 1.0' in lines
         names = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
         assert len(names) == len(set(names))

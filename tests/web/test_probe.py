@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from holdfast.aio.lease import Lease
+from holdfast.core.reading import Reading
 from holdfast.errors import LeaseLost
 from holdfast.plane.parts import Health, State
-from holdfast.plane.readings import Reading
 from holdfast.plane.service import Service
 from holdfast.plane.vitals import Vitals
 from holdfast.web.api import create_app
@@ -41,10 +41,10 @@ async def test_a_process_that_works_is_alive_ready_and_counts(plane_service: Ser
         assert (await client.get("/healthz")).json() == {"status": "alive"}
         assert (await client.get("/readyz")).json()["parts"] == {"database": "ok", "bus": "ok", "leases": "ok"}
         text = (await client.get("/metrics")).text
-        assert "holdfast_leases_held 0" in text.splitlines()
+        assert 'holdfast_locks_held{family="scheduler.job"} 0.0' in text.splitlines()
         assert "untyped" not in text
         assert "holdfast_plane_jobs" not in text, "the jobs of the whole plane are counted by the API alone"
-        assert 'holdfast_http_requests_total{method="GET",status="200"} 2' in text.splitlines()
+        assert 'holdfast_http_requests_total{method="GET",status="200"} 2.0' in text.splitlines()
         missing = await client.get("/api/v1/jobs")
         assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
         assert (await client.post("/healthz")).status_code == 405
@@ -60,8 +60,8 @@ async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_ser
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["parts"]["scheduler"]) == (503, "failed")
         text = (await client.get("/metrics")).text
-        assert 'holdfast_part_running{part="scheduler"} 0' in text.splitlines()
-        assert 'holdfast_part_running{part="worker"} 1' in text.splitlines()
+        assert 'holdfast_part_running{part="scheduler"} 0.0' in text.splitlines()
+        assert 'holdfast_part_running{part="worker"} 1.0' in text.splitlines()
 
 
 @pytest.mark.asyncio
@@ -77,7 +77,7 @@ async def test_a_process_that_drains_is_well_and_not_ready_and_takes_nothing_mor
         refused = await client.get("/api/v1/jobs")
         assert (refused.status_code, refused.json()["code"]) == (503, "closing")
         assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
-        assert "holdfast_draining 1" in (await client.get("/metrics")).text.splitlines()
+        assert "holdfast_draining 1.0" in (await client.get("/metrics")).text.splitlines()
 
 
 @pytest.mark.asyncio
@@ -134,4 +134,4 @@ async def test_metrics_want_a_token_of_every_tenant_and_the_others_none(plane_se
     async with asking(vitals, tokens(), "blue-viewer") as client:
         assert (await client.get("/metrics")).status_code == 403
     async with asking(vitals, tokens(), "viewer") as client:
-        assert "holdfast_worker_active 3" in (await client.get("/metrics")).text.splitlines()
+        assert "holdfast_worker_active 3.0" in (await client.get("/metrics")).text.splitlines()

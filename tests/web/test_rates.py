@@ -65,7 +65,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> N
         async with client(app, "10.0.0.9", None) as stranger:
             assert [(await stranger.get("/api/v1/jobs")).status_code for _ in range(3)] == [401, 401, 429]
         async with client(app, "10.0.0.1", "admin") as admin:
-            assert "holdfast_http_limited_total 2" in (await admin.get("/metrics")).text.splitlines()
+            assert "holdfast_http_limited_total 2.0" in (await admin.get("/metrics")).text.splitlines()
 
 
 @pytest.mark.asyncio

@@ -16,15 +16,16 @@ from holdfast.aio.lease import DegradedLease, Lease, block
 from holdfast.aio.lock import Lock
 from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff
-from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
 from holdfast.errors import BadInput
-from holdfast.flows import acquiring, primitive
+from holdfast.flows import acquiring, breaking, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Observer, Ports
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household, Statistics
 from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
+from holdfast.runtime.measurements import Measurements
+from holdfast.runtime.pauses import LoopWatch
 from holdfast.stores.registry import Engine
 from holdfast.template import NameTemplate
 from holdfast.types import Busy, Duration, check_key, duration_ns
@@ -62,6 +63,7 @@ class Locks(AnyLocks):
         if self._bound is None:
             runtime = LoopRuntime(running_loop())
             self._bound = runtime, self.house.ports(self.engine.asynchronous(), runtime)
+            self.house.watch(LoopWatch(runtime.gate.loop, self.house.clock))
         return self._bound
 
     @overload
@@ -181,15 +183,8 @@ class Locks(AnyLocks):
         """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
         check_key("name", name)
         check_reason(reason)
-        timeout = self.ports.request_timeout_ns
-        record = await self.ports.store.force_release(name, actor or self.house.owner, reason, timeout)
-        if record is None:
-            return None
-        if self.house.witness.tally(Kind.FORCED, "default"):
-            self.house.witness.note(
-                Record(Kind.FORCED, record.wall_ns, name, owner=record.actor, fence=record.fence, detail=reason)
-            )
-        return forced(record)
+        record = await breaking.force_release(self.ports, name, actor or self.house.owner, reason)
+        return None if record is None else forced(record)
 
     async def audit(self, limit: int = 100) -> Sequence[ForcedRelease]:
         """The forced releases that the store remembers, newest first."""
@@ -218,6 +213,10 @@ class Locks(AnyLocks):
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
         return self.house.statistics(self.runtime.gate.waiting())
+
+    def measurements(self) -> Measurements:
+        """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
+        return self.house.measurements()
 
     async def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""

@@ -15,14 +15,14 @@ from holdfast.blocking.lease import DegradedLease, Lease, block
 from holdfast.blocking.lock import Lock
 from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff
-from holdfast.core.history import Kind, Record
 from holdfast.description import LockSettings, describe
 from holdfast.errors import BadInput
-from holdfast.flows import acquiring, primitive
+from holdfast.flows import acquiring, breaking, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Observer
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household, Statistics
+from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.offload import exclusively
 from holdfast.runtime.threads import ThreadRuntime
 from holdfast.stores.registry import Engine
@@ -157,15 +157,8 @@ class Locks(AnyLocks):
         """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
         check_key("name", name)
         check_reason(reason)
-        timeout = self.ports.request_timeout_ns
-        record = run_now(self.ports.store.force_release(name, actor or self.house.owner, reason, timeout))
-        if record is None:
-            return None
-        if self.house.witness.tally(Kind.FORCED, "default"):
-            self.house.witness.note(
-                Record(Kind.FORCED, record.wall_ns, name, owner=record.actor, fence=record.fence, detail=reason)
-            )
-        return forced(record)
+        record = run_now(breaking.force_release(self.ports, name, actor or self.house.owner, reason))
+        return None if record is None else forced(record)
 
     def audit(self, limit: int = 100) -> Sequence[ForcedRelease]:
         """The forced releases that the store remembers, newest first."""
@@ -195,6 +188,10 @@ class Locks(AnyLocks):
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
         return self.house.statistics(self._runtime.gate.waiting())
+
+    def measurements(self) -> Measurements:
+        """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
+        return self.house.measurements()
 
     def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""

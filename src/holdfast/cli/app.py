@@ -16,9 +16,11 @@ from typer.main import get_command
 
 from holdfast import __version__
 from holdfast.cli import (
+    alerting,
     approving,
     auditing,
     breaking,
+    dashboarding,
     demo,
     flowing,
     guarding,
@@ -26,7 +28,9 @@ from holdfast.cli import (
     jobbing,
     looking,
     policing,
+    runbooking,
     running,
+    tuning,
     upping,
     watching,
     working,
@@ -80,6 +84,10 @@ flowing.add_to(app)
 approving.add_to(app)
 policing.add_to(app)
 inventorying.add_to(app)
+alerting.add_to(app)
+tuning.add_to(app)
+dashboarding.add_to(app)
+runbooking.add_to(app)
 demo.add_to(app)
 app.command()(version)
 
@@ -146,12 +154,13 @@ def _quiet() -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    """Shows what the library logs and no command would say. Witnessed events are said by the commands."""
+    """Shows what the library logs and no command would say. What happens to leases is said by the commands."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if hasattr(record, "holdfast") or record.levelno < logging.WARNING:
+        if hasattr(record, "holdfast_kind") or record.levelno < logging.WARNING:
             return
         error = record.exc_info[1] if record.exc_info else None
-        say(record.getMessage() + (f" ({type(error).__name__}: {error})" if error else ""))
+        told = hasattr(record, "holdfast")  # then the error is one of its fields
+        say(record.getMessage() + ("" if error is None or told else f" ({type(error).__name__}: {error})"))
         if error is not None and os.environ.get("HOLDFAST_DEBUG"):
             traceback.print_exception(error)

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.auditviews import as_dict, autopsy, ending, iso, told, violation, when
+from holdfast.cli.auditviews import as_dict, autopsy, ending, iso, loss_line, told, violation, when
 from holdfast.cli.exits import Exit
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.options import Json
+from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
 from holdfast.core.history import Kind
-from holdfast.core.holds import End, Held, Hold, held_at, holds
+from holdfast.core.holds import End, Held, Hold, held_at, holds, lost
 from holdfast.core.invariants import Violation, check
-from holdfast.observe.ledger_reading import Findings, Wanted, read
+from holdfast.errors import BadInput
+from holdfast.observe.ledger_reading import Findings, Wanted, load, read
 from holdfast.types import NS, duration_ns
 
 _SHOWN_SKIPPED = 10
 _SHOWN_VIOLATIONS = 20
+_SHOWN_LOSSES = 10
+_JSON_LOSSES = 1_000
 
 _GRANTS = frozenset({Kind.GRANTED, Kind.PROMOTED, Kind.HANDED})
 
 LedgerOption = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--ledger",
         metavar="PATH",
         envvar="HOLDFAST_LEDGER",
-        help="The directory of the audit ledger, or one of its files.",
+        help="The directory of the audit ledger, or one of its files. [dim](default: the plane's)[/dim]",
         show_default=False,
     ),
 ]
@@ -45,10 +50,11 @@ def add_to(app: typer.Typer) -> None:
 
 def history(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The name of the lock.", show_default=False)],
-    ledger: LedgerOption,
+    ledger: LedgerOption = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="Only who held it then: 14:03, 10m, …")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that were not over by then.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only holds that began before.")] = None,
+    config: Config = None,
     json: Json = False,
 ) -> int:
     """Show who held a lock, under which fences, and why it was lost, from an audit ledger.
@@ -60,7 +66,7 @@ def history(
         for name, text in (("at", at), ("since", since), ("until", until))
     )
     findings = Findings()
-    found = holds(read(ledger, Wanted(key=key), findings))
+    found = holds(read(ledger_path(ledger, config), Wanted(key=key), findings))
     say_findings(findings)
     if at_ns is not None:
         return _answer(key, at_ns, held_at(found, at_ns), as_json=json)
@@ -81,13 +87,19 @@ def history(
 
 def check_ledger(
     ledger: Annotated[
-        Path, typer.Argument(metavar="LEDGER", help="The directory of an audit ledger, or a file.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="LEDGER",
+            help="The directory of an audit ledger, or a file. [dim](default: the plane's)[/dim]",
+            show_default=False,
+        ),
+    ] = None,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Only this lock.")] = None,
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only locks of this family.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded since.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded before.")] = None,
     skew: Annotated[float, typer.Option(metavar="S", help="How far the clocks of the hosts may be apart.")] = 0.0,
+    config: Config = None,
     json: Json = False,
 ) -> int:
     """Check that no promise was broken: fences rise, no two hold at once, no stale write was accepted.
@@ -104,8 +116,9 @@ def check_ledger(
     findings = Findings()
     gc.disable()  # a million records are a million objects that all stay: looking for garbage in them takes longest
     try:
-        records = list(read(ledger, None if wanted == Wanted() else wanted, findings))
+        records = load(ledger_path(ledger, config), None if wanted == Wanted() else wanted, findings)
         violations = check(records, skew_ns)
+        losses = lost(records)
     finally:
         gc.enable()
     granted = [record.key for record in records if record.kind in _GRANTS]
@@ -122,6 +135,8 @@ def check_ledger(
                 "dropped": findings.dropped,
                 "skipped": findings.damaged,
                 "violations": [violation(each) for each in violations],
+                "lost": len(losses),
+                "losses": [as_dict(each) for each in losses[-_JSON_LOSSES:]],
             }
         )
     else:
@@ -134,7 +149,33 @@ def check_ledger(
             _print_violation(each)
         if len(violations) > _SHOWN_VIOLATIONS:
             out().print(cell(f"… and {len(violations) - _SHOWN_VIOLATIONS:,} more; --json shows all", "dim"))
+        _print_losses(losses)
     return Exit.NO if violations else Exit.OK
+
+
+def ledger_path(given: Path | None, config: str | None) -> Path:
+    """The ledger that was named, else the one that the plane's settings name."""
+    if given is not None:
+        return given
+    path = settings(config).audit_path
+    if path is None:
+        raise BadInput("ledger", "is not given, and the plane's settings keep none", "give the directory of a ledger")
+    return Path(path)
+
+
+def _print_losses(losses: Sequence[Hold]) -> None:
+    """Losing a lease breaks no promise; but whoever checks a ledger wants to know of it."""
+    if not losses:
+        return
+    reasons = Counter(hold.loss.reason or "no reason recorded" for hold in losses if hold.loss is not None)
+    shown = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    noun = "lease was" if len(losses) == 1 else "leases were"
+    print()
+    out().print(cell(f"{len(losses):,} {noun} lost ({shown}); holdfast history KEY says why", "bold"), soft_wrap=True)
+    for hold in losses[-_SHOWN_LOSSES:]:
+        out().print(cell(f"    {loss_line(hold)}"), soft_wrap=True)
+    if len(losses) > _SHOWN_LOSSES:
+        out().print(cell(f"… and {len(losses) - _SHOWN_LOSSES:,} before these", "dim"))
 
 
 def _times(count: int, one: str, many: str) -> str:

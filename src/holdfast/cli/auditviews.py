@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.cli.screen import seconds
 from holdfast.core.autopsy import sentences
-from holdfast.core.history import Record
+from holdfast.core.history import Kind, Record
 from holdfast.core.holds import End, Hold
 from holdfast.core.invariants import Violation
 from holdfast.types import NS
@@ -16,7 +16,7 @@ from holdfast.types import NS
 def ending(hold: Hold) -> str:
     """How it ended, in a few words."""
     if hold.end is End.FORCED and hold.forced is not None:
-        return f"broken by {hold.forced.owner}: {hold.forced.detail}"
+        return f"broken by {hold.forced.owner}: {hold.forced.detail or 'no reason recorded'}"
     if hold.end is End.LOST and hold.ended is not None:
         return f"lost: {hold.ended.reason or 'no reason recorded'}"
     if hold.end is End.UNKNOWN:
@@ -33,13 +33,17 @@ def autopsy(hold: Hold) -> list[str]:
         lines.append(f"{hold.unconfirmed} of its renewals had no answer")
     if hold.refused_writes:
         lines.append(f"{hold.refused_writes} of its writes were refused: storage had met a newer fence")
-    if lines and hold.next is not None and hold.until_ns is not None:
-        after = (hold.next.since_ns - hold.until_ns) / NS
-        how = f"{seconds(after)} later" if after >= 0 else f"{seconds(-after)} before that"
-        lines.append(f"taken over by {hold.next.owner} with fence {hold.next.fence}, {how}")
-    elif lines:
-        lines.append("nobody had it afterwards, as far as the ledger knows")
-    return lines
+    return [*lines, takeover(hold)] if lines else []
+
+
+def takeover(hold: Hold) -> str:
+    """Who had the key afterwards, and after how long."""
+    following, free_ns = hold.next, hold.free_for_ns
+    if following is None or free_ns is None:
+        return "nobody had it afterwards, as far as the ledger knows"
+    how = f"{seconds(free_ns / NS)} later" if free_ns >= 0 else f"{seconds(-free_ns / NS)} before that"
+    verb = "had again by the same owner" if following.owner == hold.owner else f"taken over by {following.owner}"
+    return f"{verb} with fence {following.fence}, {how}"
 
 
 def as_dict(hold: Hold) -> dict[str, Any]:
@@ -57,10 +61,28 @@ def as_dict(hold: Hold) -> dict[str, Any]:
         "end": str(hold.end),
         "reason": None if hold.ended is None else hold.ended.reason,
         "forced_by": None if hold.forced is None else hold.forced.owner,
+        "forced_because": None if hold.forced is None else hold.forced.detail,
         "why": autopsy(hold),
         "facts": None if hold.ended is None or hold.ended.facts is None else dict(hold.ended.facts),
-        "next": None if following is None else {"owner": following.owner, "fence": following.fence},
+        "next": None if following is None else _following(hold, following),
     }
+
+
+def _following(hold: Hold, following: Hold) -> dict[str, Any]:
+    after = hold.free_for_ns
+    return {
+        "owner": following.owner,
+        "fence": following.fence,
+        "since": iso(following.since_ns),
+        "after_seconds": None if after is None else after / NS,
+    }
+
+
+def loss_line(hold: Hold) -> str:
+    """A loss in one line, for a list of them."""
+    reason = "no reason recorded" if hold.loss is None else hold.loss.reason or "no reason recorded"
+    at = "" if hold.until_ns is None else when(hold.until_ns, date=True)
+    return f"{at} {hold.key} fence {hold.fence or 'none'} of {hold.owner}: {reason}; {takeover(hold)}".lstrip()
 
 
 def told(record: Record) -> str:
@@ -70,6 +92,8 @@ def told(record: Record) -> str:
         words.append(f"fence {record.fence}")
     if record.began_ns is not None:
         words.append(f"(since {when(record.began_ns)})")
+    if record.kind is Kind.FORCED and record.facts:
+        words.append(f"(before: fence {record.facts.get('holder_fence')} of {record.facts.get('holder')})")
     words += [part for part in (record.reason, record.detail, "" if record.ok else "(refused or failed)") if part]
     return " ".join(words)
 

@@ -29,6 +29,7 @@ class Exit(IntEnum):
     OK = 0
     NO = 1
     NO_EXTRA = 2
+    ACT = 3
     USAGE = 64
     UNAVAILABLE = 69
     BUG = 70
@@ -47,8 +48,10 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
         Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check`, `check` or `demo` saw "
         "a promise broken, `history` found nobody, there is no such job or run, or it did not succeed, `up` or "
-        "`worker` had to cut work short",
+        "`worker` had to cut work short, `runbook` could not tell, `tune` found that an SLO cannot be kept or, with "
+        "`--check`, that the settings disagree with the evidence",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
+        Exit.ACT: "`runbook` found something that has to be acted upon, and says what to type",
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
         Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
         Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` shows where",

@@ -12,11 +12,14 @@ from typing import Final
 from holdfast.cli import probing
 from holdfast.cli.exits import Exit
 from holdfast.cli.listening import Wish, address_of, check_http, listen
+from holdfast.cli.log_lines import log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.up_screen import UpScreen
+from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import sample as sampled
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
+from holdfast.plane.ports import Audit
 from holdfast.plane.settings import Settings
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -32,11 +35,12 @@ class PlaneProcess:
         self._parts = parts
         self._app = app
         self._sample = sample
+        self._json = json
         self._screen = UpScreen(settings, parts, app, sample=sample, json=json)
 
     def run(self) -> int:
         """Run until a signal comes or a part fails; the exit code."""
-        with self._screen.job_lines():
+        with log_lines(self._settings, "up", as_json=self._json), self._screen.job_lines():
             return self._served()
 
     def _served(self) -> int:
@@ -45,7 +49,8 @@ class PlaneProcess:
             api = self._api(stack) if API in self._parts else None
             probe = stack.enter_context(probing.opened(self._settings, api=api is not None))
             self._screen.probe = None if probe is None else probe.address
-            return asyncio.run(self._run(api, probe))
+            audit = stack.enter_context(ledger) if (ledger := plane_ledger(self._settings)) is not None else None
+            return asyncio.run(self._run(api, probe, audit))
 
     def _api(self, stack: ExitStack) -> PartMaker:
         check_http("api", "leave it out with --only")
@@ -58,7 +63,7 @@ class PlaneProcess:
         self._screen.address = address_of(ours)
         return lambda plane: ApiPart(plane, ours, access)
 
-    async def _run(self, api: PartMaker | None, probe: Probe | None) -> int:
+    async def _run(self, api: PartMaker | None, probe: Probe | None, audit: Audit | None) -> int:
         ending, hurrying = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -72,7 +77,7 @@ class PlaneProcess:
         for number in _ENDING:
             loop.add_signal_handler(number, signalled, number)
         app = self._app if WORKER in self._parts else None
-        plane = Plane(self._settings, self._parts, app=app, api=api)
+        plane = Plane(self._settings, self._parts, app=app, api=api, audit=audit)
         self._screen.opening()
         starting = asyncio.create_task(plane.start())
         await _first(ending.wait(), asyncio.shield(starting))

@@ -55,6 +55,36 @@ ProbePort = Annotated[
 ]
 NoProbe = Annotated[bool, typer.Option("--no-probe", help="Serve no health and metrics, unless the API runs here.")]
 
+Audit = Annotated[
+    str | None,
+    typer.Option(
+        "--audit",
+        metavar="DIR",
+        help="The audit ledger. [dim](default: NAME.audit beside a SQLite database, else none)[/dim]",
+        show_default=False,
+    ),
+]
+NoAudit = Annotated[bool, typer.Option("--no-audit", help="Keep no audit ledger.")]
+
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="F", help="How log lines are written: text or json. [dim](text)[/dim]"),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim](warning)[/dim]"),
+]
+
+
+def log_flags(form: str | None, level: str | None) -> dict[str, object]:
+    """The flags of the log, as `settings` takes them."""
+    return {"log__format": form, "log__level": level}
+
+
+def audit_flags(path: str | None, *, off: bool) -> dict[str, object]:
+    """The flags of the audit ledger, as `settings` takes them."""
+    return {"audit__path": path, "audit__enabled": False if off else None}
+
 
 def probe_flags(host: str | None, port: int | None, *, off: bool) -> dict[str, object]:
     """The flags of the probe, as `settings` takes them."""

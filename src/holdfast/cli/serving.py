@@ -14,9 +14,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from holdfast.cli.listening import address_of
+from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
 from holdfast.plane.assembly import Plane
-from holdfast.plane.readings import Reading
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
 from holdfast.web.rates import Rates

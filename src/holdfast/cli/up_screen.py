@@ -17,11 +17,13 @@ from rich.text import Text
 
 from holdfast import __version__
 from holdfast.cli.jobviews import state_cell
+from holdfast.cli.log_lines import JOBS, chosen_format
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
+from holdfast.plane.log_settings import TEXT
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.settings import Settings
@@ -124,11 +126,12 @@ class UpScreen:
     @contextmanager
     def job_lines(self) -> Iterator[None]:
         """Show what jobs log, a line each, with the job that it is about."""
-        log, lines = logging.getLogger("holdfast.plane.job"), _JobLines(self._said_by_job)
+        log, lines = logging.getLogger(JOBS), _JobLines(self._said_by_job)
         level, propagate = log.level, log.propagate
-        log.addHandler(lines)
         log.setLevel(logging.CRITICAL if self._sample else logging.INFO)
-        log.propagate = False
+        if self._json or chosen_format(self._settings, as_json=False) == TEXT:
+            log.addHandler(lines)
+            log.propagate = False
         try:
             yield
         finally:

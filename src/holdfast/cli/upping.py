@@ -8,7 +8,23 @@ import typer
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, NoProbe, ProbeHost, ProbePort, probe_flags, settings
+from holdfast.cli.planes import (
+    Audit,
+    Bus,
+    Config,
+    Database,
+    Leases,
+    LogFormat,
+    LogLevel,
+    NoAudit,
+    NoProbe,
+    ProbeHost,
+    ProbePort,
+    audit_flags,
+    log_flags,
+    probe_flags,
+    settings,
+)
 from holdfast.cli.screen import say
 from holdfast.errors import BadInput
 
@@ -61,6 +77,10 @@ def up(
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
     no_probe: NoProbe = False,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
@@ -72,7 +92,8 @@ def up(
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
     flags: dict[str, object] = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
-    flags |= probe_flags(probe_host, probe_port, off=no_probe)
+    flags |= probe_flags(probe_host, probe_port, off=no_probe) | audit_flags(audit, off=no_audit)
+    flags |= log_flags(log_format, log_level)
     places = {"database": database, "bus": bus, "leases": leases}
     if check:
         return _check(config, {**flags, **places}, json=json)

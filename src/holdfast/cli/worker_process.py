@@ -8,20 +8,24 @@ import logging
 import signal
 import traceback
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any, Final
 
 from holdfast.cli import probing
 from holdfast.cli.listening import http_missing
+from holdfast.cli.log_lines import JOBS, chosen_format, log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import printable, put_line
+from holdfast.core.reading import Reading
+from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.log_settings import TEXT
 from holdfast.plane.opening import opened
 from holdfast.plane.parts import Health, State, worker_of
-from holdfast.plane.readings import Reading
+from holdfast.plane.ports import Audit
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
@@ -42,8 +46,13 @@ class WorkerProcess:
     def run(self, grace: float | None, *, as_json: bool) -> Drained:
         """Work until a signal comes, then drain for at most `grace` seconds, by default as the settings say."""
         limit = self._settings.grace if grace is None else grace
-        with _job_lines(as_json=as_json), self._probe() as probe:
-            return asyncio.run(self._run(limit, probe))
+        by_events = as_json or chosen_format(self._settings, as_json=False) == TEXT
+        with ExitStack() as stack:
+            stack.enter_context(log_lines(self._settings, "worker", as_json=as_json))
+            stack.enter_context(_job_lines(as_json=as_json, shown=by_events))
+            probe = stack.enter_context(self._probe())
+            audit = stack.enter_context(ledger) if (ledger := plane_ledger(self._settings)) is not None else None
+            return asyncio.run(self._run(limit, probe, audit))
 
     @contextmanager
     def _probe(self) -> Iterator[Probe | None]:
@@ -57,12 +66,13 @@ class WorkerProcess:
         with probing.opened(self._settings) as probe:
             yield probe
 
-    async def _run(self, grace: float, probe: Probe | None) -> Drained:
+    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None) -> Drained:
         ending, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, ending.set)
         async with AsyncExitStack() as stack:
-            ground = await stack.enter_async_context(opened(self._settings, service_name=self._app.name, works=True))
+            how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
+            ground = await stack.enter_async_context(how)
             worker = worker_of(ground, self._app, self._name)
             vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
             await keep_workflows(ground.runs.definitions, self._app)
@@ -112,13 +122,14 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 @contextmanager
-def _job_lines(*, as_json: bool) -> Iterator[None]:
-    """What jobs log is shown, with their tracebacks: nobody else sees those."""
-    log, lines = logging.getLogger("holdfast.plane.job"), _JobLines(as_json=as_json)
+def _job_lines(*, as_json: bool, shown: bool) -> Iterator[None]:
+    """What jobs log is shown, with their tracebacks: nobody else sees those. Not `shown` here: among the log lines."""
+    log, lines = logging.getLogger(JOBS), _JobLines(as_json=as_json)
     level, propagate = log.level, log.propagate
-    log.addHandler(lines)
     log.setLevel(logging.INFO)
-    log.propagate = False
+    if shown:
+        log.addHandler(lines)
+        log.propagate = False
     try:
         yield
     finally:

@@ -8,7 +8,22 @@ import typer
 
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url, url_of
-from holdfast.cli.planes import Bus, Config, Database, NoProbe, ProbeHost, ProbePort, probe_flags, settings
+from holdfast.cli.planes import (
+    Audit,
+    Bus,
+    Config,
+    Database,
+    LogFormat,
+    LogLevel,
+    NoAudit,
+    NoProbe,
+    ProbeHost,
+    ProbePort,
+    audit_flags,
+    log_flags,
+    probe_flags,
+    settings,
+)
 from holdfast.cli.reporting import Reporter
 from holdfast.errors import HoldfastError
 from holdfast.types import duration_ns
@@ -59,6 +74,10 @@ def worker(
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
     no_probe: NoProbe = False,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
 ) -> int:
     """Run the jobs of an app, each under a lease of its own."""
@@ -78,6 +97,8 @@ def worker(
         worker__concurrency=concurrency,
         worker__lease_ttl=lease_ttl,
         **probe_flags(probe_host, probe_port, off=no_probe),
+        **audit_flags(audit, off=no_audit),
+        **log_flags(log_format, log_level),
     )
     try:
         drained = WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)

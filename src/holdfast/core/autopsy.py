@@ -5,7 +5,8 @@ it cannot tell). Does not promise the deepest cause: a store that did not answer
 
 Clocks: ages are on the holder's own host. `suspended_ns` is by how much the boot-time clock outran the monotonic one
 since the last renewal, `stepped_ns` by how much the wall clock outran both: what a suspended host and a clock that was
-set show, and nothing else does.
+set show, and nothing else does. `starved_ns` is by how much a sleeping thread woke too late, `collection_ns` the
+longest garbage collection, `loop_lag_ns` how long the event loop took to answer, each since the last good renewal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.core.timing import Timing
 from holdfast.types import MS, NS, Instant, LossReason, elapsed_ns
 
 NOISE_NS = 100 * MS  # clocks are read one after the other, and threads wake a little late
+ERROR_CHARS_MAX = 500
 
 
 class RenewalRequest(NamedTuple):
@@ -45,6 +47,9 @@ def facts(
     failure: StoreFailure | None = None,
     breaker_open: bool = False,
     keeper_lag_ns: int = 0,
+    starved_ns: int = 0,
+    collection_ns: int = 0,
+    loop_lag_ns: int | None = None,
 ) -> dict[str, Any]:
     """What is known at `now` about a lease that has just been lost."""
     since = standing.confirmed
@@ -58,10 +63,14 @@ def facts(
         "suspended_ns": max(0, passed - awake),
         "stepped_ns": now.wall - since.wall - passed,
         "keeper_lag_ns": keeper_lag_ns,
+        "starved_ns": starved_ns,
+        "collection_ns": collection_ns,
         "slowest_renewal_ns": tail_ns,
         "failures": standing.failures,
         "breaker_open": breaker_open,
     }
+    if loop_lag_ns is not None:
+        known["loop_lag_ns"] = loop_lag_ns
     if timing.auto_renew:
         known["renew_every_ns"] = timing.renew_every_ns
         known["renewals"] = [
@@ -69,7 +78,7 @@ def facts(
             for each in renewals
         ]
     if failure is not None:
-        known["store_error"] = failure.error
+        known["store_error"] = failure.error[:ERROR_CHARS_MAX]
         known["store_error_ago_ns"] = now.mono - failure.at_mono_ns
     return known
 
@@ -86,11 +95,14 @@ def cause(reason: str | None, known: Mapping[str, Any]) -> str:
         return f"the host was suspended for {_seconds(known['suspended_ns'])}"
     if _number(known, "stepped_ns") > max(NOISE_NS, unrenewed // 2):
         return f"the wall clock was set forward by {_seconds(known['stepped_ns'])}, so the age of the lease is in doubt"
+    if _number(known, "starved_ns") > max(NOISE_NS, _number(known, "allowed_ns") // 2):
+        return _pause(known)
     tried = _tried(known)
     if any(not each.get("answered") for each in tried):
         return "the store did not confirm a renewal in time"
     if not tried:
-        return "no renewal was sent: the process was paused or starved, or its keeper hung"
+        paused = _number(known, "starved_ns") > NOISE_NS
+        return _pause(known) if paused else "no renewal was sent: the process was paused or starved, or its keeper hung"
     return "renewals were sent, and the last one was not confirmed in time"
 
 
@@ -107,6 +119,7 @@ def sentences(reason: str | None, known: Mapping[str, Any]) -> list[str]:
         said.append(f"noticed {_seconds(late)} after the deadline: the process did not run when it came")
     if "renewals" in known:
         said.append(_attempts(known))
+    said += _kept_from_running(known)
     if _number(known, "keeper_lag_ns") > NOISE_NS:
         said.append(f"the keeper was {_seconds(known['keeper_lag_ns'])} behind")
     if "store_error" in known and _number(known, "store_error_ago_ns") <= _number(known, "held_ns"):
@@ -118,6 +131,27 @@ def sentences(reason: str | None, known: Mapping[str, Any]) -> list[str]:
     stepped = _number(known, "stepped_ns")
     if stepped < -NOISE_NS:
         said.append(f"the wall clock was set back by {_seconds(-stepped)}; times of this process are that far off")
+    return said
+
+
+def _pause(known: Mapping[str, Any]) -> str:
+    starved, collection = _number(known, "starved_ns"), _number(known, "collection_ns")
+    if 2 * collection > starved:
+        return f"the garbage collector stopped the process for {_seconds(collection)}"
+    return (
+        f"the process did not run for {_seconds(starved)}: it was stopped, had no processor, or some code kept the "
+        "interpreter to itself"
+    )
+
+
+def _kept_from_running(known: Mapping[str, Any]) -> list[str]:
+    said = []
+    if _number(known, "starved_ns") > NOISE_NS:
+        said.append(f"threads of the process woke up to {_seconds(known['starved_ns'])} late")
+    if _number(known, "collection_ns") > NOISE_NS:
+        said.append(f"the longest garbage collection since took {_seconds(known['collection_ns'])}")
+    if _number(known, "loop_lag_ns") > NOISE_NS:
+        said.append(f"the event loop was blocked for {_seconds(known['loop_lag_ns'])} or more")
     return said
 
 

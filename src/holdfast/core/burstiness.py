@@ -39,14 +39,20 @@ class Burstiness:
         self._turn(now_ns)
         self._counts[self._newest % BUCKETS] += 1
 
-    def read(self, now_ns: int) -> Burst:
-        """The last minute, or as much of it as has passed since the first retry."""
+    def read(self, now_ns: int, width_ns: int = BUCKET_NS) -> Burst:
+        """The last minute, or as much of it as has passed since the first retry, in buckets of this width.
+
+        A width that is a multiple of 50 ms; what is left over of the oldest bucket is not looked at.
+        """
         self._turn(now_ns)
         if self._first is None:
             return Burst(0, 0.0, 0.0)
         size = min(BUCKETS, self._newest - self._first + 1)
-        counts = [self._counts[(self._newest - age) % BUCKETS] for age in range(size)]
-        events = sum(counts)
+        fine = [self._counts[(self._newest - age) % BUCKETS] for age in range(size)]
+        each = max(1, width_ns // BUCKET_NS)
+        whole = max(1, size // each)
+        counts = [sum(fine[place * each : (place + 1) * each]) for place in range(whole)]
+        events, size = sum(counts), whole
         if not events:
             return Burst(0, 0.0, 0.0)
         mean = events / size

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     RELEASED = "released"  # the store confirmed the release
     RELEASE_REFUSED = "release_refused"  # the store said: not yours
     RELEASE_FAILED = "release_failed"  # the store did not answer; the key will expire
+    LET_GO = "let_go"  # the holder of a degraded lease is done with it; there was nothing to tell the store
     COMPENSATED = "compensated"  # an acquire of unknown outcome was undone
     FELL_BACK = "fell_back"  # a degraded lease was given out because the store failed
     EXERCISED = "exercised"  # a degraded lease was given out because an exercise pretended that the store had failed
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     FORCED = "forced"  # an operator broke the lease
     READ = "read"  # a guarded resource was read under a fence (simulation and drills)
     WRITE = "write"  # a guarded resource was written under a fence; ok says whether it was accepted
+    DUPLICATE = "duplicate"  # work that had ended was to be ended again, which was refused
     STEP = "step"  # a protected body did something while it believed to hold the lease; until_ns is its local deadline
     BELIEVED = "believed"  # a holder that was asked at this moment would have said that it holds the lease
     HANDED = "handed"  # seen at the store: it gave the key to a new token
@@ -44,9 +46,12 @@ class Kind(StrEnum):
     HEALED = "healed"  # all faults are over; every key must be acquirable by until_ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Record:
-    """One thing that happened, as one process saw it."""
+    """One thing that happened, as one process saw it. Whoever gets one does not change it.
+
+    It is not frozen, because that would make it ten times as expensive to make, and one is made for every grant.
+    """
 
     kind: Kind
     at_ns: int  # wall clock of the observer; virtual time in the simulator
@@ -63,4 +68,5 @@ class Record:
     value: int | None = None  # READ and WRITE: the version that was read or written
     based_on: int | None = None  # WRITE: the version that had been read before
     resource: str = ""  # READ and WRITE: what was read or written, where one key guards several things
-    facts: Mapping[str, Any] | None = field(default=None, hash=False)  # LOST: `core.autopsy`; refused WRITE: `seen`
+    facts: Mapping[str, Any] | None = field(default=None, hash=False)
+    """LOST: `core.autopsy`; a refused READ or WRITE: `seen`; FORCED: `holder` and `holder_fence`, whose it was."""

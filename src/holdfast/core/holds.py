@@ -57,6 +57,16 @@ class Hold:
     next: Hold | None = None  # who had the key afterwards
 
     @property
+    def loss(self) -> Record | None:
+        """The record of its loss, if it was lost: also if that was because an operator broke it."""
+        return self.ended if self.ended is not None and self.ended.kind is Kind.LOST else None
+
+    @property
+    def free_for_ns(self) -> int | None:
+        """How long nobody had the key afterwards; below zero: clocks differ, or somebody had it too early."""
+        return None if self.next is None or self.until_ns is None else self.next.since_ns - self.until_ns
+
+    @property
     def over_by_ns(self) -> int | None:
         """When it was certainly over: at its end, or when the next holder had the key."""
         if self.until_ns is not None:
@@ -79,6 +89,7 @@ _ENDS = {
     Kind.RELEASED: End.RELEASED,
     Kind.RELEASE_REFUSED: End.REFUSED,
     Kind.RELEASE_FAILED: End.UNANSWERED,
+    Kind.LET_GO: End.RELEASED,
     Kind.LOST: End.LOST,
 }
 
@@ -93,6 +104,8 @@ def holds(records: Iterable[Record]) -> list[Hold]:
             _begin(record, found, fenced, degraded)
             continue
         hold = degraded.get(record.owner) if record.fence is None else fenced.get(record.fence)
+        if record.kind is Kind.LET_GO:
+            degraded.pop(record.owner, None)
         if record.kind is Kind.FORCED:
             _broken(record, found)
         elif hold is None:
@@ -105,6 +118,17 @@ def holds(records: Iterable[Record]) -> list[Hold]:
             hold.refused_writes += 1
     _link(found)
     return found
+
+
+def lost(records: Iterable[Record]) -> list[Hold]:
+    """The holds that were lost, of all keys, in the order in which they began; each knows who had the key next."""
+    every = sorted(records, key=lambda record: record.at_ns)
+    keys: dict[str, list[Record]] = {record.key: [] for record in every if record.kind is Kind.LOST}
+    for record in every:
+        if record.key in keys:
+            keys[record.key].append(record)
+    found = [hold for of_key in keys.values() for hold in holds(of_key)]
+    return sorted((hold for hold in found if hold.loss is not None), key=lambda hold: hold.since_ns)
 
 
 def held_at(found: Sequence[Hold], moment_ns: int) -> list[tuple[Held, Hold]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 from holdfast.core import breaker
 from holdfast.core.autopsy import RenewalRequest, StoreFailure
 from holdfast.core.breaker import Breaker
 from holdfast.errors import BackendError, Unavailable
+from holdfast.flows.saying import Trouble
 from holdfast.ports import Clock, Entropy
+
+_log = logging.getLogger("holdfast")
 
 
 class StoreHealth:
@@ -17,12 +21,13 @@ class StoreHealth:
     Plain assignments, no mutex: two callers that race here can at worst let one probe too many through.
     """
 
-    __slots__ = ("_breaker", "_clock", "_entropy", "failure", "renewals")
+    __slots__ = ("_breaker", "_clock", "_entropy", "_trouble", "failure", "renewals")
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self._breaker = Breaker()
         self._clock = clock
         self._entropy = entropy
+        self._trouble = Trouble(_log, "the lease store does not answer", "the lease store answers again")
         self.failure: StoreFailure | None = None  # the last one
         self.renewals: deque[RenewalRequest] = deque(maxlen=8)  # the last ones, for whoever asks why a lease was lost
 
@@ -43,9 +48,12 @@ class StoreHealth:
         """The store answered."""
         if self._breaker.failures:
             self._breaker = breaker.succeeded(self._breaker)
+            self._trouble.ended()
 
     def failed(self, error: BackendError) -> None:
         """The store did not answer."""
         now = self._clock.now().mono
         self._breaker = breaker.failed(self._breaker, now, self._entropy.below)
         self.failure = StoreFailure(now, f"{type(error).__name__}: {error}")
+        if self._breaker.open:
+            self._trouble.met(error)

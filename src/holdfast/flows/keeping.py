@@ -13,8 +13,11 @@ from holdfast.ports import Kept, Ports
 from holdfast.types import Ask, Grant, Instant
 
 
-async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeout_ns: int) -> int:
-    """Renew many leases with one request; each is told what became of it. Returns how long the request took."""
+async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeout_ns: int) -> tuple[int, bool]:
+    """Renew many leases with one request; each is told what became of it.
+
+    Returns how long the request took, and whether the store answered.
+    """
     sent = ports.clock.now()
     try:
         answers = await ports.store.renew_many([kept.renewal for kept in batch], timeout_ns)
@@ -24,10 +27,11 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
     else:
         health.answered()
     now = ports.clock.now()
-    health.renewals.append(RenewalRequest(sent.mono, now.mono - sent.mono, answers[0] is not None))
+    answered = answers[0] is not None
+    health.renewals.append(RenewalRequest(sent.mono, now.mono - sent.mono, answered))
     for kept, answer in zip(batch, answers, strict=True):
         kept.answered(answer, sent, now)
-    return now.mono - sent.mono
+    return now.mono - sent.mono, answered
 
 
 async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool:

@@ -10,9 +10,17 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from holdfast.errors import LOCK_KEY_AND_TOKEN_REQUIRED, LOCK_TOKEN_REQUIRED, BackendError, NotOwner, Timeout
+from holdfast.errors import (
+    LOCK_KEY_AND_TOKEN_REQUIRED,
+    LOCK_NOT_OWNED,
+    LOCK_TOKEN_REQUIRED,
+    BackendError,
+    NotOwner,
+    Timeout,
+)
 from holdfast.flows.acquiring import Wish, try_once
 from holdfast.flows.health import StoreHealth
+from holdfast.flows.saying import say
 from holdfast.ports import Ports
 from holdfast.types import Grant, Renewal
 
@@ -36,7 +44,7 @@ async def release(ports: Ports, key: str, token: str) -> None:
     if not key:
         return
     if not token:
-        _log.warning("lock release skipped: missing token: key=%s", key)
+        say(_log, logging.WARNING, "lock release skipped: missing token", key=key)
         raise NotOwner(LOCK_TOKEN_REQUIRED, key=key)
     try:
         secret, _, claim = token.partition(".")
@@ -44,7 +52,7 @@ async def release(ports: Ports, key: str, token: str) -> None:
     except BackendError as error:
         raise _naming(error, f"job store release lock {key}") from error
     if not ours:
-        _log.warning("lock release skipped: token mismatch: key=%s", key)
+        say(_log, logging.WARNING, "lock release skipped: token mismatch", key=key, error=LOCK_NOT_OWNED)
         raise NotOwner(key=key)
 
 

@@ -20,8 +20,10 @@ from typing import NamedTuple, TypeVar
 from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.history import Kind, Record
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
+from holdfast.flows.saying import say, tell
 from holdfast.guards import failpoints
 from holdfast.guards.bearer import Bearer, CarriedFence
+from holdfast.guards.refusals import REFUSALS
 from holdfast.ports import Clock, Observer
 from holdfast.possession import Degraded, Granted, HeldLease
 from holdfast.runtime.system import SystemClock
@@ -71,6 +73,7 @@ class Admission:
     def __init__(
         self,
         guard: str,
+        family: str = "default",
         *,
         key: str | None = None,
         names: tuple[str, ...] = ("resource",),
@@ -78,14 +81,20 @@ class Admission:
         observer: Observer | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`guard` names it in logs and metrics; `key` is the template of the lock's name, filled from `names`."""
+        """`guard` names it in logs and metrics; `key` is the template of the lock's name, filled from `names`.
+
+        `family` is the lock's, for records.
+        """
         self.guard = check_label("guard", guard)
+        self._family = family
         self._key = None if key is None else _check_template(key, names)
         self._allow_degraded = bool(allow_degraded)
         self._observer = observer
         self._clock = clock or SystemClock()
         self._mutex = Mutex()
         self._counts = dict.fromkeys((each.name for each in fields(GuardStatistics)), 0)
+        self._refusals = REFUSALS
+        self._shown = self._refusals.begin(self.guard)
 
     def statistics(self) -> GuardStatistics:
         """The counts so far."""
@@ -114,6 +123,10 @@ class Admission:
     def lost(self) -> None:
         """Count a step that was not taken because the lease was known to be lost, or about to be."""
         self._count("lost")
+
+    def repeated(self, presented: Presented, detail: str) -> None:
+        """Tell of a step that was refused because it would have ended what had ended already."""
+        self._note(Kind.DUPLICATE, presented, ok=False, detail=detail)
 
     def entered(self, presented: Presented, outcome: Outcome[V]) -> V | None:
         """What a registration brought: the value, or None where there is nothing yet. Raises if it was refused."""
@@ -160,10 +173,9 @@ class Admission:
         fence = presented.checked_fence
         self._count("refused")
         self._note(kind, presented, ok=False, detail=f"seen {seen}", facts={"seen": seen})
-        log.warning(
-            "%s: refused a stale %s of %s: fence %d of %s, but %d was seen",
-            *(self.guard, kind, presented.resource, fence, presented.owner or presented.key, seen),
-        )
+        whose = {"guard": self.guard, "resource": presented.resource, "key": presented.key, "owner": presented.owner}
+        told = {**whose, "fence": fence, "seen": seen}
+        tell(log, logging.WARNING, f"refused a stale {kind}", told, per=self.guard)
         return FencedOut(
             f"{presented.resource}: fence {fence} of {presented.key} is stale, {seen} was seen; nothing was changed",
             fence=fence,
@@ -202,6 +214,7 @@ class Admission:
     def _count(self, name: str) -> None:
         with self._mutex:
             self._counts[name] += 1
+        self._refusals.count(self._shown, name)
 
     def _note(
         self, kind: Kind, presented: Presented, *, ok: bool, detail: str = "", facts: Mapping[str, int] | None = None
@@ -214,6 +227,7 @@ class Admission:
             kind,
             at_ns,
             presented.key,
+            self._family,
             owner=presented.owner,
             fence=presented.fence,
             began_ns=presented.began_ns,
@@ -224,8 +238,9 @@ class Admission:
         )
         try:
             self._observer.note(record)
-        except Exception:  # an observer is the caller's; the write is done or refused, and must not look otherwise
-            log.exception("the observer of the guard %s raised; the step itself is not affected", self.guard)
+        except Exception as error:  # noqa: BLE001 - it is the caller's; the write is done or refused, and must look so
+            text = "the observer of a guard raised; the step itself is not affected"
+            say(log, logging.ERROR, text, error, guard=self.guard)
 
 
 def _check_template(template: object, names: tuple[str, ...]) -> str:

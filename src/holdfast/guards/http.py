@@ -32,6 +32,7 @@ from urllib.parse import quote
 
 from holdfast.core.fencing import Accepted, Rule, Stale
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
+from holdfast.flows.saying import say
 from holdfast.guards import failpoints
 from holdfast.guards import http_headers as wire
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
@@ -222,9 +223,8 @@ class FenceMiddleware:
         try:
             stale = await self._registered(lane, carried) or await self._drained(lane, carried)
         except BackendError as error:
-            log.warning(
-                "%s: %s is refused, for its fence cannot be checked: %s", self._place, presented.resource, error
-            )
+            told = {"guard": self._place, "resource": presented.resource, "key": carried.key, "fence": carried.fence}
+            say(log, logging.WARNING, "a request is refused, for its fence cannot be checked", error, **told)
             raise self._refusal("unavailable", wire.record_unavailable(RETRY_AFTER_S)) from error
         try:
             self._conclude(scope, presented, stale)
@@ -250,10 +250,9 @@ class FenceMiddleware:
             async with asyncio.timeout(self._drain_ns / NS):
                 await lane.turn(carried.fence)
         except TimeoutError as error:
-            log.warning(
-                "%s: fence %d of %s waits in vain: the handler of an older holder is still running",
-                *(self._place, carried.fence, carried.key),
-            )
+            told = {"guard": self._place, "key": carried.key, "fence": carried.fence}
+            text = "a fence waits in vain: the handler of an older holder is still running"
+            say(log, logging.WARNING, text, **told)
             raise self._refusal("overdue", wire.still_draining(carried, RETRY_AFTER_S)) from error
         # A newer holder may have registered meanwhile, here or in another process. No older handler can have started.
         return await self._registered(lane, carried)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale, parse_fence
 from holdfast.errors import BadInput, FencedOut, LeaseLost
+from holdfast.flows.saying import say
 from holdfast.guards import http_headers as wire
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, CarriedFence
@@ -132,10 +133,9 @@ class Presenter:
             first = attempt.origin not in self._unguarded
             self._unguarded[attempt.origin] = self._unguarded.get(attempt.origin, 0) + 1
         if first:
-            log.warning(
-                "%s: %s answered without a word about the fence: nothing there refuses a stale holder",
-                *(self._admission.guard, attempt.presented.resource),
-            )
+            told = {"guard": self._admission.guard, "resource": attempt.presented.resource}
+            text = "a server answered without a word about the fence: nothing there refuses a stale holder"
+            say(log, logging.WARNING, text, **told)
 
     def _check_origin(self, origin: str) -> None:
         with self._mutex:

@@ -173,4 +173,4 @@ def _quiet() -> Iterator[None]:
 
 class _Unprovoked(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        return not isinstance(record.args, tuple) or KEY not in record.args
+        return getattr(record, "holdfast", {}).get("key") != KEY

@@ -28,6 +28,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import BadInput
+from holdfast.flows.saying import Trouble
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_stores import OutboxStore, blocking_store
 from holdfast.guards.relayflow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
@@ -90,6 +91,7 @@ class Relay:
         Errors of the database are logged, and tried again after the next `interval`.
         """
         pause_s, next_sweep = seconds("interval", interval), 0.0
+        trouble = Trouble(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
         try:
             while not self._stopping.is_set():
                 try:
@@ -97,8 +99,9 @@ class Relay:
                     if time.monotonic() >= next_sweep:
                         self.sweep()
                         next_sweep = time.monotonic() + SWEEP_EVERY_S
-                except Exception:  # whatever it is: a relay that ended in the night would be found in the morning
-                    log.exception("the relay goes on after %g s", pause_s)
+                    trouble.ended()
+                except Exception as error:  # noqa: BLE001 - whatever it is, a relay must not end in the night
+                    trouble.met(error, again_s=pause_s)
                 self._stopping.wait(pause_s)
             self._stopping.clear()
         finally:

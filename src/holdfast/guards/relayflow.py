@@ -23,6 +23,7 @@ from threading import Lock as Mutex
 from typing import Any, Final
 
 from holdfast.errors import BackendError, BadInput, RetryLater
+from holdfast.flows.saying import say
 from holdfast.guards.outbox_messages import OutboxMessage, message_of
 from holdfast.guards.outbox_stores import OutboxStore, step
 from holdfast.types import MS, NS, Duration, duration_ns
@@ -223,12 +224,11 @@ class RelayFlow:
         if not unreachable and row["refusals"] + 1 >= self._settings.max_attempts:
             await store.run(step(store.dialect, "park", id=row["id"]))
             self._count("parked")
-            log.error(
-                "outbox: message %s of %s is parked after %d refusals: %s",
-                *(message.id, message.key, self._settings.max_attempts, text),
-            )
+            told = {"message": message.id, "key": message.key, "refusals": self._settings.max_attempts, "error": text}
+            say(log, logging.ERROR, "outbox: a message is parked", **told)
         else:
-            log.warning("outbox: message %s of %s was not sent, and will be again: %s", message.id, message.key, text)
+            told = {"message": message.id, "key": message.key, "error": text}
+            say(log, logging.WARNING, "outbox: a message was not sent, and will be again", **told)
         self._count("unreachable" if unreachable else "refused")
         return _End.UNREACHABLE if unreachable else _End.REFUSED
 

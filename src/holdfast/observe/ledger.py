@@ -46,10 +46,20 @@ MIB: Final = 1024 * 1024
 SUFFIX: Final = ".jsonl"
 
 _RARE: Final = frozenset(
-    {Kind.LOST, Kind.FORCED, Kind.POLICY, Kind.WRITE, Kind.FELL_BACK, Kind.EXERCISED, Kind.PROMOTED, Kind.DENIED}
+    {
+        Kind.LOST,
+        Kind.FORCED,
+        Kind.POLICY,
+        Kind.WRITE,
+        Kind.DUPLICATE,
+        Kind.FELL_BACK,
+        Kind.EXERCISED,
+        Kind.PROMOTED,
+        Kind.DENIED,
+    }
 )
 AUDITED: Final = _RARE | {
-    *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED),
+    *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LET_GO),
     *(Kind.UNCONFIRMED, Kind.FAILED, Kind.COMPENSATED),
 }
 
@@ -62,7 +72,9 @@ class LedgerStatistics:
     dropped: int  # records that could not be written
     queued: int  # records that wait to be written
     bytes: int
-    files: int
+    files: int  # begun by this process; each after the first is a rotation
+    failures: int = 0  # batches that the disk did not take
+    deleted: int = 0  # old files that this process has made room with
 
 
 class Ledger:
@@ -110,6 +122,7 @@ class Ledger:
         self._written = 0
         self._unfit = 0
         self._bytes = 0
+        self._deleted = 0
 
     def note(self, record: Record) -> None:
         """Something happened. Returns at once."""
@@ -122,7 +135,15 @@ class Ledger:
     def statistics(self) -> LedgerStatistics:
         """Counts so far."""
         scribe = self._scribe
-        return LedgerStatistics(self._written, scribe.dropped + self._unfit, scribe.queued(), self._bytes, self._number)
+        return LedgerStatistics(
+            written=self._written,
+            dropped=scribe.dropped + self._unfit,
+            queued=scribe.queued(),
+            bytes=self._bytes,
+            files=self._number,
+            failures=scribe.failures,
+            deleted=self._deleted,
+        )
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until what was noted before is in the file. False: the time was over first."""
@@ -230,6 +251,7 @@ class Ledger:
                 break
             if _deleted(path):
                 total -= size
+                self._deleted += 1
 
 
 def _files(directory: Path) -> Iterable[tuple[int, int, Path]]:
@@ -258,7 +280,7 @@ def _directory(path: object) -> Path:
         raise BadInput("path", f"{path!r} is not a directory", "give the path of a directory for the ledger")
     directory = Path(os.fsdecode(os.fspath(path)))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)  # and not its parents: one that is not there is a path that was mistyped
     except (OSError, ValueError) as error:
         raise BadInput("path", f"{directory} cannot be a directory ({error})", "give one that can be made") from None
     if not os.access(directory, os.W_OK | os.X_OK):

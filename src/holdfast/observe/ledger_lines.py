@@ -10,10 +10,12 @@ Text is cut to `TEXT_CHARS_MAX`, so that a line has a bounded length. Times are 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from sys import intern
 from typing import Any, Final
 
 from holdfast.core.history import Kind, Record
@@ -21,6 +23,7 @@ from holdfast.core.history import Kind, Record
 LINE_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 1_000
 
+REMARK: Final = b'{"ledger":'
 _SUM: Final = b',"crc":"'
 _SUM_BYTES: Final = len(_SUM) + 8 + 2  # with the digits, the quote and the brace
 _KINDS: Final = {str(kind): kind for kind in Kind}
@@ -31,6 +34,8 @@ _OPTIONAL_TEXTS: Final = ("risk", "reason")
 _NUMBERS: Final = ("fence", "began_ns", "until_ns", "value", "based_on")
 _encoder = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False, default=str)
 _decoder = json.JSONDecoder()
+_quoted = json.encoder.encode_basestring_ascii
+_OFTEN: Final = frozenset({Kind.GRANTED, Kind.RELEASED})
 
 
 class Damaged(ValueError):
@@ -48,6 +53,9 @@ class Remark:
 
 def line(entry: Record | Remark) -> bytes:
     """The line, with its end."""
+    body = None if isinstance(entry, Remark) else _usual_body(entry)
+    if body is not None:
+        return b'%s%s%08x"}\n' % (body[:-1], _SUM, zlib.crc32(body))
     if isinstance(entry, Remark):
         shown: dict[str, Any] = {"ledger": entry.what, "at_ns": entry.at_ns, **entry.facts}
     else:
@@ -62,9 +70,102 @@ def line(entry: Record | Remark) -> bytes:
     return b'%s%s%08x"}\n' % (body[:-1], _SUM, zlib.crc32(body))
 
 
+def _usual_body(record: Record) -> bytes | None:
+    """What `line` makes of a grant or the end of one, at a quarter of the cost; None: it is something else."""
+    key, family, owner = record.key, record.family, record.owner
+    at_ns, fence, began_ns, until_ns = record.at_ns, record.fence, record.began_ns, record.until_ns
+    if (
+        record.kind not in _OFTEN
+        or record.risk is not None
+        or record.reason is not None
+        or record.facts is not None
+        or record.ok is not True
+        or record.detail != ""
+        or record.resource != ""
+        or record.value is not None
+        or record.based_on is not None
+    ):
+        return None
+    if not type(at_ns) is type(fence) is type(began_ns) is int or type(until_ns) not in _NUMBER:
+        return None
+    if not type(key) is type(family) is type(owner) is str or len(key) + len(family) + len(owner) > TEXT_CHARS_MAX:
+        return None
+    until = "" if until_ns is None else f',"until_ns":{until_ns}'
+    family_shown = "" if family == "default" else f',"family":{_quoted(family)}'
+    owner_shown = f',"owner":{_quoted(owner)}' if owner else ""
+    return (
+        f'{{"kind":"{record.kind}","at_ns":{at_ns},"key":{_quoted(key)}{family_shown}{owner_shown}'
+        f',"fence":{fence},"began_ns":{began_ns}{until}}}'
+    ).encode("ascii")
+
+
 def has_sums(text: bytes) -> bool:
     """Whether lines with checksums are in it."""
     return _SUM in text
+
+
+def parse_block(lines: Sequence[bytes], *, sums: bool = False) -> list[Record | Remark | Damaged]:
+    """What many lines say, each in its place, in a fraction of the time that one after the other takes.
+
+    Lines of a ledger are decoded together. If one of them is not what a ledger writes, each is looked at by itself.
+    """
+    with contextlib.suppress(ValueError, RecursionError, LookupError, TypeError):  # also `Damaged`
+        return _block(lines, _decoder.decode(f"[{b','.join(lines).decode('ascii')}]"))
+    return [_parsed(raw, sums=sums) for raw in lines]
+
+
+def is_intact(raw: bytes) -> bool:
+    """Whether a line has a checksum, and the right one."""
+    return raw[-_SUM_BYTES:-10] == _SUM and raw[-10:-2] == _sum(raw).encode()
+
+
+def needle(key: str) -> bytes:
+    """What a line of a ledger contains, if it is about this key."""
+    return _encoder.encode(key).encode("ascii")
+
+
+def _block(lines: Sequence[bytes], decoded: list[dict[str, Any]]) -> list[Record | Remark | Damaged]:
+    """The entries, if every line has its checksum. A million times over, so that even a call would cost."""
+    entries: list[Record | Remark | Damaged] = []
+    crc32, size = zlib.crc32, _SUM_BYTES
+    for raw, said in zip(lines, decoded, strict=True):
+        sum_of_raw = crc32(b"}", crc32(raw[:-size])).to_bytes(4, "big").hex()
+        if raw[-size:-10] != _SUM or said.pop("crc") != sum_of_raw:
+            raise Damaged("the checksum is wrong")
+        entries.append(_usual(said) or (_remark(said) if "ledger" in said else _record(said)))
+    return entries
+
+
+def _usual(said: dict[str, Any]) -> Record | None:
+    """A grant, or the end of one, which nearly all records of a ledger are; None: it is something else."""
+    names = tuple(said)
+    until_ns: Any
+    if names == _GRANT:
+        kind, at_ns, key, family, owner, fence, began_ns, until_ns = said.values()
+    elif names == _END:
+        kind, at_ns, key, family, owner, fence, began_ns = said.values()
+        until_ns = None
+    else:
+        return None
+    if not type(at_ns) is type(fence) is type(began_ns) is int or type(until_ns) not in _NUMBER:
+        return None
+    if not type(kind) is type(key) is type(family) is type(owner) is str or kind not in _KINDS:
+        return None
+    # A history has few keys and owners and many records: one text serves all of them.
+    key, family, owner = intern(key), intern(family), intern(owner)
+    return Record(_KINDS[kind], at_ns, key, family, owner, fence, None, None, began_ns, until_ns)
+
+
+def _sum(raw: bytes) -> str:
+    """The checksum of a line that ends in one: of everything before it, closed by the brace."""
+    return zlib.crc32(b"}", zlib.crc32(raw[:-_SUM_BYTES])).to_bytes(4, "big").hex()
+
+
+def _parsed(raw: bytes, *, sums: bool) -> Record | Remark | Damaged:
+    try:
+        return parse(raw, sums=sums)
+    except Damaged as damage:
+        return damage
 
 
 def parse(raw: bytes, *, sums: bool = False) -> Record | Remark:
@@ -98,14 +199,13 @@ def _record(said: dict[str, Any]) -> Record:
         raise Damaged(f"it is of no known kind: {str(get('kind'))[:40]!r}")
     if type(at_ns) is not int or type(key) is not str:
         raise Damaged("it says neither when nor of which key, or not in the right form")
-    if len(said) > 3:
-        _check(said)
+    _check(said)
     return Record(
         kind,
         at_ns,
-        key,
-        get("family", "default"),
-        get("owner", ""),
+        intern(key),
+        intern(get("family", "default")),
+        intern(get("owner", "")),
         get("fence"),
         get("risk"),
         get("reason"),
@@ -127,6 +227,9 @@ def _check(said: dict[str, Any]) -> None:
             raise Damaged(f"{name} is not in the right form")
 
 
+_NUMBER: Final = frozenset({int, type(None)})
+_END: Final = ("kind", "at_ns", "key", "family", "owner", "fence", "began_ns")
+_GRANT: Final = (*_END, "until_ns")
 _FORMS: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_OPTIONAL_TEXTS, (str, type(None))),

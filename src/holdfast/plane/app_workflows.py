@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.definitions import EVERYBODY, Definition, Definitions
 
@@ -23,13 +24,10 @@ async def keep_workflows(definitions: Definitions, app: App) -> list[Definition]
     kept = []
     for _, workflow in sorted(app.workflows.items()):
         definition, new = await definitions.keep(workflow, scope=EVERYBODY, actor=f"app {app.name}")
-        said = "is now" if new else "was already"
-        fields = {"workflow": workflow.name, "version": definition.workflow.version, "app": app.name, "new": new}
-        _log.log(
-            logging.INFO if new else logging.DEBUG,
-            "workflow %s of app %s %s version %d",
-            *(workflow.name, app.name, said, definition.workflow.version),
-            extra={"holdfast": fields},
-        )
+        fields = {"workflow": workflow.name, "version": definition.workflow.version, "app": app.name}
+        if new:
+            say(_log, logging.INFO, "workflow has a new version", **fields)
+        else:
+            say(_log, logging.DEBUG, "workflow is as it was", **fields)
         kept.append(definition)
     return kept

@@ -24,13 +24,15 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from holdfast.core.reading import Reading
 from holdfast.errors import BackendError, BadInput, Unavailable
+from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.flowparts import EnginePart, flow_loop_part
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part
-from holdfast.plane.readings import Reading
+from holdfast.plane.ports import Audit
 from holdfast.plane.service import CHECKED
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
@@ -69,8 +71,12 @@ class Plane:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         instance: str | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        """`app` is what the workers run; `api` makes the part that answers HTTP, which is not the plane's own."""
+        """`app` is what the workers run; `api` makes the part that answers HTTP, which is not the plane's own.
+
+        `audit` is told what happens to leases, such as the ledger of `observe.plane_ledger`. It is closed elsewhere.
+        """
         self.settings = settings
         self.names = check_parts(parts)
         if WORKER in self.names and app is None:
@@ -78,7 +84,7 @@ class Plane:
         if API in self.names and api is None:
             raise BadInput("api", "is missing", "give what makes it, or leave the part out")
         self._app, self._api = app, api
-        self._clock, self._entropy, self._instance = clock, entropy, instance
+        self._clock, self._entropy, self._instance, self._audit = clock, entropy, instance, audit
         self._stack = AsyncExitStack()
         self._ground: Ground | None = None
         self._vitals: Vitals | None = None
@@ -121,7 +127,14 @@ class Plane:
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._ground = await self._stack.enter_async_context(
-                opened(self.settings, clock=self._clock, entropy=self._entropy, instance=self._instance, works=True)
+                opened(
+                    self.settings,
+                    clock=self._clock,
+                    entropy=self._entropy,
+                    instance=self._instance,
+                    works=True,
+                    audit=self._audit,
+                )
             )
             await self._ask_around()
             if self._app is not None:
@@ -205,7 +218,7 @@ class Plane:
         except Exception as caught:  # noqa: BLE001 - whatever it was, `wait` raises it
             error = caught
         self._states[part.name] = State.FAILED
-        _log.error("the %s has ended: %s", part.name, error, exc_info=error)
+        say(_log, logging.ERROR, f"the {part.name} has ended", error, part=part.name)
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
             self._failure.exception()  # it is in the log, also if nobody waits
@@ -238,8 +251,8 @@ class Plane:
         self._states[part.name] = State.STOPPING
         try:
             finished = await part.stop(grace)
-        except Exception:  # noqa: BLE001 - it is logged, and the rest has to be closed
-            _log.exception("the %s did not end well", part.name)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the rest has to be closed
+            say(_log, logging.ERROR, f"the {part.name} did not end well", error, part=part.name)
             finished = False
         self._states[part.name] = State.FAILED if failed else State.STOPPED
         return finished

@@ -17,6 +17,7 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
+from holdfast.flows.saying import say
 from holdfast.guards.bearer import carried
 from holdfast.plane import families, outcome, subjects
 from holdfast.plane.app import JobFunction
@@ -29,7 +30,7 @@ from holdfast.plane.outcome import Outcome, Status
 from holdfast.plane.ports import Bus
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy
-from holdfast.types import NS, Instant
+from holdfast.types import NS, Instant, elapsed_ns
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -91,7 +92,7 @@ class Attempt:
 
     async def make(self) -> None:
         """Returns when the message may be acknowledged; `RetryLater` gives it back."""
-        lease = await self._take_lease()
+        lease, taken = await self._take_lease(), self._place.clock.now()
         self.run_fence = lease.fence
         try:
             if await self._outdated():
@@ -102,6 +103,7 @@ class Attempt:
             self._place.statistics.given_back += 1
             raise
         finally:
+            self._place.statistics.held_for(self.order.topic, elapsed_ns(taken, self._place.clock.now()))
             await lease.release()
 
     async def _take_lease(self) -> Lease:
@@ -227,7 +229,8 @@ class Attempt:
                 if place.hurried.is_set() or not lease.held or (self.execution is None and self._early is not None):
                     place.statistics.given_back += 1
                     raise place.later(error) from error
-                _log.warning("%s could not be published and is tried again: %s", message.id, error)
+                text = "a message could not be published and is tried again"
+                say(_log, logging.WARNING, text, error, message=message.id, job=self.order.job)
             else:
                 return
             delay_ns = place.delays.backend.delay_ns(tries, 0, place.entropy.below)

@@ -32,7 +32,7 @@ from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.model import check_whole
 from holdfast.plane.ports import Database, Tx
-from holdfast.ports import Clock
+from holdfast.ports import Clock, Observer
 from holdfast.types import NS, Duration
 
 NAME: Final = "loop:cleanup"
@@ -123,10 +123,11 @@ class Cleanup:
         batch: int = BATCH,
         batches: int = BATCHES,
         flows: Sequence[FlowStep] = (),
+        observer: Observer | None = None,
     ) -> None:
         """`flows`: what else there is to forget where there are workflows (`run_cleanup`)."""
         self.retention = (retention or Retention()).check()
-        self.document = Document(database, NAME, DEAD_LETTER_CLEANUP, clock)
+        self.document = Document(database, NAME, DEAD_LETTER_CLEANUP, clock, observer)
         self._locks = locks
         self._clock = clock
         self.batch = check_whole("batch", batch, 1, 100_000)

@@ -25,6 +25,7 @@ from typing import Final
 
 from holdfast.core.fairness import Line, next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane.consumptions import finished
 from holdfast.plane.jobrows import sql
 from holdfast.plane.placement import Placed, Placement
@@ -62,6 +63,10 @@ class _PoolState:
     cursor: str = ""  # the tenant that had the last turn
     passed_over: dict[str, float] = field(default_factory=dict)  # jobs that somebody else has, and until when
     in_vain: Counter[str] = field(default_factory=Counter)  # how often each of them was found so
+    trouble: Trouble = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trouble = Trouble(_log, "a pool is not looked at", "a pool is looked at again", pool=self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Dispatcher:
         self._idle_ns = idle_ns
         self._pools: dict[str, _PoolState] = {}
         self._bells: list[Bell] = []
+        self._unread = Trouble(_log, "the workers could not be read", "the workers can be read again")
         self.tally: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -165,21 +171,25 @@ class Dispatcher:
 
     async def _round_or_pause(self, state: _PoolState) -> int:
         try:
-            return await self._round(state)
+            pause_ns = await self._round(state)
         except (BackendError, Closed) as error:
-            _log.warning("pool %s: not looked at (%s)", state.name, error)
+            state.trouble.met(error)
             return self._pause_ns()
-        except Exception:  # noqa: BLE001 - one pool's trouble must not end the dispatching of all others
+        except Exception as error:  # noqa: BLE001 - one pool's trouble must not end the dispatching of all others
             self.tally["errors"] += 1
-            _log.exception("pool %s: a look failed; it will be looked at again", state.name)
+            say(_log, logging.ERROR, "a look at a pool failed; it will be looked at again", error, pool=state.name)
             return self._pause_ns()
+        state.trouble.ended()
+        return pause_ns
 
     async def _served(self) -> list[str]:
         try:
-            return list((await self._placement.workers.view(fresh=True)).pools or ())
+            served = list((await self._placement.workers.view(fresh=True)).pools or ())
         except (BackendError, Closed) as error:
-            _log.warning("the workers could not be read (%s)", error)
+            self._unread.met(error)
             return []
+        self._unread.ended()
+        return served
 
     def _bell(self, channel: str) -> Bell:
         bell = self._store.database.bell(channel)

@@ -23,7 +23,7 @@ from holdfast.plane.families import LockFamily
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import ID_CHARS_MAX, check_text
 from holdfast.plane.ports import Database, Row, Tx
-from holdfast.ports import Clock
+from holdfast.ports import Clock, Observer
 
 _GET: Final = sql("loop_document_get")
 _PUT: Final = sql("loop_document_put")
@@ -55,11 +55,13 @@ class _Refused(Exception):
 class Document:
     """One document, which belongs to the lock of one loop."""
 
-    def __init__(self, database: Database, name: str, family: LockFamily, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, name: str, family: LockFamily, clock: Clock, observer: Observer | None = None
+    ) -> None:
         self.name = check_text("name", name, ID_CHARS_MAX)
         self._database = database
         self._clock = clock
-        self._admission = Admission("plane:documents", key=family.key(), clock=clock)
+        self._admission = Admission("plane:documents", family.name, key=family.key(), observer=observer, clock=clock)
 
     def statistics(self) -> GuardStatistics:
         """What the guard in front of it has accepted and refused."""

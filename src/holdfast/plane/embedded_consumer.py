@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.errors import Closed
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery
@@ -127,8 +128,8 @@ class EmbeddedConsumer:
             await asyncio.wait(late)
         self._bell.close()
         if self._settled:
-            text = "%d messages of %s could not be settled, and will be delivered again"
-            _log.warning(text, len(self._settled), self._how.subject)
+            text = "messages could not be settled, and will be delivered again"
+            say(_log, logging.WARNING, text, subject=self._how.subject, messages=len(self._settled))
 
     # Hints.
 
@@ -152,14 +153,16 @@ class EmbeddedConsumer:
 
     async def _turns(self) -> None:
         failed = 0
+        trouble = Trouble(_log, "a queue does not answer", "a queue answers again", subject=self._how.subject)
         while not self._over(failed):
             self._wake.clear()
             try:
                 more = await self._turn()
                 failed = 0
-            except Exception:  # noqa: BLE001 - whatever it is, the messages in hand must go on, and be settled later
+                trouble.ended()
+            except Exception as error:  # noqa: BLE001 - whatever it is, messages in hand go on, and are settled later
                 failed += 1
-                _log.warning("the queue of %s does not answer", self._how.subject, exc_info=True)
+                trouble.met(error)
                 await asyncio.sleep((_AGAIN_NS // 2 + self._entropy.below(_AGAIN_NS // 2)) / NS)
                 continue
             if not more and not self._over(failed):

@@ -16,6 +16,7 @@ from typing import Final
 
 from holdfast.core.escalation import Evidence, Rule, Verdict, due, judge
 from holdfast.core.policy import OnError
+from holdfast.flows.saying import say
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import PolicyMoved, Source, Standing
 from holdfast.plane.signals import Sign, Signals, Sum
@@ -64,15 +65,15 @@ class Escalator:
         if not changed:
             return None
         self.switched += 1
-        _log.error(
-            "error policy escalated: risk class %s was %s and now fails closed: %s; it stays so until somebody says "
-            "otherwise: holdfast policy set %s %s --reason …",
-            before.risk,
-            before.mode,
-            verdict.because,
-            before.risk,
-            before.mode,
-            extra={"holdfast": {"risk": before.risk, "before": str(before.mode), "rate": verdict.rate}},
+        say(
+            *(_log, logging.ERROR, "error policy escalated"),
+            risk=before.risk,
+            before=str(before.mode),
+            now=str(OnError.FAIL_CLOSED),
+            because=verdict.because,
+            per_second=verdict.rate,
+            until="somebody says otherwise",
+            undo=f"holdfast policy set {before.risk} {before.mode} --reason …",
         )
         return after
 

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from holdfast.flows.saying import say
 from holdfast.plane.app import JobFunction
 from holdfast.plane.context import AnyContext
 from holdfast.types import NS
@@ -161,7 +162,7 @@ class Execution:
         try:
             self._loop.call_soon_threadsafe(self._end, ended)
         except RuntimeError:
-            _log.warning("job %s ended after its worker had: %r", self._context.job, ended)
+            say(_log, logging.WARNING, "a function ended after its worker had", job=self._context.job)
 
     def _end(self, ended: Ended) -> None:
         if not self.ending.done():

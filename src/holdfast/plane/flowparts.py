@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from holdfast.core.reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine
 from holdfast.plane.opening import Ground
 from holdfast.plane.parts import LoopPart
-from holdfast.plane.readings import Reading
 from holdfast.plane.run_reconciler import RunReconciler
 
 

@@ -35,6 +35,7 @@ from holdfast.core.delivering import (
     decide,
     ended,
 )
+from holdfast.flows.saying import say
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Consumption, Handler
 from holdfast.ports import Clock, Entropy
@@ -144,7 +145,8 @@ class Hands:
         if late:
             _, deaf = await asyncio.wait(late, timeout=_CANCEL_LIMIT_S)
             for task in deaf:  # it is delivered again when its time is over
-                _log.warning("a handler of %s does not stop when it is cancelled", self._how.subject)
+                text = "a handler does not stop when it is cancelled"
+                say(_log, logging.WARNING, text, subject=self._how.subject, group=self._how.group)
                 self._count -= self._running.pop(task, None) is not None
 
     async def _all_back(self, messages: Sequence[Taken]) -> None:
@@ -167,7 +169,7 @@ class Hands:
     def _over(self, task: asyncio.Task[None]) -> None:
         taken = self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a message of %s could not be settled", self._how.subject, exc_info=error)
+            say(_log, logging.ERROR, "a message could not be settled", error, subject=self._how.subject)
         if taken is None:
             return
         self._count -= 1
@@ -205,7 +207,8 @@ class Hands:
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is an outcome
             end = ended(error)
             if end.kind is Kind.ERROR:
-                _log.warning("a handler of %s failed", self._how.subject, exc_info=error)
+                told = {"subject": self._how.subject, "message": taken.delivery.message.id}
+                say(_log, logging.WARNING, "a handler failed", error, **told)
         return Ended(Kind.STOPPED) if taken in self._stopped else end
 
     def _told_to_stop(self) -> bool:
@@ -215,8 +218,9 @@ class Hands:
     async def _buried(self, taken: Taken, letter: DeadLetter) -> Ack | GiveBack:
         try:
             await self._dead(taken.delivery, letter.reason, str(letter.code))
-        except Exception:  # noqa: BLE001 - whatever it is, the message must not be lost with it
-            _log.exception("a dead letter of %s could not be written; it is tried again", self._how.subject)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost with it
+            told = {"subject": self._how.subject, "message": taken.delivery.message.id}
+            say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", error, **told)
             self.tally["burials_failed"] += 1
             return GiveBack(BURIAL_AGAIN_NS, counts=False)
         self.tally["dead"] += 1

@@ -82,6 +82,8 @@ def _line(family: LockFamily, settings: Settings | None, loop: str | None) -> Li
         ttl = settings.worker.lease_ttl
     elif settings is not None and family.name == "scheduler.job":
         ttl = settings.scheduler.job_ttl
+    elif settings is not None and family.name == "workflow.run":
+        ttl = settings.engine.run_ttl
     return Line(
         family=family.name,
         key=family.pattern,

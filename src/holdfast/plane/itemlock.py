@@ -21,6 +21,7 @@ from typing import TypeVar
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
+from holdfast.core.measures import Distribution
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import (
     BackendError,
@@ -50,27 +51,12 @@ class Abandoned(RetryLater):
 
 
 @dataclass(slots=True)
-class Spread:
-    """How long something took, over many times: enough for a mean, a rate and a worst case."""
-
-    count: int = 0
-    total_ns: int = 0
-    longest_ns: int = 0
-
-    def add(self, ns: int) -> None:
-        """Count one."""
-        self.count += 1
-        self.total_ns += ns
-        self.longest_ns = max(self.longest_ns, ns)
-
-
-@dataclass(slots=True)
 class ItemLockStatistics:
     """What became of the attempts to have the locks of one family since this was made."""
 
-    waited: Spread = field(default_factory=Spread)  # for locks that were had
-    waited_in_vain: Spread = field(default_factory=Spread)  # busy, or no store
-    held: Spread = field(default_factory=Spread)
+    waited: Distribution = field(default_factory=Distribution)  # for locks that were had
+    waited_in_vain: Distribution = field(default_factory=Distribution)  # busy, or no store
+    held: Distribution = field(default_factory=Distribution)
     busy: int = 0
     backend_errors: int = 0
     abandoned: int = 0
@@ -92,7 +78,7 @@ async def item_lock(
     try:
         async with lock() as lease:
             taken = clock.now().mono
-            counts.waited.add(taken - asked)
+            counts.waited.observe(taken - asked)
             counts.degraded += not lease.guaranteed
             yield lease
     except LockBusy as error:
@@ -118,6 +104,6 @@ async def item_lock(
     finally:
         now = clock.now().mono
         if taken is None:
-            counts.waited_in_vain.add(now - asked)
+            counts.waited_in_vain.observe(now - asked)
         else:
-            counts.held.add(now - taken)
+            counts.held.observe(now - taken)

@@ -16,10 +16,10 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.retry import RetryDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB
-from holdfast.plane.itemlock import Abandoned, ItemLockStatistics, Spread, item_lock
+from holdfast.plane.itemlock import Abandoned, ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
 
-__all__ = ["JobLockAbandoned", "JobLockStatistics", "Spread", "job_lock"]
+__all__ = ["JobLockAbandoned", "JobLockStatistics", "job_lock"]
 
 NOUN: Final = "job lock"
 

@@ -16,8 +16,7 @@ Clock: the wall clock, for people and for time limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, judge
@@ -25,6 +24,7 @@ from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.errors import BadInput, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced
+from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed, Gathering
 from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
 from holdfast.plane.jobintake import New, new_job, submit_many, submit_one
@@ -33,7 +33,7 @@ from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
-from holdfast.ports import Clock, Entropy
+from holdfast.ports import Clock, Entropy, Observer
 from holdfast.types import check_label
 
 __all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]
@@ -50,15 +50,31 @@ class JobStore:
     """The jobs of one plane."""
 
     def __init__(
-        self, database: Database, bus: Bus, clock: Clock, entropy: Entropy, *, slots: int | None = None
+        self,
+        database: Database,
+        bus: Bus,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        slots: int | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise."""
+        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise.
+
+        `observer` is told which writes were refused, and which jobs were to be ended twice.
+        """
         self.database = database
         self.clock = clock
         self.entropy = entropy
         self.slots = Slots(slots)
         self._bus = bus
-        self._admission = Admission("plane:jobs", names=("job",), key="holdfast:scheduler:job:{job}", clock=clock)
+        self._admission = Admission(
+            *("plane:jobs", SCHEDULER_JOB.name),
+            names=("job",),
+            key=SCHEDULER_JOB.pattern,
+            observer=observer,
+            clock=clock,
+        )
         self.duplicate_ends = 0
         self._changes: Gathering[Wanted, Outcome[tuple[Changed, bool]]] = Gathering(
             self._change, apart=lambda each: each.job
@@ -135,7 +151,11 @@ class JobStore:
         presented = await self._admit(lease, job_id, Rule.AT_LEAST)
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
-        outcome = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
+        try:
+            outcome = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
+        except InvalidTransition as refused:
+            self._tell_end(presented, refused)
+            raise
         if isinstance(outcome, Absent):
             return Changed(None, None)
         changed, freed = self._admission.written(presented, outcome)
@@ -182,8 +202,12 @@ class JobStore:
             raise BadInput("changes", "are none", "use change(), which can send messages and leave the state")
         presented = await self._admit(lease, job.id, Rule.EXACTLY)
         wanted = Writing(changes, messages, dead, capacity)
-        with self._counted_ends():
+        try:
             moves(job, changes)
+        except InvalidTransition as refused:
+            self._count_end(refused)
+            self._tell_end(presented, refused)
+            raise
         now_ns = self.clock.now().wall
 
         async def work(tx: Tx) -> Outcome[tuple[Job, bool]]:
@@ -222,16 +246,12 @@ class JobStore:
 
         return await self._admission.admit(lease, f"job {job_id}", rule, seen, {"job": job_id})
 
-    @contextmanager
-    def _counted_ends(self) -> Iterator[None]:
-        try:
-            yield
-        except InvalidTransition as refused:
-            self._count_end(refused)
-            raise
-
     def _count_end(self, refused: InvalidTransition) -> None:
-        self.duplicate_ends += refused.before is not None and duplicate_end(refused.before, refused.after)
+        self.duplicate_ends += _ends_twice(refused)
+
+    def _tell_end(self, presented: Presented, refused: InvalidTransition) -> None:
+        if _ends_twice(refused):
+            self._admission.repeated(presented, f"{refused.before} and then {refused.after}")
 
     async def _why_not(self, tx: Tx, job: Job, presented: Presented) -> Outcome[tuple[Job, bool]]:
         there = await tx.query(_GET, {"id": job.id})
@@ -239,3 +259,7 @@ class JobStore:
             raise RowMissing(f"job {job.id} does not exist any more")
         seen = there[0]["holdfast_fence"]
         return judge(Rule.EXACTLY, seen, presented.checked_fence) or Unregistered(seen)
+
+
+def _ends_twice(refused: InvalidTransition) -> bool:
+    return refused.before is not None and duplicate_end(refused.before, refused.after)

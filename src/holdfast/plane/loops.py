@@ -31,7 +31,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.looping import Cadence, Mode
-from holdfast.errors import BackendError, BadInput, Closed, LeaseLost
+from holdfast.errors import BadInput, Closed, LeaseLost
+from holdfast.flows.saying import Trouble, say, tell
 from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.leadership import leadership
 from holdfast.ports import Clock, Entropy
@@ -125,6 +126,12 @@ class Loop:
         mode = _mode(mode)
         self._leadership = leadership(mode, locks, family, self._cadence, entropy or SystemEntropy())
         self._counts = LoopStatistics(self.name, mode, interval_ns)
+        self._lockless = Trouble(
+            _log,
+            "a tick is skipped, for the lock of its loop could not be had",
+            "the lock of a loop can be had again",
+            loop=self.name,
+        )
         self._stop = asyncio.Event()
         self._stopped: asyncio.Task[bool] | None = None  # done when the loop is to stop
         self._main: asyncio.Task[None] | None = None
@@ -173,7 +180,8 @@ class Loop:
                 if lease is not None:
                     await self._lead(lease, stopped)
         except Closed:
-            _log.error("loop %s: its locks were closed, so it has ended; stop loops before that", self.name)
+            text = "a loop has ended, for its locks were closed; stop loops before that"
+            say(_log, logging.ERROR, text, loop=self.name)
         finally:
             stopped.cancel()
             await asyncio.wait({stopped})
@@ -186,20 +194,19 @@ class Loop:
                 return lease
             self._count(skipped_busy=1)
             pause_ns = await self._unless(stopped, self._leadership.busy_ns()) or 0
+            self._lockless.ended()
         except Closed:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next interval may be better
             self._count(skipped_error=1)
-            trouble = None if isinstance(error, BackendError) else error
-            _log.warning(
-                "loop %s: a tick is skipped, its lock could not be had: %s", self.name, error, exc_info=trouble
-            )
+            self._lockless.met(error)
             pause_ns = self._cadence.retry_ns(self._draw)
         await self._pause(pause_ns, stopped)
         return None
 
     async def _lead(self, lease: Lease, stopped: asyncio.Task[bool]) -> None:
         """Tick until the leadership ends: by a stop, a loss, or the end of the window."""
+        self._lockless.ended()
         self._count(took_over=1)
         self._counts = replace(self._counts, leader=True, fence=lease.fence)
         over_ns: int | None = None
@@ -209,7 +216,8 @@ class Loop:
             self._counts = replace(self._counts, leader=False, fence=None)
             if over_ns is None and lease.lost.is_set():
                 self._count(lost=1)
-                _log.warning("loop %s: leadership was lost (%s)", self.name, lease.lost.reason)
+                told = {"loop": self.name, "key": lease.key, "fence": lease.fence, "reason": lease.lost.reason}
+                tell(_log, logging.WARNING, "leadership of a loop was lost", told, per=self.name)
             await self._leadership.let_go(lease)
         if over_ns is not None:
             await self._pause(over_ns, stopped)
@@ -246,7 +254,7 @@ class Loop:
             await asyncio.wait({work, loss})
             self._working = None
         if not loss.cancelled() and (error := loss.exception()) is not None:
-            _log.error("loop %s: its lease could not be looked after", self.name, exc_info=error)
+            say(_log, logging.ERROR, "the lease of a loop could not be looked after", error, loop=self.name)
         self._judge(work, lease, self._clock.now().mono - began, cut=cut)
         return not cut and lease.held
 
@@ -255,17 +263,17 @@ class Loop:
         self._counts = replace(self._counts, last_took_ns=took_ns, longest_ns=max(self._counts.longest_ns, took_ns))
         error = None if work.cancelled() else work.exception()
         if cut or (isinstance(error, LeaseLost) and error.key == lease.key):
-            _log.warning("loop %s: a tick was cut short after %.3f s: its lease is lost", self.name, took_ns / NS)
+            text = "a tick was cut short, for its lease is lost"
+            say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seconds=took_ns / NS)
         elif work.cancelled():
             self._count(interrupted=1)
-            _log.warning("loop %s: a tick was interrupted after %.3f s", self.name, took_ns / NS)
+            say(_log, logging.WARNING, "a tick was interrupted", loop=self.name, seconds=took_ns / NS)
         elif error is None:
             self._count(ticks=1)
             self._counts = replace(self._counts, last_tick_ns=self._clock.now().wall)
         else:
             self._count(failed=1)
-            trouble = None if isinstance(error, BackendError) else error
-            _log.error("loop %s: a tick failed: %s", self.name, error, exc_info=trouble)
+            tell(_log, logging.ERROR, "a tick failed", {"loop": self.name}, error, per=self.name)
 
     # Waiting.
 

@@ -30,6 +30,7 @@ import nats.js.errors
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF, Code
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
+from holdfast.flows.saying import say
 from holdfast.plane.consumptions import check_consumption, finished
 from holdfast.plane.envelope import check_subject, message_of, rows_of, wire_of
 from holdfast.plane.hands import Dead
@@ -196,7 +197,7 @@ class NatsBus:
             elif not isinstance(outcome, HoldfastError):
                 raise outcome
             else:
-                _log.info("%s stays in the outbox (%s)", row["id"], outcome)
+                say(_log, logging.INFO, "a message stays in the outbox for now", outcome, message=row["id"])
         return done
 
     async def _too_large(self, row: Row, error: BadInput) -> bool:
@@ -206,7 +207,7 @@ class NatsBus:
         delivery = Delivery(message_of(row), row["recipient"], 0, 0, row["first_ns"])
         try:
             await self._dead(delivery, str(error), str(Code.TOO_LARGE))
-        except Exception:  # noqa: BLE001 - whatever it is, the message must not be lost with it
-            _log.exception("a dead letter could not be written; it is tried again")
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the message must not be lost with it
+            say(_log, logging.ERROR, "a dead letter could not be written; it is tried again", caught, message=row["id"])
             return False
         return True

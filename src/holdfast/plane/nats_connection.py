@@ -22,6 +22,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
+from holdfast.flows.saying import Trouble
 from holdfast.plane.nats_names import NatsNames
 from holdfast.types import NS
 
@@ -65,6 +66,7 @@ class NatsConnection:
         self._stream_there = False
         self._closed = False
         self._reconnected: set[Callable[[], None]] = set()
+        self._troubled = Trouble(_log, "the bus is in trouble", "the bus is connected again", bus=shown)
 
     async def client(self) -> Client:
         """The client, connected; or `Unavailable`."""
@@ -181,9 +183,10 @@ class NatsConnection:
                 ) from error
 
     async def _trouble(self, error: Exception) -> None:
-        _log.debug("%s: %r", self.shown, error)
+        self._troubled.met(translated(error, self.shown))
 
     async def _is_back(self) -> None:
+        self._troubled.ended()
         for call in [*self._reconnected]:
             call()
 

@@ -32,6 +32,7 @@ from nats.js import api
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.errors import BackendError, HoldfastError
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, from_wire, unreadable_wire
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery, Message
@@ -141,6 +142,7 @@ class NatsConsumer:
     # Sessions: a subscription, and requests that are answered there.
 
     async def _sessions(self) -> None:
+        trouble = Trouble(_log, "no messages for now", "messages come again", subject=self._how.subject)
         while not self._ending:
             if self._paused:
                 self._wake.clear()
@@ -148,8 +150,8 @@ class NatsConsumer:
                 continue
             try:
                 await self._session()
-            except Exception:  # noqa: BLE001 - the server is away; the messages in hand go on, and it comes back
-                _log.debug("no messages of %s for now", self._how.subject, exc_info=True)
+            except Exception as error:  # noqa: BLE001 - the server is away; messages in hand go on, and it comes back
+                trouble.met(error)
                 self._broken = True
             if self._broken and not self._ending:
                 await asyncio.sleep((_AGAIN_NS // 2 + self._entropy.below(_AGAIN_NS)) / NS)
@@ -270,7 +272,8 @@ class NatsConsumer:
             else:
                 await _nak(msg, verdict.delay_ns)
         except (nats.errors.Error, OSError) as error:
-            _log.info("a message of %s will be delivered again (%r)", self._how.subject, error)
+            text = "a message could not be settled, and will be delivered again"
+            say(_log, logging.INFO, text, error, subject=self._how.subject, message=message.id)
 
     async def _signals(self) -> None:
         """Tell the server what is being worked on."""

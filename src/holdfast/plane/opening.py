@@ -10,6 +10,7 @@ the same places at once.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +25,7 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.policing import Policing
-from holdfast.plane.ports import Bus, Database
+from holdfast.plane.ports import Audit, Bus, Database
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
@@ -33,6 +34,7 @@ from holdfast.plane.settings import Settings
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
 from holdfast.ports import Clock, Entropy
+from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
 
@@ -54,6 +56,7 @@ class Ground:
     runs: RunStore
     flows: RunService
     policing: Policing
+    audit: Audit | None = None
 
 
 @asynccontextmanager
@@ -65,34 +68,50 @@ async def opened(
     instance: str | None = None,
     service_name: str = "plane",
     works: bool = False,
+    audit: Audit | None = None,
 ) -> AsyncIterator[Ground]:
     """Open what the settings name, for as long as the block runs.
 
     `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
     is a process of the plane, which follows its error policy and says what its settings say of it; others only look.
+    `audit` is told what happens to leases, what the guards refuse and which work was to be ended twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     if settings.database is None:
-        _make_state_directory()
+        make_state_directory()
     async with AsyncExitStack() as stack:
         # Leases are opened first and closed last: what is released at the end is released while they are there.
-        locks = aio.connect(settings.lease_url, service=service_name, instance=instance)
+        observers = [] if audit is None else [audit]
+        locks = aio.connect(settings.lease_url, service=service_name, instance=instance, observers=observers)
         await stack.enter_async_context(locks)
+        if works:
+            sampler = LoopSampler(asyncio.get_running_loop(), locks.house.clock)
+            locks.house.watch(sampler)
+            stack.callback(sampler.stop)
+            sampler.start()
         database = open_database(settings.database_url, clock=clock)
         stack.push_async_callback(database.close)
         await prepare(database)
         bus = open_bus(settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         await bus.prepare()
-        store = JobStore(database, bus, clock, entropy, slots=settings.scheduler.tenant_slots)
+        slots = settings.scheduler.tenant_slots
+        store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit)
         workers = Workers(database, clock)
         policing = Policing.of(settings, database, locks, clock, works=works)
         policing.count_ends(lambda: store.duplicate_ends)
         approvals = Approvals(database, store, locks, settings.approvals.rules)
-        runs = RunStore(database, bus, Definitions(database, clock), approvals, clock, entropy)
+        definitions = Definitions(database, clock)
+        runs = RunStore(database, bus, definitions, approvals, clock, entropy, observer=audit)
         flows = RunService(runs, approvals, bus)
-        more = Parts(database, bus, locks, store, workers, approvals=approvals, flows=flows, policing=policing)
-        service = Service(more)
+        parts = Parts(
+            *(database, bus, locks, store, workers),
+            approvals=approvals,
+            flows=flows,
+            policing=policing,
+            audit=audit,
+        )
+        service = Service(parts)
         await service.resources.prepare()
         await policing.begin(speak=works)  # before anybody takes a lock
         if works:
@@ -100,11 +119,12 @@ async def opened(
         await runs.prepare()
         await approvals.prepare()
         yield Ground(
-            *(settings, clock, entropy, database, bus, locks, store, workers, service, approvals, runs, flows, policing)
+            *(settings, clock, entropy, database, bus, locks, store, workers),
+            *(service, approvals, runs, flows, policing, audit),
         )
 
 
-def _make_state_directory() -> None:
+def make_state_directory() -> None:
     """Only this user: jobs carry what a team works on."""
     directory = state_directory()
     try:

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BackendError, Closed
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import rows_of
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.manyrows import put_many
@@ -130,14 +131,16 @@ class Outbox:
 
     async def _relay(self) -> None:
         bell = self._database.bell(self.channel)
+        trouble = Trouble(_log, "the outbox cannot be read", "the outbox can be read again")
         try:
             while True:  # ends by cancellation, or with the database
                 try:
                     rest_ns = await self._round()
+                    trouble.ended()
                 except Closed:
                     return
-                except Exception:  # noqa: BLE001 - the database is away; the rows are safe in it, and the relay goes on
-                    _log.warning("the outbox cannot be read", exc_info=True)
+                except Exception as error:  # noqa: BLE001 - the database is away; the rows are safe in it, and it goes on
+                    trouble.met(error)
                     rest_ns = self._pause_ns()
                 if rest_ns:
                     await bell.wait(rest_ns)
@@ -213,7 +216,8 @@ class Outbox:
         try:
             await self._deletions.ask(names)
         except (BackendError, Closed) as error:
-            _log.info("%d messages that were published stay in the outbox for now (%s)", len(names), error)
+            text = "messages that were published stay in the outbox for now"
+            say(_log, logging.INFO, text, error, messages=len(names))
         finally:
             self._gone -= names
 

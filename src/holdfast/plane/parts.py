@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
+from holdfast.core.reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts
@@ -20,7 +21,6 @@ from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.loops import Loop
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
-from holdfast.plane.readings import Reading
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
@@ -225,10 +225,18 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
         replayer = Replayer(look, limits=settings.limits.states, interval=settings.replayer.interval)
         return LoopPart(replayer.loop(**how), partial(readings.of_replayer, replayer, look))
     if name == "snapshot":
-        writer = SnapshotWriter(ground.workers, Snapshots(ground.database, ground.clock), locks, ground.clock)
+        snapshots = Snapshots(ground.database, ground.clock, ground.audit)
+        writer = SnapshotWriter(ground.workers, snapshots, locks, ground.clock)
         return LoopPart(writer.loop(interval=settings.snapshot.interval, **how))
     flows = (finished_runs, old_approvals)
-    cleanup = Cleanup(ground.database, locks, ground.clock, retention=settings.cleanup.retention, flows=flows)
+    cleanup = Cleanup(
+        ground.database,
+        locks,
+        ground.clock,
+        retention=settings.cleanup.retention,
+        flows=flows,
+        observer=ground.audit,
+    )
     loop = cleanup.loop(interval=settings.cleanup.interval, **how)
     return LoopPart(loop, lambda: readings.of_cleanup(cleanup.statistics()))
 

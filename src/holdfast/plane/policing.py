@@ -30,6 +30,7 @@ from holdfast.core.escalation import Rule
 from holdfast.core.history import Kind
 from holdfast.core.policy import OnError
 from holdfast.errors import HoldfastError
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families
 from holdfast.plane.escalation import Escalator
 from holdfast.plane.policies import PlanePolicy
@@ -122,18 +123,15 @@ class Policing:
                 async with asyncio.timeout(LAST_FLUSH_S):
                     await self.signals.flush()
             except TimeoutError:
-                _log.warning("the last signals could not be written in time")
+                say(_log, logging.WARNING, "the last signals could not be written in time")
 
     def statistics(self) -> dict[str, float | Mapping[Any, float]]:
-        """What this process has counted, for metrics. Fallbacks are by family and risk class."""
+        """What this process has counted, for metrics. Fallbacks by family and risk class are the locks' own."""
         witness, modes = self.locks.house.witness, self.locks.policy.current()
-        # Known ones begin at zero: a counter that appears with its first fallback has no rate yet.
-        known = {(families.WORKFLOW_RUN.name, risk): 0 for risk in modes}
-        fallbacks = {**known, **witness.by_risk(Kind.FELL_BACK)}
+        fallbacks = witness.by_risk(Kind.FELL_BACK)
         return {
-            "fallbacks": fallbacks,
             "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
-            "exercised": witness.by_risk(Kind.EXERCISED),
+            "scheduler_fallbacks": sum(n for (family, _), n in fallbacks.items() if family.startswith("scheduler.")),
             "exercises": {each.family: each.share for each in self.locks.exercise.current()},
             "duplicates": {str(each): self.signals.totals[Label(each)] for each in Sign if each.duplicate},
             "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
@@ -144,13 +142,17 @@ class Policing:
         }
 
     async def _count(self) -> None:
+        trouble = Trouble(
+            _log, "the escalation rule could not be looked at", "the escalation rule can be looked at again"
+        )
         while True:  # ends with the process
             await asyncio.sleep(self._flush_s)
             if await self.signals.flush() and self.escalator is not None:
                 try:
                     await self.escalator.look()
+                    trouble.ended()
                 except HoldfastError as error:
-                    _log.warning("the escalation rule could not be looked at: %s", error)
+                    trouble.met(error)
 
 
 async def _kept(work: Callable[[], Awaitable[None]]) -> None:
@@ -158,8 +160,8 @@ async def _kept(work: Callable[[], Awaitable[None]]) -> None:
     while True:  # ends with the process
         try:
             await work()
-        except Exception:  # noqa: BLE001 - whatever it is, the process goes on to follow its policy
-            _log.exception("following the error policy was interrupted, and begins anew")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process goes on to follow its policy
+            say(_log, logging.ERROR, "following the error policy was interrupted, and begins anew", error)
             await asyncio.sleep(AGAIN_S)
         else:
             return

@@ -22,8 +22,10 @@ from typing import Final
 from holdfast.connection import AnyLocks
 from holdfast.core.exercise import Exercise
 from holdfast.core.history import Kind, Record
+from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError, Policy
 from holdfast.errors import Closed, HoldfastError
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane.policies import CHANNEL, PlanePolicy
 from holdfast.plane.policy_model import PolicyView, Source
 from holdfast.plane.ports import Database
@@ -46,6 +48,15 @@ class _Quiet:
 
     def note(self, record: Record) -> None:
         raise AssertionError(record)
+
+    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        raise AssertionError(measure, family, outcome, ns)
+
+    def waits(self, who: object, family: str) -> None:
+        raise AssertionError(who, family)
+
+    def waits_no_more(self, who: object) -> None:
+        raise AssertionError(who)
 
 
 class PolicyFollower:
@@ -84,7 +95,11 @@ class PolicyFollower:
         self._unsaid: dict[str, tuple[OnError, int]] = {}  # what the database has not heard yet, and since when
         self._known: dict[str, OnError] = {}  # what the database has said last
         self._running: list[Exercise] = []
-        self._failing = False
+        self._unread = Trouble(
+            _log,
+            "the error policy could not be looked up; what was last known goes on to hold",
+            "the error policy can be looked up again",
+        )
         self.revision = 0  # of the policy that is in force here
         self.failed = 0  # looks that did not come to pass
 
@@ -102,7 +117,7 @@ class PolicyFollower:
             await self._tell()
         self._take(await self._policy.view(), first=True)
         shown = ", ".join(f"{risk} {mode}" for risk, mode in self._locks.policy.current().items())
-        _log.info("error policy, revision %d: %s", self.revision, shown)
+        say(_log, logging.INFO, "error policy in force", revision=self.revision, policy=shown)
 
     async def run(self) -> None:
         """Follow until cancelled, or until the database is closed."""
@@ -130,13 +145,9 @@ class PolicyFollower:
                 self._take(await self._policy.view())
         except HoldfastError as error:
             self.failed += 1
-            if not self._failing:
-                _log.warning("the error policy could not be looked up; what was last known goes on to hold: %s", error)
-            self._failing = True
+            self._unread.met(error)
             return False
-        if self._failing:
-            _log.warning("the error policy can be looked up again")
-        self._failing = False
+        self._unread.ended(revision=self.revision)
         return True
 
     def look_at_file(self, *, here: bool = True) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from holdfast.plane.model import Delivery, Message
+from holdfast.ports import Observer
 
 T = TypeVar("T")
 
@@ -164,4 +165,12 @@ class Consumer(Protocol):
 
     def resume(self) -> None:
         """Take messages again."""
+        ...
+
+
+class Audit(Observer, Protocol):
+    """Keeps what happens to leases and to guarded writes. Whoever made it closes it, after the plane."""
+
+    def statistics(self) -> object:
+        """What it has written and what not: a dataclass of numbers."""
         ...

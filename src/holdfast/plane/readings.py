@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final
 
 from holdfast.core.approving import ConflictCode, SelfApproval, Verdict
 from holdfast.core.delivering import Kind
+from holdfast.core.measures import NOTHING, Histogram, Outcome
+from holdfast.core.reading import Reading, Value
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.cleanup import CleanupStatistics
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine
 from holdfast.plane.itemlock import ItemLockStatistics
-from holdfast.plane.joblock import JobLockStatistics, Spread
+from holdfast.plane.joblock import JobLockStatistics
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.loops import LoopStatistics
 from holdfast.plane.placement import Placement
@@ -31,9 +33,6 @@ from holdfast.plane.runstore import RunStore
 from holdfast.plane.scheduler import Scheduler
 from holdfast.plane.worker_statistics import WorkerStatistics
 
-Number: TypeAlias = int | float
-Value: TypeAlias = Number | Mapping[Any, Number] | None
-
 TOPICS_MAX: Final = 100
 OTHER: Final = "other"
 
@@ -43,24 +42,14 @@ NOT_TAKEN: Final = ("refused", "full", "busy", "unreachable", "turned_away", "re
 WORKER_REST: Final = ("taken", "timed_out", "overran", "active", "stuck")
 
 
-class Reading(NamedTuple):
-    """What one source says now. A field that is None, or not there, is not known."""
-
-    source: str
-    values: Mapping[str, Value]
-    labels: Mapping[str, str] = {}
-
-
 def flat(statistics: object) -> dict[str, Value]:
-    """The numbers of a dataclass by field; a `Spread` gives three of them. What is no number is left out."""
+    """The numbers of a dataclass by field. What is no number is left out."""
     if not is_dataclass(statistics):
         raise TypeError(f"{type(statistics).__name__} is not a dataclass")
     found: dict[str, Value] = {}
     for each in fields(statistics):
         value = getattr(statistics, each.name)
-        if isinstance(value, Spread):
-            found |= {f"{each.name}_{part}": number for part, number in flat(value).items()}
-        elif isinstance(value, int | float | Mapping):
+        if isinstance(value, int | float | Mapping):
             found[each.name] = value
     return found
 
@@ -71,6 +60,15 @@ def bounded(counts: Mapping[str, int], most: int = TOPICS_MAX) -> dict[str, int]
     kept = {name: counts[name] for name in names[:most]}
     rest = sum(counts[name] for name in names[most:])
     return {**kept, OTHER: kept.get(OTHER, 0) + rest} if rest else kept
+
+
+def bounded_times(times: Mapping[str, Histogram], most: int = TOPICS_MAX) -> dict[str, Histogram]:
+    """The same for how long things took."""
+    kept: dict[str, Histogram] = {}
+    for number, (name, each) in enumerate(times.items()):
+        shown = name if number < most else OTHER
+        kept[shown] = kept.get(shown, NOTHING).plus(each)
+    return kept
 
 
 # The ground that parts stand on.
@@ -122,9 +120,9 @@ def of_bus(counts: Mapping[str, int]) -> Iterator[Reading]:
     yield Reading("bus", {**values, "handling": counts.get("handling"), "relayed": counts.get("relayed")})
 
 
-def of_leases(statistics: object) -> Iterator[Reading]:
-    """The locks of this process, of every family together."""
-    yield Reading("leases", flat(statistics))
+def of_audit(statistics: object) -> Iterator[Reading]:
+    """The audit ledger of this process."""
+    yield Reading("audit", flat(statistics))
 
 
 # The parts.
@@ -145,7 +143,12 @@ def of_scheduler(scheduler: Scheduler) -> Iterator[Reading]:
 
 def of_job_locks(statistics: JobLockStatistics, part: str) -> Reading:
     """The job locks that one part has wanted."""
-    return Reading("job_lock", flat(statistics), {"part": part})
+    return Reading("job_lock", _item_locks(statistics), {"part": part})
+
+
+def _item_locks(statistics: ItemLockStatistics) -> dict[str, Value]:
+    waited = {str(Outcome.GRANTED): statistics.waited.read(), "missed": statistics.waited_in_vain.read()}
+    return {**flat(statistics), "wait_ns": waited, "hold_ns": statistics.held.read()}
 
 
 def of_loop(statistics: LoopStatistics) -> Iterator[Reading]:
@@ -191,7 +194,7 @@ def of_engine(engine: Engine) -> Iterator[Reading]:
 
 def of_run_locks(statistics: ItemLockStatistics, part: str) -> Reading:
     """The run locks that one part has wanted."""
-    return Reading("run_lock", flat(statistics), {"part": part})
+    return Reading("run_lock", _item_locks(statistics), {"part": part})
 
 
 def of_delays(delays: Delays) -> Iterator[Reading]:
@@ -224,9 +227,14 @@ def of_workers(workers: Sequence[WorkerStatistics], capacity: int) -> Iterator[R
     def total(name: str) -> int:
         return sum(getattr(each, name) for each in workers)
 
+    held: dict[str, Histogram] = {}
+    for worker in workers:
+        for topic, times in list(worker.held.items()):
+            held[topic] = held.get(topic, NOTHING).plus(times.read())
     yield Reading(
         "worker",
         {
+            "held_ns": bounded_times(held),
             "attempts": {name: total(name) for name in ENDS},
             "not_taken": {name: total(name) for name in NOT_TAKEN},
             "beats": {"heard": total("beats"), "unheard": total("beats_failed")},

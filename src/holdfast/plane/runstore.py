@@ -46,7 +46,7 @@ from holdfast.plane.runrows import (
     run_of,
 )
 from holdfast.plane.schema import prepare
-from holdfast.ports import Clock, Entropy
+from holdfast.ports import Clock, Entropy, Observer
 from holdfast.types import MS, NS
 
 NEAR_NS: Final = 10 * NS
@@ -90,7 +90,10 @@ class RunStore:
         gates: Gates,
         clock: Clock,
         entropy: Entropy,
+        *,
+        observer: Observer | None = None,
     ) -> None:
+        """`observer` is told which writes were refused."""
         self.database = database
         self.clock = clock
         self.entropy = entropy
@@ -98,7 +101,14 @@ class RunStore:
         self._bus = bus
         self._consequences = Consequences(bus, definitions, gates, clock)
         key = WORKFLOW_RUN.pattern
-        self._admission = Admission("plane:runs", names=("run",), key=key, allow_degraded=True, clock=clock)
+        self._admission = Admission(
+            *("plane:runs", WORKFLOW_RUN.name),
+            names=("run",),
+            key=key,
+            allow_degraded=True,
+            observer=observer,
+            clock=clock,
+        )
 
     async def prepare(self) -> None:
         """Make the tables if they are not there."""

@@ -22,6 +22,7 @@ from typing import Any, Final
 from holdfast.core.approving import ApprovalConflict, Verdict
 from holdfast.core.run import RunStatus
 from holdfast.errors import BackendError, LockBusy
+from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model import Submission
@@ -143,7 +144,7 @@ async def feed(service: Service, entropy: Entropy = _chance) -> None:
                 regretted = None
             await _brief(service, entropy)
         except BackendError as error:
-            _log.warning("the sample workload waits: %s", error)
+            say(_log, logging.WARNING, "the sample workload waits", error)
         await asyncio.sleep((500 * MS + entropy.below(NS)) / NS)
 
 
@@ -162,7 +163,7 @@ async def _brief(service: Service, entropy: Entropy) -> None:
             try:
                 await flows.decide(MANAGER, ours.job, verdict, note=note)
             except (ApprovalConflict, LockBusy) as error:  # somebody else was quicker, or is at it
-                _log.info("the manager of the sample comes again later: %s", error)
+                say(_log, logging.INFO, "the manager of the sample comes again later", error, job=ours.job)
 
 
 def _batch(entropy: Entropy) -> list[Submission]:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BackendError, Closed
+from holdfast.flows.saying import say
 from holdfast.plane.jobqueries import BEFORE_ALL, Place
 from holdfast.plane.loops import Tick
 from holdfast.plane.ports import Row
@@ -77,7 +78,7 @@ class Scan:
         for row, error in zip(rows, ends, strict=True):
             if isinstance(error, Exception) and not isinstance(error, BackendError | Closed):
                 self.errors += 1
-                _log.error("%s: job %s was passed over: %s", self.name, row["id"], error, exc_info=error)
+                say(_log, logging.ERROR, "a job was passed over", error, scan=self.name, job=row["id"])
         for error in ends:
             if isinstance(error, BaseException) and (
                 isinstance(error, BackendError | Closed) or not isinstance(error, Exception)

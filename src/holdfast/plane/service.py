@@ -47,7 +47,7 @@ from holdfast.plane.model import (
 )
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
-from holdfast.plane.ports import Bus, Database, Tx
+from holdfast.plane.ports import Audit, Bus, Database, Tx
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
 from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
@@ -95,6 +95,7 @@ class Parts:
     approvals: Approvals | None = None  # without them, nothing waits for a person
     flows: RunService | None = None  # without them, there are no workflows
     policing: Policing | None = None  # in a process of the plane
+    audit: Audit | None = None  # where one is kept
 
 
 class Service:

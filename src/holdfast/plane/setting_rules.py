@@ -98,6 +98,7 @@ def _problems(settings: Settings) -> Iterator[_Problem]:
     yield from _delays(settings)
     yield from _times(settings)
     yield from _exposure(settings)
+    yield from _audit(settings)
 
 
 def _stores(settings: Settings) -> Iterator[_Problem]:
@@ -206,6 +207,16 @@ def _exposure(settings: Settings) -> Iterator[_Problem]:
                 f"{host} can be reached from other hosts, and there are no tokens to tell callers apart",
                 "name a file of tokens, or listen at 127.0.0.1",
             )
+
+
+def _audit(settings: Settings) -> Iterator[_Problem]:
+    audit = settings.audit
+    if audit.keep_size < 2 * audit.file_size:
+        yield (
+            ("audit.keep_size", "audit.file_size"),
+            f"{audit.keep_size} MiB are kept, and no file is deleted before it is full, at {audit.file_size} MiB",
+            f"keep at least {2 * audit.file_size}, or use smaller files",
+        )
 
 
 def _where(settings: Settings, *keys: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.escalation import Rule
@@ -19,8 +19,10 @@ from holdfast.core.exercise import Exercise, parse_exercise
 from holdfast.core.policy import OnError
 from holdfast.core.retry import RetryDelays
 from holdfast.plane import families
+from holdfast.plane.audit_settings import BESIDE, AuditSettings
 from holdfast.plane.cleanup import Retention
 from holdfast.plane.flow_settings import ApprovalSettings, DelaySettings, EngineSettings, RunSettings
+from holdfast.plane.log_settings import LogSettings
 from holdfast.plane.setting_keys import KIND as _KIND
 from holdfast.plane.setting_keys import key as _key
 from holdfast.plane.setting_keys import lead as _lead
@@ -257,6 +259,8 @@ SECTIONS: Final[Mapping[str, type]] = {
     "approvals": ApprovalSettings,
     "escalation": EscalationSettings,
     "exercise": ExerciseSettings,
+    "audit": AuditSettings,
+    "log": LogSettings,
 }
 
 
@@ -304,6 +308,8 @@ class Settings:
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     escalation: EscalationSettings = field(default_factory=EscalationSettings)
     exercise: ExerciseSettings = field(default_factory=ExerciseSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     file: str | None = field(default=None, compare=False)  # that was read
 
@@ -316,6 +322,15 @@ class Settings:
     def lease_url(self) -> str:
         """Where leases are kept: by default in the file of the database, whose options are not theirs."""
         return self.leases or self.database_url.partition("?")[0]
+
+    @property
+    def audit_path(self) -> str | None:
+        """The directory of the audit ledger: by default beside the file of the database. None: none is kept."""
+        if not self.audit.enabled:
+            return None
+        scheme, _, place = self.database_url.partition("?")[0].partition("://")
+        beside = f"{unquote(place[1:])}{BESIDE}" if scheme.lower() == "sqlite" else None
+        return self.audit.path or beside
 
     def origin(self, name: str) -> Origin:
         """Where the value of a key came from."""
@@ -335,6 +350,7 @@ class Settings:
             "bus": self.bus,
             "leases": self.lease_url,
             "scheduler.ack_wait": self.scheduler.silence,
+            "audit.path": self.audit_path,
         }
         shown = {}
         for key in KEYS.values():

@@ -27,7 +27,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from holdfast.core.history import Kind as Happened
+from holdfast.core.line_rate import LineRate
 from holdfast.errors import HoldfastError
+from holdfast.flows.saying import Trouble, tell
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.schema import prepare
@@ -95,7 +97,10 @@ class Signals:
         self._unwritten: set[int] = set()
         self._swept_ns = 0
         self._prepared = False
-        self._failing = False
+        self._rates: dict[Sign, LineRate] = {}
+        self._writing = Trouble(
+            _log, "signals could not be written and are kept for later", "signals can be written again"
+        )
         self.totals: Counter[Label] = Counter()  # since the start, for metrics
         self.failed = 0  # writes that did not come to pass
 
@@ -153,11 +158,9 @@ class Signals:
             await self._database.write(work)
         except HoldfastError as error:
             self.failed += 1
-            if not self._failing:
-                _log.warning("signals could not be written and are kept for later: %s", error)
-            self._failing = True
+            self._writing.met(error)
             return False
-        self._failing = False
+        self._writing.ended()
         self._swept_ns = self._bucket() if sweeping else self._swept_ns
         # What was counted meanwhile is not written yet; a bucket that is over needs no second look.
         self._unwritten = {each for each in self._unwritten if dict(self._buckets[each]) != writing.get(each)}
@@ -179,9 +182,8 @@ class Signals:
     def _report(self, sign: Sign, text: str, **fields: str) -> None:
         """Count it; and log it, unless there were very many just now: an outage must not drown its own log."""
         self._reported[Label(sign)] += 1
-        if self._reported[Label(sign)] <= LINES_MAX:
-            shown = " ".join(f"{name}={value}" for name, value in fields.items())
-            _log.warning("%s: %s", text, shown, extra={"holdfast": fields})
+        rate = self._rates.setdefault(sign, LineRate(LINES_MAX))
+        tell(_log, logging.WARNING, text, fields, rate=rate, stacklevel=2)
 
     def _counted(self) -> Mapping[Label, int]:
         found = {label: count() for label, count in self._sources.items()}

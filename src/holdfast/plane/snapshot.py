@@ -23,7 +23,7 @@ from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.model import Heartbeat
 from holdfast.plane.ports import Database
 from holdfast.plane.workers import Workers
-from holdfast.ports import Clock
+from holdfast.ports import Clock, Observer
 from holdfast.types import NS, Duration
 
 NAME: Final = "sys:workers:snapshot"
@@ -101,8 +101,8 @@ def snapshot_of(live: Sequence[Heartbeat], captured_ns: int, writer: str) -> Sna
 class Snapshots:
     """The reading side."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self.document = Document(database, NAME, SNAPSHOT_WRITER, clock)
+    def __init__(self, database: Database, clock: Clock, observer: Observer | None = None) -> None:
+        self.document = Document(database, NAME, SNAPSHOT_WRITER, clock, observer)
 
     async def latest(self) -> Snapshot | None:
         """The last snapshot; None: none was written yet."""

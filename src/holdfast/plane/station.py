@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.errors import BackendError, RetryLater
+from holdfast.flows.saying import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.attempt import Attempt, NotHere, Workplace
 from holdfast.plane.executing import Interruption
@@ -156,7 +157,8 @@ class Station:
 
     def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
         self._stuck[job.topic] -= 1
-        _log.warning("job %s: its function has ended after all, and its place is free again", attempt.order.job)
+        text = "a function has ended after all, and its place is free again"
+        say(_log, logging.WARNING, text, job=attempt.order.job, attempt=attempt.order.attempt, topic=job.topic)
         self._adjust()
 
     def _adjust(self) -> None:

@@ -15,11 +15,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from holdfast.core.reading import Reading
 from holdfast.errors import HoldfastError
-from holdfast.plane import readings
+from holdfast.flows.saying import Trouble
+from holdfast.guards.refusals import REFUSALS
+from holdfast.plane import families, readings
 from holdfast.plane.parts import Health, State
-from holdfast.plane.readings import Reading
 from holdfast.plane.service import CHECKED, Service
+from holdfast.runtime.lock_readings import of_locks
 
 CHECK_LIMIT_S: Final = 2.0
 OK: Final = "ok"
@@ -43,6 +46,7 @@ class Vitals:
         self.service = service
         self._health = health
         self._counts = counts
+        self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
         self.draining = False
 
     def drain(self) -> None:
@@ -71,12 +75,16 @@ class Vitals:
         yield Reading(
             "process", {"draining": self.draining, "parts": {each.part: each.well for each in self._health()}}
         )
+        yield REFUSALS.reading()
         yield from readings.of_store(parts.store)
         if parts.flows is not None:
             yield from readings.of_runs(parts.flows.store)
         yield from readings.of_database(parts.database.statistics())
         yield from readings.of_bus(parts.bus.statistics())
-        yield from readings.of_leases(parts.locks.statistics())
+        names = [family.name for family in families.FAMILIES.values()]
+        yield from of_locks(parts.locks.house, names, parts.locks.policy.current())
+        if parts.audit is not None:
+            yield from readings.of_audit(parts.audit.statistics())
         if parts.policing is not None:
             yield Reading("policy", parts.policing.statistics())
         if parts.approvals is not None:
@@ -88,8 +96,10 @@ class Vitals:
             async with asyncio.timeout(CHECK_LIMIT_S):
                 await self.service.check(part)
         except TimeoutError:
+            self._unready[part].met(limit_s=CHECK_LIMIT_S, error="no answer in time")
             return "no answer in time"
         except (HoldfastError, OSError) as error:
-            _log.warning("not ready: %s: %s: %s", part, type(error).__name__, error)
+            self._unready[part].met(error)
             return type(error).__name__.lower()
+        self._unready[part].ended()
         return OK

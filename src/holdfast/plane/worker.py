@@ -21,15 +21,16 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from holdfast.aio.locks import Locks
+from holdfast.core.measures import Distribution
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BadInput
+from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families, subjects
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
 from holdfast.plane.attempt import Attempt, Currency, Workplace
 from holdfast.plane.executing import Crew
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Heartbeat, check_whole
-from holdfast.plane.outcome import error_text
 from holdfast.plane.ports import Bus, Consumption
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics
@@ -105,7 +106,10 @@ class Worker:
         self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
         ttl = families.WORKER_JOB.ttl if lease_ttl is None else duration_ns("lease_ttl", lease_ttl, low_ns=1) / NS
         self._ack_wait_ns = round(ttl * NS)  # whoever is silent for so long has lost its lease as well
-        self._counts = WorkerStatistics()
+        chosen = _chosen(app, pools)
+        topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
+        self._unheard = Trouble(_log, "the registry does not hear a worker", "the registry hears a worker again")
+        self._counts = WorkerStatistics(held={topic: Distribution() for topic in topics})
         self._crew = Crew(f"holdfast-{self.name}")
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -114,7 +118,6 @@ class Worker:
         self._serving: asyncio.Task[None] | None = None
         owner = this_owner(app.name)
         self._host, self._pid = owner.host, owner.pid
-        chosen = _chosen(app, pools)
         model = Workplace(
             worker=self.name,
             bus=bus,
@@ -218,7 +221,7 @@ class Worker:
         for station in self._stations:
             station.drain()
         self._beat_now.set()
-        _log.info("worker %s takes nothing more; %d attempts are to be finished", self.name, len(self.running()))
+        say(_log, logging.INFO, "worker takes nothing more", worker=self.name, running=len(self.running()))
         done = asyncio.gather(*(station.empty() for station in self._stations))
         hurried = asyncio.create_task(self._hurried.wait())
         try:
@@ -256,8 +259,9 @@ class Worker:
                 await word
         except Exception as error:  # noqa: BLE001 - whatever the registry's trouble is, it must not become ours
             self._counts.beats_failed += 1
-            _log.warning("the registry does not hear worker %s: %s", station.worker, error_text(error))
+            self._unheard.met(error, worker=station.worker)
             return False
+        self._unheard.ended()
         return True
 
     def __repr__(self) -> str:

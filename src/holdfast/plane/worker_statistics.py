@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from holdfast.core.measures import Distribution
 
 
 @dataclass(slots=True)
@@ -32,7 +34,15 @@ class WorkerStatistics:
     overran: int = 0  # did not stop within the grace period when asked to
     beats: int = 0
     beats_failed: int = 0
+    held: dict[str, Distribution] = field(default_factory=dict)  # by topic: how long attempts needed their lease
 
     # Now.
     active: int = 0
     stuck: int = 0  # of those that overran, how many still run
+
+    def held_for(self, topic: str, ns: int) -> None:
+        """An attempt is over, and gives its lease back unless it has lost it."""
+        found = self.held.get(topic)
+        if found is None:
+            found = self.held[topic] = Distribution()
+        found.observe(ns)

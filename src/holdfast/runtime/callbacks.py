@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.flows.saying import say
+
 _log = logging.getLogger("holdfast")
 
 IDLE_S = 5.0
@@ -58,6 +60,6 @@ def guarded(call: Callable[[], object]) -> object:
     """Call it; log what it raises."""
     try:
         return call()
-    except Exception:  # noqa: BLE001 - it is the user's, and may raise anything
-        _log.exception("a callback of the user raised; the lease is not affected by that")
+    except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
+        say(_log, logging.ERROR, "a callback of the user raised; the lease is not affected by that", error)
         return None

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from holdfast.core.exercise import Exercise, parse_exercise, refusal
 from holdfast.core.policy import OnError
+from holdfast.flows.saying import say
 from holdfast.ports import Clock, Entropy
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.types import Duration, duration_ns
@@ -95,8 +96,8 @@ class ExerciseSwitch:
         for family in sorted(plans.keys() | self._plans.keys()):
             before, after = self._plans.get(family), plans.get(family)
             if after is None:
-                _log.warning("exercise of the error policy ended: family=%s", family)
+                say(_log, logging.WARNING, "exercise of the error policy ended", family=family)
             elif after != before:
-                _log.warning("exercise of the error policy begun: family=%s share=%g", family, after.share)
+                say(_log, logging.WARNING, "exercise of the error policy begun", family=family, share=after.share)
         self._plans = MappingProxyType(plans)
         self.running = bool(plans)

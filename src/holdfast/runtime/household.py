@@ -17,12 +17,16 @@ from holdfast.core import autopsy
 from holdfast.core.history import Kind, Record
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
+from holdfast.core.measures import Measure, Outcome
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.flows.health import StoreHealth
+from holdfast.flows.saying import say
 from holdfast.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.runtime.callbacks import CallbackThreads
 from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.keeper import Keeper, MakeTicks
+from holdfast.runtime.measurements import Measurements, measurements
+from holdfast.runtime.pauses import GarbageCollections, LoopWatch
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.runtime.tenure import Tenure
 from holdfast.runtime.threads import ThreadRuntime
@@ -31,6 +35,9 @@ from holdfast.runtime.witness import Witness
 from holdfast.types import NS, Instant, Owner
 
 log = logging.getLogger("holdfast")
+
+# Looked up for every lease, and slowly on an enum of Python 3.11.
+_HOLD, _RELEASED, _LOST = Measure.HOLD, Outcome.RELEASED, State.LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ class Household:
         request_timeout_ns: int,
         make_ticks: MakeTicks | None = None,
         keeper_runtime: Runtime | None = None,
+        collections: GarbageCollections | None = None,
     ) -> None:
         self.store = keeper_store
         self.clock = clock
@@ -104,6 +112,8 @@ class Household:
         self._make_owner = owner
         self.owner = str(owner())
         self.on_fork: list[Callable[[], None]] = []
+        self._collections = collections
+        self._loop: LoopWatch | None = None
         keeper_ports = self.ports(keeper_store, keeper_runtime or ThreadRuntime())
         ticks: MakeTicks = make_ticks or (lambda name, act: Ticker(name, clock, act))
         self.keeper = Keeper(keeper_ports, self.health, self.tail, ticks, self._warn)
@@ -114,6 +124,11 @@ class Household:
         return Ports(
             store, self.clock, self.entropy, runtime, self.witness, self, self.request_timeout_ns, self.exercises
         )
+
+    def watch(self, loop: LoopWatch) -> None:
+        """Have an eye on the event loop that uses these locks, so that a loss can say whether it was blocked."""
+        self._loop = loop
+        self.keeper.on_beat = loop.ask
 
     def reap(self, key: str, token: str, ttl_ns: int) -> None:
         """See to it that a grant that may exist is given back."""
@@ -169,10 +184,27 @@ class Household:
             breaker_open=self.health.open,
         )
 
+    def measurements(self) -> Measurements:
+        """What was counted and measured, by family."""
+        return measurements(self.witness, self.keeper.tenures())
+
+    def collection_ns(self, since_ns: int) -> int | None:
+        """The longest garbage collection since a moment of the monotonic clock. None: nobody times them."""
+        return None if self._collections is None else self._collections.longest_ns(since_ns)
+
+    def loop_lag_ns(self, since_ns: int) -> int | None:
+        """How long the event loop that uses these locks took at most to come round. None: there is no loop."""
+        return None if self._loop is None else self._loop.lag_ns(since_ns)
+
+    def ask_loop(self) -> None:
+        """Have the event loop give a sign of life, which `loop_lag_ns` tells of later. Waits for nobody."""
+        if self._loop is not None:
+            self._loop.ask()
+
     def health_report(self) -> Health:
         """A probe that fails when this process believes to hold leases and has stopped renewing them."""
         problems = []
-        lag = self.keeper.lag_ns()
+        lag = self.keeper.stalled_ns()
         shortest = min((tenure.timing.renew_every_ns for tenure in self.keeper.tenures()), default=None)
         stalled = shortest is not None and lag > shortest
         if shortest is not None and stalled:
@@ -186,6 +218,7 @@ class Household:
         for tenure in self.keeper.tenures():
             tenure.end(Event.REVOKED)
         self.keeper.stop()
+        self._loop = None  # it will be closed, and whoever asks a closed loop waits for ever
 
     def forked(self) -> None:
         """In a child process: start anew."""
@@ -203,24 +236,35 @@ class Household:
 
     def _ended(self, tenure: Tenure) -> None:
         """A tenure is over. After a release the place is left when the store has been told; after a loss, now."""
+        lost = tenure.recorded.state is _LOST
+        # Asked before it is dropped, since then nothing is overdue; and only of what was lost: releases are many.
+        late_ns = self.keeper.late_ns(tenure.recorded.confirmed.mono) if lost else 0
         self.keeper.drop(tenure)
         if tenure.degraded and tenure.asked:
             self.keeper.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
-        if tenure.recorded.state is State.LOST:
+        self._measure_hold(tenure, Outcome.LOST if lost else _RELEASED)
+        if lost:
             if tenure.place is not None:
                 tenure.place.leave()
-            self._note(tenure, Kind.LOST, ok=False)
+            self._note(tenure, Kind.LOST, ok=False, starved_ns=late_ns)
+        elif tenure.degraded:
+            self._note(tenure, Kind.LET_GO)
+
+    def _measure_hold(self, tenure: Tenure, outcome: Outcome) -> None:
+        # Whoever gives a lease back has just asked whether it is held; that reading of the clock is good enough.
+        over = tenure.judged if outcome is _RELEASED and tenure.judged is not None else self.clock.now()
+        self.witness.measured(_HOLD, tenure.wish.family, outcome, over.mono - tenure.recorded.granted.mono)
 
     def _warn(self, tenure: Tenure) -> None:
         self._note(tenure, Kind.WARNED)
         if tenure.on_warning is not None:
             self.callbacks.submit(tenure.on_warning)
 
-    def _note(self, tenure: Tenure, kind: Kind, *, ok: bool = True) -> None:
+    def _note(self, tenure: Tenure, kind: Kind, *, ok: bool = True, starved_ns: int = 0) -> None:
         wish = tenure.wish
         if not self.witness.tally(kind, wish.family):
             return
-        standing, now = tenure.recorded, self.clock.now()
+        standing, now, failure = tenure.recorded, self.clock.now(), self.health.failure
         self.witness.note(
             Record(
                 kind,
@@ -234,12 +278,14 @@ class Household:
                 began_ns=standing.confirmed.wall,
                 until_ns=standing.confirmed.wall + wish.timing.loss_age_ns(self.tail.value_ns),
                 ok=ok,
-                facts=self._autopsy(tenure, now) if kind is Kind.LOST else None,
+                detail=failure.error if kind is Kind.UNCONFIRMED and failure is not None else "",
+                facts=self._autopsy(tenure, now, starved_ns) if kind is Kind.LOST else None,
             )
         )
 
-    def _autopsy(self, tenure: Tenure, now: Instant) -> dict[str, Any]:
+    def _autopsy(self, tenure: Tenure, now: Instant, starved_ns: int) -> dict[str, Any]:
         """What was known about the lease when it was lost, for whoever asks why."""
+        since_ns = tenure.recorded.confirmed.mono
         return autopsy.facts(
             tenure.recorded,
             tenure.timing,
@@ -249,6 +295,9 @@ class Household:
             failure=self.health.failure,
             breaker_open=self.health.open,
             keeper_lag_ns=self.keeper.lag_ns(),
+            starved_ns=starved_ns,
+            collection_ns=self.collection_ns(since_ns) or 0,
+            loop_lag_ns=self.loop_lag_ns(since_ns),
         )
 
 
@@ -259,8 +308,8 @@ def _after_fork() -> None:
     for household in list(_HOUSEHOLDS):
         try:
             household.forked()
-        except Exception:  # one that cannot start anew must not keep the others from it: nobody would renew for them
-            log.exception("a Locks could not be made ready in a forked process; connect again there")
+        except Exception as error:  # noqa: BLE001 - one that cannot start anew must not keep the others from it
+            say(log, logging.ERROR, "a Locks could not be made ready in a forked process; connect again there", error)
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from holdfast.core.latency import Tail
-from holdfast.core.lease import Event, State
+from holdfast.core.lease import Event, State, remaining_ns
+from holdfast.core.measures import Measure, Outcome
 from holdfast.core.schedule import SLOT_NS
 from holdfast.errors import Timeout
 from holdfast.flows import keeping
@@ -60,6 +61,10 @@ class Ticks(Protocol):
         """How far behind it is."""
         ...
 
+    def late_ns(self, since_ns: int) -> int:
+        """By how much it was kept from running, at most, since a moment."""
+        ...
+
     def abandon(self) -> list[Any]:
         """In a child process: start anew, and return what was entered."""
         ...
@@ -85,6 +90,9 @@ class Keeper:
         self._alarms = make_ticks("holdfast-alarm", self._ring_due)
         self._loose_ends = make_ticks("holdfast-reaper", self._tie_up)
         self._offsets = (0, 0)
+        self._asking_until_ns = 0  # by when the store must have answered, or a time limit ended the wait
+        self._turned_ns = 0  # when the last renewal was over, whatever came of it
+        self.on_beat: Callable[[], None] | None = None  # called before each round of renewals
         self.renewed = 0
         self.requests = 0
 
@@ -121,8 +129,23 @@ class Keeper:
         """How far the slower of the two is behind; a health probe compares this with the shortest TTL it serves."""
         return max(self._renewals.lag_ns(), self._alarms.lag_ns())
 
+    def late_ns(self, since_ns: int) -> int:
+        """By how much the threads of this process were kept from running, at most, since a moment."""
+        return max(self._renewals.late_ns(since_ns), self._alarms.late_ns(since_ns))
+
+    def stalled_ns(self) -> int:
+        """For how long nothing has moved although it should have.
+
+        A store that does not answer keeps renewals waiting, up to their time limit, and others behind them; that is no
+        stall, for the keeper asks again. One that does not come back from asking, or does not ask, is one.
+        """
+        now, until = self._ports.clock.now().mono, self._asking_until_ns
+        behind = now - until if until else min(self._renewals.lag_ns(), now - self._turned_ns)
+        return max(behind, self._alarms.lag_ns(), 0)
+
     def abandon(self) -> list[Tenure]:
         """In a child process: forget the threads that do not exist here, and say what the parent was looking after."""
+        self._asking_until_ns = 0
         left = [*self._alarms.abandon(), *self._renewals.abandon(), *self._loose_ends.abandon()]
         return list(dict.fromkeys(item for item in left if isinstance(item, Tenure)))
 
@@ -191,6 +214,8 @@ class Keeper:
     async def _renew_due(self, due: list[Tenure]) -> None:
         batch = [tenure for tenure in due if tenure.recorded.live and not tenure.forsaken]
         if batch:
+            if self.on_beat is not None:
+                self.on_beat()
             await self._renew(batch)
 
     async def _renew(self, batch: list[Tenure]) -> None:
@@ -202,9 +227,22 @@ class Keeper:
             for tenure in batch
         }
         timeout = min(tenure.renew_timeout_ns(now) for tenure in speakers.values())
-        latency = await keeping.renew(self._ports, self._health, batch, timeout)
+        before = [tenure.recorded for tenure in batch]
+        self._asking_until_ns = now.mono + timeout + self._ports.request_timeout_ns
+        try:
+            latency, answered = await keeping.renew(self._ports, self._health, batch, timeout)
+        finally:
+            self._asking_until_ns, self._turned_ns = 0, self._ports.clock.now().mono
         self._tail.observe(latency)
         self.requests += 1
+        measured = self._ports.observer.measured
+        measured(Measure.RENEW, "", Outcome.ANSWERED if answered else Outcome.UNANSWERED, latency)
+        if answered:
+            now = self._ports.clock.now()
+            for tenure, standing in zip(batch, before, strict=True):
+                if tenure.recorded.state is State.HELD:
+                    left = remaining_ns(standing, tenure.timing, now)
+                    measured(Measure.LEFT, tenure.wish.family, Outcome.ANSWERED, left)
         renewed: dict[int, list[Tenure]] = {}
         for tenure in batch:
             standing = tenure.recorded

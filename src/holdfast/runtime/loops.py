@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.core.lease import State
 from holdfast.errors import Closed
+from holdfast.flows.saying import say
 from holdfast.runtime.callbacks import guarded
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS
@@ -238,5 +239,5 @@ async def off_loop(work: Callable[[], None]) -> None:
 async def _finish(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-        _log.warning("clean-up failed; the key will expire by itself", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
+        say(_log, logging.WARNING, "clean-up failed; the key will expire by itself", error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.errors import BadInput
 from holdfast.ports import Observer, Store
 from holdfast.runtime.household import Household
+from holdfast.runtime.pauses import garbage_collections
 from holdfast.runtime.policies import policy_switch
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.runtime.witness import Witness
@@ -37,6 +38,7 @@ def make_household(
         policy=policy_switch(policy, policy_file, clock, witness, str(owner())),
         owner=owner,
         request_timeout_ns=duration_ns("request_timeout", request_timeout, low_ns=10 * MS, high_ns=60_000 * MS),
+        collections=garbage_collections(),
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.core.history import Kind, Record
 from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
 from holdfast.errors import BadInput
+from holdfast.flows.saying import say
 from holdfast.ports import Clock, Journal
 from holdfast.types import check_label
 
@@ -119,7 +120,8 @@ class PolicySwitch:
                 policy = read_policy_file(self._file)
             except BadInput as error:
                 self.problem = str(error)
-                _log.error("the policy file was not taken over; the policy in force stays: %s", error)
+                text = "the policy file was not taken over; the policy in force stays"
+                say(_log, logging.ERROR, text, file=self._file.name, error=self.problem)
                 return
             self.problem = None
             self._apply(policy, "file", self._file.name)

@@ -21,6 +21,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from holdfast.flows.saying import Trouble
+
 T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
@@ -49,7 +51,13 @@ class Scribe(Generic[T]):
         self._tick = tick
         self._tick_s = tick_s
         self._room = room
-        self._said = False
+        self._trouble = Trouble(
+            _log,
+            "a writer failed; what it should have written is counted as dropped",
+            "a writer works again",
+            level=logging.ERROR,
+            writer=name,
+        )
         self._closed = False
         self._start_anew()
         _SCRIBES.add(self)
@@ -61,6 +69,7 @@ class Scribe(Generic[T]):
         self._unticked = False  # something was written since the last tick
         self._dropped = 0  # and not yet told to `write`
         self.dropped = 0
+        self.failures = 0  # of `write` and `tick`
 
     def put(self, item: T, *, rare: bool = False) -> None:
         """Have it written soon. What is `rare` has a quarter of the room more, for when the rest is full."""
@@ -159,13 +168,13 @@ class Scribe(Generic[T]):
     def _guarded(self, act: Callable[[], None]) -> bool:
         try:
             act()
-        except Exception:  # noqa: BLE001 - whatever it is, it must not cost the thread; said once until it works again
-            if not self._said:
-                self._said = True
-                with contextlib.suppress(Exception):
-                    _log.exception("%s failed; what it should have written is counted as dropped", self._name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the thread
+            self.failures += 1
+            with contextlib.suppress(Exception):  # the log itself may be what is broken
+                self._trouble.met(error)
             return False
-        self._said = False
+        with contextlib.suppress(Exception):  # as above
+            self._trouble.ended()
         return True
 
 

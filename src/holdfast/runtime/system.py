@@ -16,6 +16,8 @@ from holdfast.types import Instant, Owner, check_label
 _TOKEN_BYTES = 16
 _TOKENS = 64  # drawn at once
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+_gettime_ns = getattr(time, "clock_gettime_ns", None) or (lambda _: monotonic_ns())  # not on Windows
+_instant = tuple.__new__
 
 
 _ENTROPIES: weakref.WeakSet[SystemEntropy] = weakref.WeakSet()
@@ -29,8 +31,8 @@ class SystemClock:
     def now(self) -> Instant:
         """Read all three clocks."""
         mono = monotonic_ns()
-        boot = mono if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK)
-        return tuple.__new__(Instant, (mono, boot, time_ns()))  # this is read several times in every acquisition
+        boot = mono if _BOOT_CLOCK is None else _gettime_ns(_BOOT_CLOCK)
+        return _instant(Instant, (mono, boot, time_ns()))  # this is read several times in every acquisition
 
 
 class SystemEntropy:

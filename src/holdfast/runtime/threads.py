@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from holdfast.errors import Closed
+from holdfast.flows.saying import say
 from holdfast.runtime.driving import run_now
 from holdfast.types import NS
 
@@ -144,5 +145,5 @@ class ThreadRuntime:
 def _finish(work: Coroutine[Any, Any, None]) -> None:
     try:
         run_now(work)
-    except Exception:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-        _log.warning("clean-up failed; the key will expire by itself", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
+        say(_log, logging.WARNING, "clean-up failed; the key will expire by itself", error)

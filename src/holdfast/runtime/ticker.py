@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from holdfast.core.longest import Longest
 from holdfast.core.schedule import Calendar
+from holdfast.flows.saying import say
 from holdfast.ports import Clock
 from holdfast.runtime.driving import run_now
 from holdfast.types import MS, NS
@@ -45,6 +47,8 @@ class Ticker(Generic[T]):
         # whatever is entered meanwhile cannot come due sooner, so nobody needs to wake it for each short lease.
         self._lead_ns = IDLE_NS
         self._stopping = False
+        self._late = Longest()
+        self._free_ns = 0  # since when the thread has nothing to do but to wait for what is due
         self.crashes = 0
 
     def __len__(self) -> int:
@@ -93,6 +97,18 @@ class Ticker(Generic[T]):
         now = self._clock.now().mono
         return max(now - each for each in (due, acting, now) if each is not None)
 
+    def late_ns(self, since_ns: int) -> int:
+        """By how much the thread woke too late, at most, since a moment, or is late now: it was not let run.
+
+        A thread that sleeps needs nothing but its turn, so this is a stopped process, a starved host, or code that
+        kept the interpreter to itself; and never a store that does not answer.
+        """
+        with self._mutex:
+            due, acting = self._calendar.next_due_ns(), self._acting_since_ns
+            waits = due is not None and acting is None
+            late = self._clock.now().mono - max(due or 0, self._free_ns) if waits else 0
+            return max(self._late.since(since_ns), late)
+
     def abandon(self) -> list[T]:
         """In a child process: the thread does not exist, the mutex may be stuck. Start anew; return the rest."""
         left = list(self._calendar)
@@ -102,6 +118,7 @@ class Ticker(Generic[T]):
         self._thread = None
         self._acting_since_ns = None
         self._asleep_until_ns = 0
+        self._late = Longest()
         return left
 
     def stop(self, timeout_ns: int) -> None:
@@ -115,6 +132,7 @@ class Ticker(Generic[T]):
 
     def _start(self) -> None:
         self._idle_since_ns, self._lead_ns, self._asleep_until_ns = None, IDLE_NS, 0
+        self._free_ns = self._clock.now().mono
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         thread.start()
         self._thread = thread  # only now: one that could not be started must not pass for one that runs
@@ -125,9 +143,9 @@ class Ticker(Generic[T]):
                 continue
             try:
                 run_now(self._act(items))
-            except Exception:  # noqa: BLE001 - the thread is supervised: it survives whatever happens in it
+            except Exception as error:  # noqa: BLE001 - the thread is supervised: it survives whatever happens in it
                 self.crashes += 1
-                _log.exception("%s failed; trying the same again", self._name)
+                say(_log, logging.ERROR, "a thread of the lease runtime failed and goes on", error, thread=self._name)
                 again = self._clock.now().mono + AGAIN_NS
                 for item in items:
                     self.put(item, again)
@@ -135,8 +153,9 @@ class Ticker(Generic[T]):
     def _next(self) -> list[T] | None:
         """Sleep until something is due and take it out. None: stopping, or idle for long."""
         with self._mutex:
-            self._acting_since_ns = None
             now = self._clock.now().mono
+            if self._acting_since_ns is not None:
+                self._acting_since_ns, self._free_ns = None, now
             due = self._calendar.next_due_ns()
             if self._stopping or (due is None and self._idle_for_long(now)):
                 self._thread = None
@@ -150,6 +169,8 @@ class Ticker(Generic[T]):
                 self._wake.wait((due - now) / NS)
                 self._asleep_until_ns = 0
             now = self._clock.now().mono
+            if now - max(due, self._free_ns) > MS:
+                self._late.note(now, now - max(due, self._free_ns))
             items = self._calendar.pop_due(now, BATCH_MAX)
             self._acting_since_ns = now if items else None
             return items

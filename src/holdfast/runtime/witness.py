@@ -1,4 +1,4 @@
-"""The first observer: counts, writes the log lines that operators search for, and passes records on.
+"""The first observer: counts, measures, writes the log lines that operators search for, and passes records on.
 
 It is called on every path, so it never raises: an observer of the user's that fails is logged once and left alone.
 No record contains a token, and so nothing written here does.
@@ -13,16 +13,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from holdfast.core.burstiness import Burst, Burstiness
+from holdfast.core.burstiness import BUCKET_NS, Burst, Burstiness
 from holdfast.core.history import Kind, Record
+from holdfast.core.line_rate import LineRate
+from holdfast.core.measures import Distribution, Histogram, Measure, Outcome
+from holdfast.errors import LOCK_NOT_OWNED
 from holdfast.flows.acquiring import noun
-from holdfast.ports import Clock, Observer
-from holdfast.types import NS
+from holdfast.flows.saying import LEFT_OUT, shown_fields
+from holdfast.ports import Clock, Gauging, Observer
 
 _log = logging.getLogger("holdfast")
 
-LINES_MAX = 50  # of one kind and family
-WINDOW_NS = 10 * NS
+LINES_MAX = 50  # of one kind and family, in a window of `core.line_rate`
+FAMILIES_MAX = 100
+_BUSY = Kind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11
+OTHER = "other"  # families beyond these are counted together: somebody has put an id into the name of a family
 
 
 class Witness:
@@ -30,27 +35,33 @@ class Witness:
 
     def __init__(self, observers: Sequence[Observer] = (), clock: Clock | None = None) -> None:
         self._observers = list(observers)
+        self._listening = bool(self._observers)
         self._clock = clock
         self._busy = Burstiness()
         self._broken: set[int] = set()
-        self._windows: dict[tuple[Kind, str], _Window] = {}
+        self._rates: dict[tuple[Kind, str], LineRate] = {}
         self._mutex = threading.Lock()
-        self._by_risk: Counter[tuple[Kind, str, str]] = Counter()
+        self._gauging: list[Gauging] = [each for each in observers if isinstance(each, Gauging)]
+        self._by_label: Counter[tuple[Kind, str, str]] = Counter()
+        self._measures: dict[tuple[Measure, str, Outcome], Distribution] = {}
+        self._waiters: dict[object, str] = {}
+        self._families: dict[str, str] = {}
         self._items: dict[str, tuple[str, str]] = {}
         self.counts: Counter[tuple[Kind, str]] = Counter()
 
     def tally(self, kind: Kind, family: str) -> bool:
         """Count it. True when it is worth a record: somebody listens, or a person should read of it."""
-        self.counts[kind, family] += 1
-        if kind is Kind.BUSY and self._clock is not None:
+        self.counts[kind, self._families.get(family) or self.label(family)] += 1
+        if kind is _BUSY and self._clock is not None:
             self._busy.note(self._clock.now().mono)
-        return bool(self._observers) or kind in _LINES
+        return self._listening or kind in _LINES
 
     def note(self, record: Record) -> None:
         """Something that was counted happened like this."""
-        if record.kind in _BY_RISK:
+        if record.kind in _LABELLED:
+            label, family = record.reason if record.kind is Kind.LOST else record.risk, self.label(record.family)
             with self._mutex:  # alerts compare this count between replicas, so not one of it is lost to a race
-                self._by_risk[record.kind, record.family, record.risk or ""] += 1
+                self._by_label[record.kind, family, label or ""] += 1
         if record.kind in _LINES:
             self._guarded("the log", id(_log), lambda: self._write(record))
         for observer in self._observers:
@@ -66,22 +77,78 @@ class Witness:
             if mark and rest.endswith("}") and "{" not in rest:
                 self._items[family] = prefix, rest[:-1]
 
+    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        """Something took so long."""
+        found = self._measures.get((measure, family, outcome)) or self._distribution(measure, family, outcome)
+        found.observe(ns)
+        if self._gauging:
+            for each in self._gauging:
+                self._guarded("an observer", id(each), partial(each.measured, measure, family, outcome, ns))
+
+    def _distribution(self, measure: Measure, family: str, outcome: Outcome) -> Distribution:
+        key = measure, self.label(family) if family else "", outcome
+        return self._measures.get(key) or self._measures.setdefault(key, Distribution())
+
+    def gauge(self, observer: Gauging) -> None:
+        """Tell somebody more how long things take, from now on."""
+        self._gauging = [*self._gauging, observer]
+
+    def gauge_no_more(self, observer: Gauging) -> None:
+        """No longer tell them."""
+        self._gauging = [each for each in self._gauging if each is not observer]
+
+    def waits(self, who: object, family: str) -> None:
+        """Somebody waits. Kept by who it is and not as a number: one that is lowered too seldom would never be right.
+
+        Entering and leaving are single steps of the interpreter, so threads need no lock for it.
+        """
+        self._waiters[who] = family
+
+    def waits_no_more(self, who: object) -> None:
+        """Somebody does not wait any more, or never did."""
+        self._waiters.pop(who, None)
+
+    def waiters(self) -> Counter[str]:
+        """How many callers wait, by family."""
+        return Counter(map(self.label, list(self._waiters.values())))
+
+    def measures(self) -> dict[tuple[Measure, str, Outcome], Histogram]:
+        """What was measured, by family (of those that have a label) and outcome."""
+        return {key: found.read() for key, found in list(self._measures.items())}
+
+    def label(self, family: str) -> str:
+        """What a family is called in metrics. The first hundred keep their name; the rest share one."""
+        known = self._families.get(family)
+        if known is None:
+            known = family if len(self._families) < FAMILIES_MAX else OTHER
+            if known is not OTHER:  # the names of the others are not kept: there may be any number of them
+                self._families[family] = known
+        return known
+
     def by_risk(self, kind: Kind) -> dict[tuple[str, str], int]:
-        """How often a fallback happened (`FELL_BACK`, `EXERCISED`), by family and risk class."""
+        """How often a fallback or refusal happened (`FELL_BACK`, `EXERCISED`, `DENIED`), by family and risk class."""
+        return self._labelled(kind)
+
+    def by_reason(self) -> dict[tuple[str, str], int]:
+        """How many leases were lost, by family and reason."""
+        return self._labelled(Kind.LOST)
+
+    def _labelled(self, kind: Kind) -> dict[tuple[str, str], int]:
         with self._mutex:
-            return {(family, risk): count for (each, family, risk), count in self._by_risk.items() if each is kind}
+            return {(family, label): count for (each, family, label), count in self._by_label.items() if each is kind}
 
     def forked(self) -> None:
         """In a child process: a thread that counted at that moment does not exist here, and holds nothing up."""
         self._mutex = threading.Lock()
+        self._waiters = {}  # nor do those that waited
 
-    def busy_burst(self) -> Burst:
-        """How bunched the lock-busy retries of the last minute were."""
-        return Burst(0, 0.0, 0.0) if self._clock is None else self._busy.read(self._clock.now().mono)
+    def busy_burst(self, width_ns: int = BUCKET_NS) -> Burst:
+        """How bunched the lock-busy retries of the last minute were, counted in buckets of this width."""
+        return Burst(0, 0.0, 0.0) if self._clock is None else self._busy.read(self._clock.now().mono, width_ns)
 
     def total(self, kind: Kind) -> int:
         """How often something happened, over all families."""
-        return sum(count for (counted, _), count in self.counts.items() if counted is kind)
+        return sum(count for (counted, _), count in list(self.counts.items()) if counted is kind)
 
     def _guarded(self, who: str, identity: int, act: Callable[[], None]) -> None:
         """A log handler or an observer that fails must not cost anybody a lease; it is mentioned once."""
@@ -98,11 +165,13 @@ class Witness:
         level, text = _LINES[record.kind]
         if not _log.isEnabledFor(level):
             return
-        window = self._windows.setdefault((record.kind, record.family), _Window())
-        written, left_out = window.enter(record.at_ns)
-        if left_out:
-            _log.log(level, "%d more like the following were not logged", left_out)
-        if not written:
+        kind = record.kind, self.label(record.family)
+        rate = self._rates.get(kind) or self._rates.setdefault(kind, LineRate(LINES_MAX))
+        entry = rate.enter(record.at_ns)
+        if entry.left_out:
+            told = {"holdfast": {"of": text}, "holdfast_kind": str(record.kind)}
+            _log.log(level, LEFT_OUT, entry.left_out, extra=told)
+        if not entry.written:
             return
         reason = "abandoned" if record.reason == "unconfirmed" else record.reason
         line = text.format(noun=noun(record.family))
@@ -112,40 +181,17 @@ class Witness:
             "family": record.family,
             "fence": record.fence,
             "reason": reason,
-            "error": record.detail,
+            "error": record.detail or (LOCK_NOT_OWNED if record.kind is Kind.RELEASE_REFUSED else ""),
         }
-        shown = " ".join(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))
-        _log.log(level, "%s: %s", line, shown, extra={"holdfast": fields})
+        extra = {"holdfast": fields, "holdfast_event": line, "holdfast_kind": str(record.kind)}
+        _log.log(level, "%s: %s", line, shown_fields(fields), extra=extra)
 
     def _item(self, record: Record) -> dict[str, str]:
         prefix, name = self._items.get(record.family, ("", ""))
         return {name: record.key[len(prefix) :]} if name and record.key.startswith(prefix) else {}
 
 
-class _Window:
-    """How many lines of one kind and family were written lately. Races cost a line more or less, and nothing else."""
-
-    __slots__ = ("_began_ns", "_left_out", "_written")
-
-    def __init__(self) -> None:
-        self._began_ns = 0
-        self._written = 0
-        self._left_out = 0
-
-    def enter(self, now_ns: int) -> tuple[bool, int]:
-        """Whether to write one more, and how many were left out before it."""
-        if not 0 <= now_ns - self._began_ns < WINDOW_NS:
-            left_out, self._began_ns, self._written, self._left_out = self._left_out, now_ns, 0, 0
-        else:
-            left_out = 0
-        if self._written >= LINES_MAX:
-            self._left_out += 1
-            return False, 0
-        self._written += 1
-        return True, left_out
-
-
-_BY_RISK = frozenset({Kind.FELL_BACK, Kind.EXERCISED})
+_LABELLED = frozenset({Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED, Kind.LOST})
 
 _LINES: dict[Kind, tuple[int, str]] = {
     Kind.UNCONFIRMED: (logging.WARNING, "{noun} renewal failed"),

@@ -64,6 +64,10 @@ class SimTicks:
         due = self._calendar.next_due_ns()
         return 0 if due is None else max(0, self._clock.now().mono - due)
 
+    def late_ns(self, since_ns: int) -> int:
+        """See `Ticks`. Pauses of virtual time are in the history itself."""
+        return 0
+
     def abandon(self) -> list[Any]:
         """There is no fork in the simulation."""
         raise NotImplementedError("simulated hosts do not fork")

@@ -20,6 +20,7 @@ from holdfast.aio.lease import AnyLease
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import Violation, check
 from holdfast.errors import BackendError, LockBusy
+from holdfast.flows.saying import forget_rates
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simfaults import Swarm, draw_swarm
 from holdfast.testing.simhost import SimHost
@@ -314,6 +315,7 @@ def _listening(world: SimWorld) -> Iterator[None]:
             if record.exc_info:
                 world.complain("log", f"{record.getMessage()}: {record.exc_info[1]!r}")
 
+    forget_rates()  # what an earlier world has said must not keep this one's findings from the log
     log, listener = logging.getLogger("holdfast"), Listener()
     propagate, log.propagate = log.propagate, False
     log.addHandler(listener)

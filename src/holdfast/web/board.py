@@ -20,6 +20,7 @@ from typing import Final, Generic, TypeVar
 
 from holdfast.core.jobs import JobState
 from holdfast.errors import HoldfastError, RowMissing
+from holdfast.flows.saying import say
 from holdfast.inspection import Inspection
 from holdfast.plane.families import FAMILIES, Scope
 from holdfast.plane.service import CHECKED, Caller, Document, Service, Worker
@@ -296,5 +297,5 @@ async def _tried(reading: Awaitable[T], *, patience: float = PATIENCE_S) -> T | 
     except RowMissing:
         return None
     except (HoldfastError, OSError, TimeoutError) as error:
-        _log.warning("a part of the status cannot be read: %s: %s", type(error).__name__, error)
+        say(_log, logging.WARNING, "a part of the status cannot be read", error)
         return None

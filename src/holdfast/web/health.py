@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from holdfast.errors import BackendError
-from holdfast.observe.exposition import CONTENT_TYPE
 from holdfast.plane.vitals import OK, Vitals
 from holdfast.web import metrics, problems
 from holdfast.web.auth import Access, Role
@@ -89,4 +88,6 @@ async def readyz(request: Request, vitals: Asked) -> Ready | Response:
 async def counted(request: Request, vitals: Asked) -> Response:
     """Prometheus text."""
     state = request.app.state
-    return Response(await metrics.text(vitals, state.answers, jobs=state.counts_jobs), media_type=CONTENT_TYPE)
+    accept = request.headers.get("accept", "")
+    text, content_type = await metrics.text(vitals, state.answers, accept, jobs=state.counts_jobs)
+    return Response(text, headers={"Content-Type": content_type})

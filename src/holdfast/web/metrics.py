@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.core.reading import Reading, Value
 from holdfast.errors import HoldfastError
-from holdfast.observe import exposition
-from holdfast.observe.metrics import samples
-from holdfast.plane.readings import Reading, Value
+from holdfast.flows.saying import say
+from holdfast.observe import prometheus
 from holdfast.plane.service import Caller
 from holdfast.plane.vitals import Vitals
 from holdfast.web.rates import Rates
@@ -37,10 +37,13 @@ class Answers:
         return Reading("http", values)
 
 
-async def text(vitals: Vitals, answers: Answers, *, jobs: bool) -> str:
-    """Prometheus text. `jobs`: count the live jobs and runs of the plane too, which asks the database."""
+async def text(vitals: Vitals, answers: Answers, accept: str, *, jobs: bool) -> tuple[bytes, str]:
+    """The text of a scrape and its content type, as the scraper accepts it.
+
+    `jobs`: count the live jobs and runs of the plane too, which asks the database.
+    """
     live = await _live(vitals) if jobs else []
-    return exposition.rendered(samples([*vitals.readings(), answers.reading(), *live]))
+    return prometheus.rendered([*vitals.readings(), answers.reading(), *live], accept)
 
 
 async def _live(vitals: Vitals) -> list[Reading]:
@@ -53,5 +56,5 @@ async def _live(vitals: Vitals) -> list[Reading]:
             if vitals.service.parts.flows is not None:
                 runs = await vitals.service.flows.store.counts()
     except (HoldfastError, TimeoutError, OSError) as error:
-        _log.warning("the jobs and runs could not be counted: %s: %s", type(error).__name__, error)
+        say(_log, logging.WARNING, "the jobs and runs could not be counted", error)
     return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs})]

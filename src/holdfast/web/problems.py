@@ -26,6 +26,7 @@ from holdfast import errors
 from holdfast.core.approving import ApprovalConflict, SelfApproval
 from holdfast.core.jobs import InvalidTransition
 from holdfast.core.workflow_problems import BadWorkflow, dotted
+from holdfast.flows.saying import say
 from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved
@@ -180,15 +181,8 @@ def request_id_of(request: Request) -> str:
 def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
     """The problem itself; the error is logged if it is not the caller's."""
     if problem.status >= 500:
-        unexpected = problem.status == 500
-        _log.log(
-            logging.ERROR if unexpected else logging.WARNING,
-            "request %s: %s: %s",
-            request_id,
-            type(error).__name__,
-            error,
-            exc_info=error if unexpected else None,
-        )
+        level = logging.ERROR if problem.status == 500 else logging.WARNING
+        say(_log, level, "a request failed", error, status=problem.status, code=problem.code, request=request_id)
     return problem
 
 

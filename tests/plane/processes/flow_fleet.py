@@ -162,7 +162,7 @@ class FlowFleet:
     def switch(self, risk: str, mode: str) -> None:
         """Switch a risk class as people do, and return when every engine follows."""
         self.command("policy", "set", risk, mode, "--reason", "the test wants it")
-        sample = f'holdfast_policy_mode{{risk="{risk}",mode="{mode}"}}'
+        sample = f'holdfast_policy_mode{{mode="{mode}",risk="{risk}"}}'
         until(lambda: all(self.metric(each, sample) == 1 for each in self.engines), f"all to have {risk} {mode}")
 
     def policy_history(self, risk: str) -> list[dict[str, Any]]:

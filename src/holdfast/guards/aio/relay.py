@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from holdfast.errors import BadInput
+from holdfast.flows.saying import Trouble
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_postgres import awaited_postgres
 from holdfast.guards.outbox_stores import OutboxStore
@@ -70,6 +71,7 @@ class Relay:
         Errors of the database are logged, and tried again after the next `interval`.
         """
         pause_s, next_sweep = seconds("interval", interval), 0.0
+        trouble = Trouble(log, "the relay has failed and goes on", "the relay works again", level=logging.ERROR)
         clock = asyncio.get_running_loop().time
         try:
             while not self._stopping.is_set():
@@ -78,8 +80,9 @@ class Relay:
                     if clock() >= next_sweep:
                         await self.sweep()
                         next_sweep = clock() + SWEEP_EVERY_S
-                except Exception:  # whatever it is: a relay that ended in the night would be found in the morning
-                    log.exception("the relay goes on after %g s", pause_s)
+                    trouble.ended()
+                except Exception as error:  # noqa: BLE001 - whatever it is, a relay must not end in the night
+                    trouble.met(error, again_s=pause_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._stopping.wait()

@@ -1,0 +1,129 @@
+"""`holdfast dashboard`: a dashboard for Grafana with the lines of your own settings, and a picture without Grafana."""
+
+from __future__ import annotations
+
+import json as to_json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.options import Json
+from holdfast.cli.outfile import write_whole
+from holdfast.cli.planes import Config, settings
+from holdfast.cli.screen import cell, plain_table, put_json, put_table, say
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.plane.settings import Settings
+
+TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast dashboard --out holdfast-dashboard.json",
+        "[dim]$[/dim] holdfast dashboard --list",
+        "[dim]$[/dim] holdfast dashboard --preview plane.png --prometheus http://127.0.0.1:9090",
+        "[bold]In Grafana[/bold]",
+        "Dashboards, New, Import; or put the file where its provisioning looks. See docs/dashboard.md.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("dashboard", epilog=EPILOG)(dashboard)
+
+
+def dashboard(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there, whole or not at all.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List its rows, panels and queries instead.")] = False,
+    preview: Annotated[
+        Path | None, typer.Option("--preview", metavar="PNG", help="Draw it instead, with what a Prometheus knows.")
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option("--prometheus", metavar="URL", help="That Prometheus; its token, if any: $HOLDFAST_METRICS_TOKEN"),
+    ] = None,
+    shown: Annotated[float, typer.Option("--range", metavar="S", help="The time that is drawn, in seconds.")] = 900.0,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Print a dashboard for Grafana: is anything wrong, and if so, where.
+
+    Its lines (TTLs, how long is waited, the fallback rate) are those of your settings: make it anew when they change.
+    """
+    if (preview is None) != (prometheus is None):
+        raise BadInput("--preview", "and --prometheus belong together", "give both, or neither")
+    chosen = [name for name, given in (("--list", listed), ("--preview", preview), ("--out", out)) if given]
+    if len(chosen) > 1:
+        raise BadInput(chosen[0], f"is given with {chosen[1]}", "choose one of them")
+    in_effect = settings(config)
+    if listed:
+        _list(in_effect, json=json)
+    elif preview is not None and prometheus is not None:
+        _draw(in_effect, preview, prometheus, shown, json=json)
+    else:
+        _write(in_effect, out, json=json)
+
+
+def _write(in_effect: Settings, out: Path | None, *, json: bool) -> None:
+    from holdfast.ops.dashboard import dashboard as made
+
+    document = made(in_effect)
+    if out is None:
+        put_json(document) if json else print(_pretty(document))
+        return
+    write_whole("--out", out, f"{_pretty(document)}\n".encode())
+    panels = sum(each["type"] != "row" for each in document["panels"])
+    if json:
+        put_json({"file": str(out), "uid": document["uid"], "panels": panels})
+    else:
+        say(f"{out}: {panels} panels; import it into Grafana")
+
+
+def _pretty(document: dict[str, Any]) -> str:
+    return to_json.dumps(document, ensure_ascii=False, indent=2)
+
+
+def _list(in_effect: Settings, *, json: bool) -> None:
+    from holdfast.ops.dashboard_layout import rows
+
+    found = rows(in_effect)
+    if json:
+        put_json(
+            {
+                "row": row.title,
+                "question": row.question,
+                "panel": panel.title,
+                "text": panel.text,
+                "unit": str(panel.unit),
+                "queries": [query._asdict() for query in panel.queries],
+            }
+            for row in found
+            for panel in row.panels
+        )
+        return
+    table = plain_table(("ROW", "left"), ("PANEL", "left"), ("LINE", "left"), ("QUERY", "left"))
+    for row in found:
+        for panel in row.panels:
+            for query in panel.queries:
+                line = cell(query.legend or "-"), cell(query.expression, "dim")
+                table.add_row(cell(row.title), cell(panel.title, "bold"), *line)
+    put_table(table)
+
+
+def _draw(in_effect: Settings, preview: Path, prometheus: str, shown: float, *, json: bool) -> None:
+    from holdfast.ops.dashboard_layout import rows
+    from holdfast.ops.dashboard_preview import picture
+
+    drawn = picture(rows(in_effect), prometheus, shown, os.environ.get(TOKEN) or None)
+    write_whole("--preview", preview, drawn.png)
+    if json:
+        put_json({"file": str(preview), "panels": drawn.panels, "empty": list(drawn.empty)})
+    else:
+        say(f"{preview}: {drawn.panels} panels, {len(drawn.empty)} of them without data")

@@ -1,0 +1,90 @@
+"""What `holdfast up` and `holdfast worker` log, on standard error: lines for people, or JSON for programs.
+
+Promises: every line that the process logs is in the chosen format, also those of drivers and Python's warnings. No
+thread waits for whoever reads standard error: lines go through a bounded queue, and those that find it full are counted
+and told of. What a keeper logs must not cost the lease that it keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from holdfast.cli.screen import put_line
+from holdfast.observe.logs import JOBS, JsonFormatter, Paced, TextFormatter
+from holdfast.plane.log_settings import JSON
+from holdfast.plane.settings import Settings
+from holdfast.runtime.scribe import Scribe
+
+ROOM: Final = 10_000
+CLOSE_S: Final = 2.0
+
+__all__ = ["JOBS", "chosen_format", "log_lines"]
+
+
+def chosen_format(settings: Settings, *, as_json: bool) -> str:
+    """The format of log lines: as the settings say, and if they say nothing, that of everything else."""
+    said = settings.origin("log.format").kind != "default"
+    return JSON if as_json and not said else settings.log.format
+
+
+@contextmanager
+def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[None]:
+    """Write what is logged while the block runs, in place of the few lines that other commands show."""
+    chosen = chosen_format(settings, as_json=as_json)
+    level = logging.getLevelName(settings.log.level.upper())
+    handler = _Lines(JsonFormatter(process=process) if chosen == JSON else TextFormatter())
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
+    before = root.level, ours.level, ours.propagate, list(ours.handlers)
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if level == logging.DEBUG else max(level, logging.WARNING))
+    ours.setLevel(level)
+    ours.propagate = True
+    for each in before[3]:
+        ours.removeHandler(each)
+    try:
+        with warnings.catch_warnings():
+            logging.captureWarnings(capture=True)
+            yield
+    finally:
+        logging.captureWarnings(capture=False)
+        for each in before[3]:
+            ours.addHandler(each)
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+        ours.propagate = before[2]
+        handler.close()
+
+
+class _Lines(logging.Handler):
+    """Hands lines to a thread that writes them."""
+
+    def __init__(self, form: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(form)
+        self.addFilter(Paced())
+        self._form = form
+        self._scribe: Scribe[str] = Scribe("holdfast-log", self._write, lambda: None, room=ROOM, tick_s=60.0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self._scribe.put(self.format(record), rare=record.levelno >= logging.ERROR)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._scribe.close(CLOSE_S)
+        super().close()
+
+    def _write(self, lines: Sequence[str], dropped: int) -> None:
+        if dropped:
+            text = "%d log lines were dropped, for nobody read standard error"
+            record = logging.getLogger("holdfast").makeRecord(
+                "holdfast", logging.WARNING, "", 0, text, (dropped,), None
+            )
+            put_line(self._form.format(record))
+        for line in lines:
+            put_line(line)

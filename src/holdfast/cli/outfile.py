@@ -1,0 +1,41 @@
+"""A file that a command writes for others to read: whole under its name, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from holdfast.errors import BadInput
+
+_MODE = 0o644
+
+
+def write_whole(option: str, path: Path, data: bytes) -> None:
+    """Write beside it, to the disk, and then under its name; what was there keeps its rights.
+
+    What cannot be written is a `BadInput` of the option, and then what was there before is there still.
+    """
+    place = path.resolve()  # a link stays a link
+    if place.is_dir():
+        raise BadInput(option, f"{path} is a directory", "name a file")
+    try:
+        _replace(place, data)
+    except OSError as error:
+        raise BadInput(
+            option, f"{path} cannot be written: {error.strerror}", "check its folder and its rights"
+        ) from None
+
+
+def _replace(place: Path, data: bytes) -> None:
+    number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            os.fchmod(number, place.stat().st_mode & 0o7777 if place.exists() else _MODE)
+            file.write(data)
+            file.flush()
+            os.fsync(number)
+        Path(draft).replace(place)
+    except BaseException:
+        Path(draft).unlink()
+        raise

@@ -1,0 +1,22 @@
+"""What a part of a process counts, in one shape, for whoever shows it: metrics, a console, a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.core.measures import Histogram
+
+Number: TypeAlias = int | float
+Value: TypeAlias = Number | Histogram | Mapping[Any, Number] | Mapping[Any, Histogram] | None
+
+
+class Reading(NamedTuple):
+    """What one source says now. A field that is None, or not there, is not known.
+
+    A field that is kept by kind (outcomes, states, topics) is a mapping of those, or of several together (a tuple).
+    """
+
+    source: str
+    values: Mapping[str, Value]
+    labels: Mapping[str, str] = {}

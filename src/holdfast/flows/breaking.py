@@ -1,0 +1,33 @@
+"""Breaking a lock by force: its holder is fenced out, and the record says who did it, why, and whose lease it was."""
+
+from __future__ import annotations
+
+from holdfast.core.history import Kind, Record
+from holdfast.ports import Ports
+from holdfast.types import AuditRecord
+
+
+async def force_release(ports: Ports, key: str, actor: str, reason: str) -> AuditRecord | None:
+    """Break the lock. None if nobody held it."""
+    # The store's own record of the act does not say what kind of lock it was; whoever holds it now does.
+    holding = await ports.store.inspect(key, ports.request_timeout_ns)
+    record = await ports.store.force_release(key, actor, reason, ports.request_timeout_ns)
+    if record is None:
+        return None
+    same = holding is not None and holding.fence == record.previous_fence
+    family = (holding.family if same and holding is not None else "") or "default"
+    if ports.observer.tally(Kind.FORCED, family):
+        holder = {"holder": record.previous_owner, "holder_fence": record.previous_fence}
+        ports.observer.note(
+            Record(
+                Kind.FORCED,
+                record.wall_ns,
+                key,
+                family,
+                owner=record.actor,
+                fence=record.fence,
+                detail=reason,
+                facts=holder,
+            )
+        )
+    return record

@@ -1,0 +1,137 @@
+"""What the log is told: a fixed text, fields beside it, and not more than somebody can read.
+
+A line is `text: name=value name=value`. The text never changes, so that it can be searched for; the same fields stand
+on the record as `record.holdfast`, for programs. An error is a field; one that is no store's also comes with its
+traceback, once in a window. How many lines are written is limited (`core.line_rate`), for each logger, text and kind of
+error by itself.
+
+Does not promise that a line is written: logging may be switched off, and this never raises because of it. No token is
+ever passed here. Clock: the log record's own, which is the host's wall clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from holdfast.core.line_rate import LineRate
+from holdfast.errors import BackendError, Closed
+from holdfast.types import NS
+
+LEFT_OUT: Final = "%d more like the following were not logged"
+KINDS_MAX: Final = 1000  # texts are fixed, so there are a few dozen; a field in a text by mistake must not fill memory
+VALUE_CHARS_MAX: Final = 1000
+
+_EXPECTED: Final = (BackendError, Closed)  # a store is away, or was closed: the text says it all
+_rates: dict[tuple[str, ...], LineRate] = {}
+
+
+def say(log: logging.Logger, level: int, text: str, error: BaseException | None = None, /, **fields: Any) -> bool:
+    """Write a line, unless there were many of the same lately. Whether it was written."""
+    return tell(log, level, text, fields, error, stacklevel=2)
+
+
+def tell(
+    log: logging.Logger,
+    level: int,
+    text: str,
+    fields: Mapping[str, object],
+    error: BaseException | None = None,
+    *,
+    per: str = "",
+    rate: LineRate | None = None,
+    stacklevel: int = 1,
+) -> bool:
+    """`say`, for lines of one text that count apart: by `per`, of which there are few, or by a `rate` of their own."""
+    if not log.isEnabledFor(level):
+        return False
+    file, number, function, _ = log.findCaller(stacklevel=stacklevel + 1)
+    told = dict(fields) if error is None else {**fields, "error": error_text(error)}
+    shown = shown_fields(told)
+    form, values = ("%s: %s", (text, shown)) if shown else ("%s", (text,))
+    extra = {"holdfast": told, "holdfast_event": text}
+    record = log.makeRecord(log.name, level, file, number, form, values, None, function, extra)
+    if not log.filter(record):  # what somebody does not want to see must not count against what they do
+        return False
+    unexpected = error is not None and not isinstance(error, _EXPECTED)
+    rate = _rate_of(log.name, text, per, "" if error is None else type(error).__name__) if rate is None else rate
+    entry = rate.enter(round(record.created * NS), traced=unexpected)
+    if entry.left_out:
+        log.log(level, LEFT_OUT, entry.left_out, stacklevel=stacklevel + 1, extra={"holdfast": {"of": text}})
+    if entry.written:
+        if entry.traced and error is not None:
+            record.exc_info = (type(error), error, error.__traceback__)
+        log.callHandlers(record)
+    return entry.written
+
+
+def forget_rates() -> None:
+    """All is as if nothing had been said yet. For tests, whose lines must not count for each other."""
+    _rates.clear()
+
+
+def error_text(error: BaseException) -> str:
+    """An error on one line."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def shown_fields(fields: Mapping[str, object]) -> str:
+    """Fields as a line has them: those that are there, on one line whatever is in them."""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value is not None and value != "")
+
+
+class Trouble:
+    """Something that is asked again and again and does not always answer.
+
+    It is said when it begins, now and then while it lasts, and once when it is over, with how often it was met.
+    """
+
+    __slots__ = ("_begun", "_fields", "_level", "_log", "_over", "_rate", "_said", "met_times")
+
+    def __init__(
+        self, log: logging.Logger, begun: str, over: str, /, *, level: int = logging.WARNING, **fields: Any
+    ) -> None:
+        self._log = log
+        self._begun = begun
+        self._over = over
+        self._level = level
+        self._fields = fields
+        self._rate = LineRate(lines=1)
+        self._said = False
+        self.met_times = 0
+
+    def met(self, error: BaseException | None = None, /, **fields: Any) -> None:
+        """It does not answer, once more."""
+        self.met_times += 1
+        told = {**self._fields, **fields}
+        self._said |= tell(self._log, self._level, self._begun, told, error, rate=self._rate, stacklevel=2)
+
+    def ended(self, /, **fields: Any) -> None:
+        """It answers. Said only after it was said that it did not."""
+        if not self.met_times:
+            return
+        times, self.met_times = self.met_times, 0
+        if self._said:
+            self._said = False
+            told = {**self._fields, **fields, "failures": times}
+            tell(self._log, min(self._level, logging.WARNING), self._over, told, rate=LineRate(), stacklevel=2)
+
+
+def _rate_of(logger: str, *kind: str) -> LineRate:
+    rate = _rates.get((logger, *kind))
+    if rate is None:
+        key = (logger, *kind) if len(_rates) < KINDS_MAX else (logger,)
+        rate = _rates.setdefault(key, LineRate())
+    return rate
+
+
+def _shown(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    if len(text) > VALUE_CHARS_MAX:
+        text = text[: VALUE_CHARS_MAX - 1] + "…"
+    return text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

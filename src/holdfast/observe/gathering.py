@@ -1,0 +1,92 @@
+"""The locks of one process, read together for metrics: however many `Locks` there are, each number is there once.
+
+Counts are added up, histograms too; of what cannot be added (how far a keeper is behind, how bunched retries are) the
+worst is taken. A `Locks` that is taken out leaves its counts behind: a sum that fell would look like a restart, and a
+rate over it like a burst of everything that was ever counted.
+
+Reading asks no store and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, Protocol
+
+from holdfast.errors import BadInput
+from holdfast.guards.refusals import REFUSALS
+from holdfast.observe.metric_table import MetricKind
+from holdfast.observe.metrics import Sample, samples, together
+from holdfast.runtime.household import Household
+from holdfast.runtime.lock_readings import of_locks
+from holdfast.runtime.mutex import Mutex
+from holdfast.types import check_label
+
+SOURCES: Final = frozenset({"lock", "burst", "leases", "guards"})  # of the metrics that a program without a plane has
+
+
+class HasHouse(Protocol):
+    """A `Locks` of either colour."""
+
+    @property
+    def house(self) -> Household:
+        """What its leases share."""
+        ...
+
+
+class Gathering:
+    """Some `Locks`, and what those have counted that are not among them any more. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._mutex = Mutex()
+        self._members: dict[Household, frozenset[str]] = {}
+        self._left: dict[weakref.ref[Household], list[Sample]] = {}  # of those that may come back
+        self._rest: list[Sample] = []
+
+    def add(self, house: Household, families: Iterable[str]) -> bool:
+        """Read this one too. False: it was among them; the families are now known beforehand as well."""
+        with self._mutex:
+            before = self._members.get(house)
+            self._members[house] = (before or frozenset()) | frozenset(families)
+            self._left.pop(weakref.ref(house), None)  # it says itself what it has counted
+        return before is None
+
+    def remove(self, house: Household) -> bool:
+        """Do not read this one any more, and keep what it had counted. False: it was not among them."""
+        with self._mutex:
+            families = self._members.pop(house, None)
+            if families is None:
+                return False
+            counted = [each for each in _of(house, families) if each.metric.kind is not MetricKind.GAUGE]
+            self._left[weakref.ref(house)] = counted
+        return True
+
+    def samples(self) -> list[Sample]:
+        """What all of them say now, and the guards of this process."""
+        with self._mutex:
+            members = list(self._members.items())
+            for gone in [each for each in self._left if each() is None]:
+                self._rest = together((*self._rest, *self._left.pop(gone)))
+            left = [self._rest, *self._left.values()]
+        found = [_of(house, families) for house, families in members]
+        return together(chain(*left, *found, samples([REFUSALS.reading()])))
+
+
+def house_of(locks: object) -> Household:
+    """The household of a `Locks`, or `BadInput`."""
+    house = getattr(locks, "house", None)
+    if not isinstance(house, Household):
+        raise BadInput("locks", f"{type(locks).__name__} is not a Locks", "pass what holdfast.connect() returned")
+    return house
+
+
+def families_of(families: object) -> tuple[str, ...]:
+    """Names of families, or `BadInput`."""
+    if not isinstance(families, Sequence) or isinstance(families, str | bytes):
+        raise BadInput("families", f"{families!r:.60} is no list of names", 'give a list, such as ["billing"]')
+    return tuple(check_label("families", each) for each in families)
+
+
+def _of(house: Household, families: Iterable[str]) -> Iterator[Sample]:
+    return samples(of_locks(house, families, house.policy.current()))

@@ -1,0 +1,157 @@
+"""Metrics for OpenTelemetry: the same numbers as for Prometheus, through the meter that an application already has.
+
+    from holdfast.observe import otel
+
+    otel.instrument(locks)  # the global meter provider; or meter_provider=…
+
+Names are those of the table (`metric_table`) in OpenTelemetry's manner: `holdfast_lock_wait_seconds` is
+`holdfast.lock.wait` with the unit `s`, `holdfast_lock_granted_total` is `holdfast.lock.granted`. A Prometheus that is
+fed by OpenTelemetry turns them back, so alert rules and dashboards are the same for both. Attributes are the labels of
+the table: families, outcomes, reasons; never a key, an owner or a token.
+
+Counts and gauges are read when the meter's reader asks. OpenTelemetry has no histogram that can be read, so each
+duration is recorded when it is known: from `instrument` on, and at the cost of the SDK's own `record`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from holdfast import __version__
+from holdfast.core.measures import LADDER_NS, Histogram, Measure, Outcome
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.observe.gathering import SOURCES, Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metric_table import TABLE, Metric, MetricKind
+from holdfast.observe.metrics import Sample
+from holdfast.runtime.household import Household
+from holdfast.runtime.mutex import Mutex
+from holdfast.types import NS
+
+try:
+    from opentelemetry import metrics as api
+except ImportError as error:
+    raise Misconfigured("OpenTelemetry needs opentelemetry-api: pip install 'holdfast[otel]'") from error
+
+BOUNDS: Final = [bound / NS for bound in LADDER_NS]
+_MEASURES: Final = {
+    "wait_ns": Measure.WAIT,
+    "hold_ns": Measure.HOLD,
+    "left_ns": Measure.LEFT,
+    "renewals": Measure.RENEW,
+}
+
+
+def name_of(metric: Metric) -> str:
+    """What a metric of the table is called here."""
+    plain = metric.name.removeprefix("holdfast_").removesuffix("_total").removesuffix("_seconds")
+    return f"holdfast.{plain.replace('_', '.', 1)}"
+
+
+def unit_of(metric: Metric) -> str:
+    """Its unit: seconds, or none."""
+    return "s" if metric.name.removesuffix("_total").endswith("_seconds") else ""
+
+
+class Instrumentation:
+    """Some locks behind a meter."""
+
+    def __init__(self, instruments: _Instruments, house: Household) -> None:
+        self._instruments = instruments
+        self._house = house
+
+    def end(self) -> None:
+        """Read and record them no more. What they have counted stays: counts do not fall. Idempotent."""
+        self._instruments.remove(self._house)
+
+
+def instrument(
+    locks: HasHouse, *, families: Sequence[str] = (), meter_provider: api.MeterProvider | None = None
+) -> Instrumentation:
+    """Send the locks' metrics to a meter provider, the global one unless given.
+
+    `families`: those that shall be there, at zero, before their first use. Several `Locks` are added up; the same one
+    twice is there once. They are read until `end()` of what this returns, also when they are closed.
+    """
+    house, names = house_of(locks), families_of(families)
+    provider: object = api.get_meter_provider() if meter_provider is None else meter_provider
+    if not isinstance(provider, api.MeterProvider):
+        fix = "pass a MeterProvider of OpenTelemetry, or nothing for the global one"
+        raise BadInput("meter_provider", f"{type(provider).__name__} is not a meter provider", fix)
+    with _mutex:
+        instruments = _INSTRUMENTS.get(provider)
+        if instruments is None:
+            instruments = _INSTRUMENTS[provider] = _Instruments(provider)
+        instruments.add(house, names)
+    return Instrumentation(instruments, house)
+
+
+class _Instruments:
+    """Those of one meter provider, made once: a second set of the same names would be a conflict there."""
+
+    def __init__(self, provider: api.MeterProvider) -> None:
+        self._mutex = Mutex()
+        self._gathering = Gathering()
+        self._recorders: dict[Household, _Recorder] = {}
+        self._histograms: dict[Measure, api.Histogram] = {}
+        self._read: dict[Metric, list[Sample]] = {}
+        self._told: set[Metric] = set()
+        meter = provider.get_meter("holdfast", __version__)
+        for metric in TABLE:
+            if metric.source not in SOURCES:
+                continue
+            how: dict[str, Any] = {"unit": unit_of(metric), "description": metric.help}
+            if metric.kind is MetricKind.HISTOGRAM:
+                made = meter.create_histogram(name_of(metric), **how, explicit_bucket_boundaries_advisory=BOUNDS)
+                self._histograms[_MEASURES[metric.field]] = made
+                continue
+            how["callbacks"] = [partial(self._observations, metric)]
+            if metric.kind is MetricKind.COUNTER:
+                meter.create_observable_counter(name_of(metric), **how)
+            elif metric.worst:
+                meter.create_observable_gauge(name_of(metric), **how)
+            else:
+                meter.create_observable_up_down_counter(name_of(metric), **how)
+
+    def add(self, house: Household, families: Iterable[str]) -> None:
+        if self._gathering.add(house, families):
+            recorder = self._recorders[house] = _Recorder(house, self._histograms)
+            house.witness.gauge(recorder)
+
+    def remove(self, house: Household) -> None:
+        if self._gathering.remove(house):
+            house.witness.gauge_no_more(self._recorders.pop(house))
+
+    def _observations(self, metric: Metric, _options: api.CallbackOptions) -> list[api.Observation]:
+        """A reader asks each instrument by itself. All are answered from one reading, until one is asked again."""
+        with self._mutex:
+            if not self._read or metric in self._told:
+                self._told.clear()
+                self._read = {}
+                for each in self._gathering.samples():
+                    self._read.setdefault(each.metric, []).append(each)
+            self._told.add(metric)
+            found = self._read.get(metric, ())
+        return [
+            api.Observation(each.value, dict(each.labels)) for each in found if not isinstance(each.value, Histogram)
+        ]
+
+
+class _Recorder:
+    """Hears how long things took in one `Locks`, on the thread where they were over."""
+
+    def __init__(self, house: Household, histograms: dict[Measure, api.Histogram]) -> None:
+        self._label = house.witness.label
+        self._histograms = histograms
+
+    def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:
+        attributes = {} if measure is Measure.LEFT else {"outcome": str(outcome)}
+        if family:
+            attributes["family"] = self._label(family)
+        self._histograms[measure].record(ns / NS, attributes)
+
+
+_INSTRUMENTS: Final[WeakKeyDictionary[api.MeterProvider, _Instruments]] = WeakKeyDictionary()
+_mutex: Final = Mutex()

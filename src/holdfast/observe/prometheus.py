@@ -1,0 +1,118 @@
+"""Metrics for Prometheus: as text for an endpoint of one's own, or in a registry that an application already has.
+
+    from holdfast.observe import prometheus
+
+    prometheus.register(locks)  # beside the application's own metrics, in the default registry
+
+Counting costs the hot path nothing more for it: numbers are read when somebody scrapes. Reading asks no store. Any
+number of `Locks` may be registered: their counts are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from holdfast.core.measures import LADDER_NS, Histogram
+from holdfast.core.reading import Reading
+from holdfast.errors import Misconfigured
+from holdfast.observe.gathering import Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metric_table import Metric, MetricKind
+from holdfast.observe.metrics import Sample, samples
+from holdfast.runtime.household import Household
+from holdfast.runtime.mutex import Mutex
+from holdfast.types import NS
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise Misconfigured("metrics need prometheus-client: pip install 'holdfast[metrics]'") from error
+
+_GATHERINGS: Final[WeakKeyDictionary[CollectorRegistry, Gathering]] = WeakKeyDictionary()
+_mutex: Final = Mutex()
+_BOUNDS: Final = (*(f"{bound / NS:g}" for bound in LADDER_NS), "+Inf")
+
+
+class Samples(Collector):
+    """What is read at each scrape, as a collector of prometheus-client."""
+
+    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Any]:
+        """The families of metrics that there are samples of."""
+        members: dict[Metric, list[Sample]] = {}
+        for sample in self._read():
+            members.setdefault(sample.metric, []).append(sample)
+        for metric, found in members.items():
+            yield _family(metric, found)
+
+    def describe(self) -> Iterator[Any]:
+        """Nothing: what there is, is known when it is read."""
+        return iter(())
+
+
+class Registration:
+    """Some locks in a registry."""
+
+    def __init__(self, gathering: Gathering, house: Household) -> None:
+        self._gathering = gathering
+        self._house = house
+
+    def end(self) -> None:
+        """Take them out. What they have counted stays: a count that falls would look like a restart. Idempotent."""
+        self._gathering.remove(self._house)
+
+
+def register(locks: HasHouse, *, families: Sequence[str] = (), registry: CollectorRegistry = REGISTRY) -> Registration:
+    """Put the locks' metrics into a registry. `families`: those that shall be there, at zero, before their first use.
+
+    Several `Locks` in one registry are added up; the same one twice is there once. They are read until `end()` of what
+    this returns, also when they are closed.
+    """
+    house, names = house_of(locks), families_of(families)
+    with _mutex:
+        gathering = _GATHERINGS.get(registry)
+        if gathering is None:
+            gathering = Gathering()
+            registry.register(Samples(gathering.samples))
+            _GATHERINGS[registry] = gathering
+    gathering.add(house, names)
+    return Registration(gathering, house)
+
+
+def rendered(readings: Iterable[Reading], accept: str = "") -> tuple[bytes, str]:
+    """The text for a scrape, and its content type: OpenMetrics for who accepts it, else the plain format."""
+    encode, content_type = choose_encoder(accept)
+    found = list(readings)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Samples(lambda: samples(found)))
+    return encode(registry), content_type
+
+
+def _family(metric: Metric, found: Iterable[Sample]) -> Any:
+    made: Any
+    if metric.kind is MetricKind.HISTOGRAM:
+        made = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for each in found:
+            if isinstance(each.value, Histogram):
+                made.add_metric(_values(metric, each), _buckets(each.value), sum_value=each.value.total_ns / NS)
+        return made
+    kind: Any = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+    made = kind(metric.name, metric.help, labels=metric.labels)
+    for each in found:
+        made.add_metric(_values(metric, each), each.value)
+    return made
+
+
+def _values(metric: Metric, sample: Sample) -> list[str]:
+    return [sample.labels[label] for label in metric.labels]
+
+
+def _buckets(value: Histogram) -> list[tuple[str, int]]:
+    return list(zip(_BOUNDS, accumulate(value.counts), strict=True))

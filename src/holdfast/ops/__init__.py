@@ -1,0 +1,1 @@
+"""What operators use: alert rules, dashboards, tuning and runbooks, all made from what the plane declares."""

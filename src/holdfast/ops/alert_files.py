@@ -1,0 +1,45 @@
+"""Alert rules and their tests as files: for Prometheus, and for `promtool test rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.ops.alert_plan import Plan
+from holdfast.ops.alert_rules import groups
+
+MADE_BY: Final = "# Made by `holdfast alerts` from the settings of this plane; make it anew when they change.\n"
+
+
+def rules_document(plan: Plan) -> dict[str, Any]:
+    """The rules as Prometheus reads them. Groups of several planes have names of their own."""
+    plane = "".join(f"-{value}" for value in plan.match.values())
+    return {
+        "groups": [
+            {"name": f"{group.name}{plane}", "rules": [each.as_rule(plan.match) for each in group.rules]}
+            for group in groups(plan)
+        ]
+    }
+
+
+def yaml_text(document: Mapping[str, Any]) -> str:
+    """A document as YAML that people can read."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise Misconfigured("alert rules as YAML need PyYAML: pip install 'holdfast[plane]', or use --json") from None
+    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100_000)
+    return MADE_BY + text
+
+
+def written(text: str, path: Path) -> None:
+    """Put a text into a file, whole or not at all: a server that reloads must not find half of it."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise BadInput("out", f"{path} cannot be written: {error.strerror or error}", "name another file") from None

@@ -1,0 +1,121 @@
+"""What a plane is told, as alert rules need it: which locks and loops there are, with their times, and how to look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core import timing
+from holdfast.core.alerting import SCRAPE_S, Pace
+from holdfast.core.breaker import FAILURES_MAX
+from holdfast.core.timing import Timing
+from holdfast.errors import BadInput
+from holdfast.ops.alert_model import lasting
+from holdfast.ops.alert_queries import PROCESS, Queries
+from holdfast.plane.assembly import PARTS, check_parts
+from holdfast.plane.families import FAMILIES, WORKFLOW_RUN, Scope
+from holdfast.plane.inventory import inventory
+from holdfast.plane.setting_rules import LOOPS, takeovers
+from holdfast.plane.settings import Settings
+
+SCRAPE_MAX_S: Final = 120.0  # beyond this, Prometheus takes a series for gone between two scrapes now and then
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OWN: Final = {"severity", "alertname", "job", "instance", "le"}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedLoop:
+    """One periodic task."""
+
+    name: str
+    family: str
+    interval_s: float
+    takeover_s: float  # until another has its work, as promised, or else as computed
+    because: str
+
+    @property
+    def minor(self) -> bool:
+        """Whether it can wait until the morning: what is forgotten later does no harm."""
+        return self.name == "cleanup"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One plane that is to be watched."""
+
+    settings: Settings = field(default_factory=Settings)
+    parts: Collection[str] = PARTS
+    scrape_s: float = SCRAPE_S
+    match: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not check_parts(self.parts):
+            raise BadInput("parts", "none is named", f"use some of {', '.join(PARTS)}")
+        if not 1.0 <= self.scrape_s <= SCRAPE_MAX_S:
+            raise BadInput("scrape", f"{self.scrape_s:g} s cannot be watched", f"use 1 to {SCRAPE_MAX_S:g} seconds")
+        for name, value in self.match.items():
+            if not _LABEL.fullmatch(name) or name in _OWN:
+                raise BadInput("match", f"{name!r:.60} is no label that tells planes apart", "use plane=blue")
+            if not value or not value.isprintable() or set(value) & set('"\\'):
+                raise BadInput("match", f"{value!r:.60} is no value of a label", "use letters and digits")
+
+    @property
+    def pace(self) -> Pace:
+        """How long to look."""
+        return Pace(self.scrape_s)
+
+    @property
+    def queries(self) -> Queries:
+        """Writes expressions."""
+        return Queries(self.match)
+
+    def store_was_down(self, window_s: float) -> str:
+        """Whether the store was down at any time in a window, as an expression without labels.
+
+        A short outage can fall between two scrapes, and a breaker with it; the attempts that failed do not.
+        """
+        failed = self.queries.increase("lock_store_errors_total", window_s, by=PROCESS)
+        opened = f"max_over_time({self.queries.series('store_breaker_open')}[{lasting(window_s)}])"
+        return f"(max({failed}) >= {FAILURES_MAX}) or (max({opened}) == 1)"
+
+    @property
+    def ttl_s(self) -> Mapping[str, float]:
+        """Of every family, as configured."""
+        found = {line.family: line.ttl for line in inventory(self.settings)}
+        return {**found, WORKFLOW_RUN.name: self.settings.engine.run_ttl}
+
+    @property
+    def renewed(self) -> Mapping[str, Timing]:
+        """The families whose leases are renewed while they are held."""
+        kept = {line.family for line in inventory(self.settings) if line.renew_every is not None}
+        return {name: timing.settle(ttl=ttl) for name, ttl in self.ttl_s.items() if name in kept}
+
+    @property
+    def shortest(self) -> tuple[str, Timing]:
+        """The family that feels a late renewal first."""
+        return min(self.renewed.items(), key=lambda each: each[1].ttl_ns)
+
+    @property
+    def envelopes(self) -> Mapping[str, float]:
+        """How long callers wait for a lock at most, where they wait at all."""
+        return {name: each.acquire_timeout for name, each in FAMILIES.items() if each.acquire_timeout}
+
+    @property
+    def loop_families(self) -> tuple[str, ...]:
+        """The locks of periodic tasks: whoever does not lead waits for them for ever, and that is as it should be."""
+        return tuple(name for name, each in FAMILIES.items() if each.scope is Scope.LOOP)
+
+    @property
+    def loops(self) -> tuple[WatchedLoop, ...]:
+        """The periodic tasks that the plane has."""
+        bounds = {each.what: each for each in takeovers(self.settings)}
+        found = []
+        for name, family in LOOPS.items():
+            bound = bounds[f"the {name} loop"]
+            promised = None if name == "cleanup" else self.settings.takeover
+            because = bound.because if promised is None else f"takeover = {promised:g} is promised"
+            interval: float = self.settings.value(f"{name}.interval")
+            found.append(WatchedLoop(name, family.name, interval, promised or bound.seconds, because))
+        return tuple(each for each in found if each.name in self.parts)

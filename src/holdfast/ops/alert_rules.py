@@ -1,0 +1,32 @@
+"""All alert rules of a plane, from its lock registry, its settings and its error policy.
+
+    groups(Plan(settings))
+
+Promises: every metric and label that a rule asks for is declared in `observe.metric_table`; every threshold says which
+setting it follows from; normal failover pages nobody (a leader is replaced, a process is killed, a fleet is restarted
+one by one, the store is away for half a minute), which `alert_scenarios` has for promtool to prove, for any settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.ops.alert_contention import contention
+from holdfast.ops.alert_loops import loops
+from holdfast.ops.alert_model import Alert, Group
+from holdfast.ops.alert_ownership import ownership
+from holdfast.ops.alert_plan import Plan
+from holdfast.ops.alert_processes import processes
+from holdfast.ops.alert_renewal import renewal
+from holdfast.ops.alert_store import store
+
+
+def groups(plan: Plan) -> Sequence[Group]:
+    """The rules, in groups."""
+    found = (ownership(plan), contention(plan), renewal(plan), loops(plan), store(plan), processes(plan))
+    return [each for each in found if each.rules]
+
+
+def alerts(plan: Plan) -> Sequence[Alert]:
+    """The alerts alone, in the order of their groups. One name may stand for several, with thresholds of their own."""
+    return [alert for group in groups(plan) for alert in group.alerts]

@@ -1,0 +1,242 @@
+"""What runbooks find out about locks, stores and the policy: plain values that say themselves in words and as JSON.
+
+No fact contains a token: they are made from what stores show to anybody, and stores show owners and fences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.inspection import ForcedRelease, Inspection
+
+
+def span(seconds: float | None) -> str:
+    """A length of time as people say it."""
+    if seconds is None:
+        return "?"
+    if seconds < 0.0995:
+        return f"{max(0.0, seconds) * 1000:.3g} ms"
+    if seconds < 99.5:
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24:02d} h"
+
+
+def number(count: float, one: str, many: str) -> str:
+    """A count with its noun."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+@dataclass(frozen=True, slots=True)
+class LockFact:
+    """One lock, as the store shows it, and how long it has been held."""
+
+    key: str
+    held: bool
+    owner: str = ""
+    fence: int | None = None
+    age: float | None = None  # seconds since it was granted
+    remaining: float | None = None
+    waiters: int = 0
+    ttl: float | None = None  # of its family, by the settings
+
+    @classmethod
+    def of(cls, look: Inspection, now_ns: int, ttl: float | None = None) -> LockFact:
+        """From a look at it."""
+        age = None if look.since is None else now_ns / 1e9 - look.since.timestamp()
+        held = (look.owner or "", look.fence, None if age is None else max(0.0, age), look.remaining, look.waiters)
+        return cls(look.key, True, *held, ttl) if look.held else cls(look.key, False, ttl=ttl)
+
+    def line(self) -> str:
+        """In one line."""
+        if not self.held:
+            return f"{self.key} is free"
+        fence = "no fence: another library" if self.fence is None else f"fence {self.fence}"
+        waiting = f", {self.waiters} waiting" if self.waiters else ""
+        of = "" if self.ttl is None else f" of {span(self.ttl)}"
+        return (
+            f"{self.key} held by {self.owner or '?'} for {span(self.age)}, {span(self.remaining)}{of} left, "
+            f"{fence}{waiting}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LocksFact:
+    """Some locks that were asked for by name."""
+
+    locks: tuple[LockFact, ...]
+
+    def get(self, key: str) -> LockFact | None:
+        """One of them."""
+        return next((each for each in self.locks if each.key == key), None)
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        return [each.line() for each in self.locks]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"locks": [each.as_dict() for each in self.locks]}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyHeld:
+    """The locks of one family that are held now."""
+
+    family: str
+    held: int
+    waiters: int
+    oldest: LockFact
+    late: tuple[LockFact, ...]  # renewals are behind, or it is held for very long; the worst first
+
+    def line(self) -> str:
+        """In one line."""
+        late = f", {len(self.late)} of them with a renewal behind" if self.late else ""
+        return f"{self.family}: {self.held} held, {self.waiters} waiting, the oldest for {span(self.oldest.age)}{late}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFact:
+    """All locks that are held now, by family."""
+
+    families: tuple[FamilyHeld, ...]
+    complete: bool = True  # False: there are more than were looked at
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        more = [] if self.complete else ["there are more than were looked at"]
+        return [*(each.line() for each in self.families), *more] or ["no lock is held"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"families": [asdict(each) for each in self.families], "complete": self.complete}
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedFact:
+    """The locks that operators broke lately."""
+
+    records: tuple[ForcedRelease, ...]
+    window_s: float
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        if not self.records:
+            return [f"no lock was broken by force in the last {span(self.window_s)}"]
+        return [f"{each.key} was broken by {each.actor}: {each.reason}" for each in self.records[:5]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"window_seconds": self.window_s, "forced": [each.as_dict() for each in self.records]}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFact:
+    """Whether the lease store answers, how quickly, and what it says about itself."""
+
+    engine: str
+    asked: int
+    answered: int
+    slowest: float | None  # seconds
+    error: str = ""
+    about: Mapping[str, str] | None = None  # what Redis says: role, replicas, eviction
+
+    @property
+    def down(self) -> bool:
+        """Whether it did not answer at all."""
+        return self.answered == 0
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        if self.down:
+            return [f"{self.engine} does not answer: {self.error}"]
+        found = [
+            f"{self.engine} answered {self.answered} of {self.asked} PINGs, the slowest after {span(self.slowest)}"
+        ]
+        if self.error:
+            found.append(f"last error: {self.error}")
+        if self.about is not None:
+            found.append("INFO: " + ", ".join(f"{name} {value}" for name, value in self.about.items()))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "down": self.down}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFact:
+    """One risk class."""
+
+    risk: str
+    mode: str
+    by: str  # whose word that is
+    fallbacks: int
+    exercised: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFact:
+    """What risk classes do when the store fails, and what that has come to, in all processes."""
+
+    classes: tuple[ClassFact, ...]
+    rate: float  # fallbacks a second over the window
+    limit: float  # above which it counts
+    window_s: float
+    duplicates: Mapping[str, tuple[int, int]]  # by sign: lately, and before
+    escalate: bool
+    because: str
+    armed: bool = False
+
+    @property
+    def rising(self) -> bool:
+        """Whether work is done twice, and more often than before."""
+        lately = sum(each for each, _ in self.duplicates.values())
+        return lately > sum(before for _, before in self.duplicates.values())
+
+    def named(self, mode: str) -> tuple[str, ...]:
+        """The classes of one mode."""
+        return tuple(each.risk for each in self.classes if each.mode == mode)
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        found = [f"class {each.risk} is {each.mode} ({each.by}), {each.fallbacks} fallbacks" for each in self.classes]
+        counts = ", ".join(
+            f"{sign} {now} (before: {was})" for sign, (now, was) in self.duplicates.items() if now or was
+        )
+        return [
+            *found,
+            "every other class is fail_closed",
+            f"{self.rate:.3g} fallbacks a second over {span(self.window_s)}, of {self.limit:g} at most",
+            f"duplicates: {counts or 'none'}",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "rising": self.rising}
+
+
+@dataclass(frozen=True, slots=True)
+class ProofFact:
+    """One claim about locks that was put to the test, and whether it held."""
+
+    claim: str
+    holds: bool
+    seen: tuple[str, ...]
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        return [f"{'proved' if self.holds else 'NOT TRUE'}: {self.claim}", *self.seen]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)

@@ -1,0 +1,98 @@
+"""Recommended values into the settings: which can be written, why others cannot, and the file as it would be then.
+
+Nothing is written here that a plane would refuse: the new file is read as a plane reads it before it takes the place of
+the old one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.errors import BadInput
+from holdfast.ops import setting_edits
+from holdfast.ops.tuning_report import FamilyReport
+from holdfast.plane.setting_sources import BadSettings, load
+from holdfast.plane.settings import FILE, Settings
+
+
+@dataclass(slots=True)
+class Plan:
+    """What would be written, and what not."""
+
+    path: Path
+    before: str
+    after: str
+    changes: dict[str, tuple[float, float]] = field(default_factory=dict)  # from, to
+    left: list[str] = field(default_factory=list)  # sentences
+
+    @property
+    def difference(self) -> str:
+        """As `diff -u` shows it."""
+        return setting_edits.difference(self.before, self.after, self.path.name)
+
+    def as_dict(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "file": str(self.path),
+            "changes": {name: {"from": old, "to": new} for name, (old, new) in self.changes.items()},
+            "left": self.left,
+            "diff": self.difference,
+        }
+
+
+def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
+    """The settings with what is recommended. `BadInput` when a plane would not take them."""
+    path = Path(settings.file or FILE)
+    before = path.read_bytes().decode() if path.exists() else ""
+    made = Plan(path, before, before)
+    for report in reports:
+        _consider(made, settings, report)
+    made.after = setting_edits.edited(before, {name: new for name, (_, new) in made.changes.items()})
+    if made.changes:
+        _check(made)
+    return made
+
+
+def apply(made: Plan) -> Path | None:
+    """Write it. Returns where the old file was kept; None: there was none."""
+    return setting_edits.write(made.path, made.before, made.after)
+
+
+def _consider(made: Plan, settings: Settings, report: FamilyReport) -> None:
+    subject, found = report.subject, report.found
+    name, ttl_ns = subject.family, found.ttl_ns
+    if ttl_ns is None:
+        if report.seen:
+            made.left.append(f"{name}: left as it is, {found.refused}")
+        return
+    if subject.key is None:
+        if subject.demand.present is None or subject.demand.present.ns != ttl_ns:
+            made.left.append(f"{name}: there is no setting for it; give the TTL where the lock is described")
+        return
+    value = report.value
+    if value is None:
+        return
+    origin = settings.origin(subject.key)
+    if not found.possible:
+        made.left.append(f"{name}: left as it is, because no TTL keeps the takeover SLO")
+    elif origin.kind in {"environment", "flag"}:
+        made.left.append(f"{name}: {subject.key} is set by {origin}, which a file does not change")
+    elif not subject.takes(value):
+        made.left.append(f"{name}: {subject.key} does not take {value:g}")
+    else:
+        made.changes[subject.key] = settings.value(subject.key), value
+
+
+def _check(made: Plan) -> None:
+    """Read it as a plane would; what is wrong with it is the answer."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory, made.path.name)
+        copy.write_bytes(made.after.encode())
+        try:
+            load(copy, environment={})
+        except BadSettings as error:
+            problem = f"the settings would not work together: {error.problems[0].field}: {error.problems[0].problem}"
+            raise BadInput("--apply", problem, f"change that first ({error.problems[0].fix})") from None

@@ -1,0 +1,121 @@
+"""What was gathered for tuning, in one shape whatever it came from, and what it says about one family.
+
+Sources (`tuning_metrics`, `tuning_prometheus`, `tuning_history`) fill a `Gathered`; several can be put together. From
+it and what is set comes the evidence that `core.tuning` works with. What is missing is said in words that a person can
+act on, never filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.contention import Contention
+from holdfast.core.measures import LADDER_NS, NOTHING, Histogram
+from holdfast.core.spread import ENOUGH, Figure, Spread, of_counts, shown
+from holdfast.core.timing import drift_ns
+from holdfast.core.tuning import Evidence
+
+RENEWED_LATE: Final = "a renewal that came late"
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Everything that one source, or several, knows."""
+
+    source: str
+    holds: dict[tuple[str, str], Spread] = field(default_factory=dict)  # family and job class; "" is all of them
+    left: dict[str, Histogram] = field(default_factory=dict)  # what leases still had when renewed
+    requests: Spread | None = None  # to the store, answered
+    unanswered: int = 0
+    tail: Figure | None = None  # as a process says it itself
+    pauses: list[Figure] = field(default_factory=list)
+    ticks: dict[str, Figure] = field(default_factory=dict)  # the longest of each loop
+    lost: dict[str, int] = field(default_factory=dict)  # leases that ended before they were given up, by family
+    contention: Mapping[str, Contention] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def families(self) -> list[str]:
+        """Those that there is anything about."""
+        return sorted({family for family, _ in self.holds} | set(self.left))
+
+    def classes(self, family: str) -> dict[str, Spread]:
+        """The holds of a family: all of them (""), and by job class."""
+        return {name: spread for (of, name), spread in sorted(self.holds.items()) if of == family}
+
+
+def spreads(counts: Mapping[tuple[str, str], Histogram], noun: str, source: str) -> dict[tuple[str, str], Spread]:
+    """Spreads of counts, without those that are empty."""
+    return {key: of_counts(each, f"{noun} ({source})") for key, each in counts.items() if each.number}
+
+
+def evidence(gathered: Gathered, family: str, *, renewed: bool, present_ns: int | None, loop: str | None) -> Evidence:
+    """What there is about one family. `loop`: the loop that takes it; one that is not renewed lasts for a tick."""
+    hold, no_hold = _hold(gathered, family)
+    if loop is not None and not renewed:
+        hold, no_hold = gathered.ticks.get(loop), f"no tick of the {loop} loop was seen"
+    tail, no_tail = _tail(gathered)
+    pauses = tuple(gathered.pauses)
+    if renewed and present_ns is not None:
+        late = lateness(gathered.left.get(family, NOTHING), present_ns)
+        pauses += () if late is None else (late,)
+    return Evidence(
+        family,
+        renewed,
+        hold=hold,
+        no_hold=no_hold,
+        tail=tail,
+        no_tail=no_tail,
+        pauses=pauses,
+        requests=gathered.requests,
+        unanswered=gathered.unanswered,
+    )
+
+
+def lateness(left: Histogram, ttl_ns: int) -> Figure | None:
+    """How late the latest renewal was confirmed, from what its lease had left then. None: nothing that can be told.
+
+    A renewal in time leaves two thirds of the TTL. Whatever lies in the same bucket as that cannot be told from it.
+    """
+    usual = ttl_ns - drift_ns(ttl_ns) - ttl_ns // 3
+    place = next((place for place, count in enumerate(left.counts) if count), None)
+    if place is None or place >= len(LADDER_NS) or LADDER_NS[place] >= usual:
+        return None
+    least = LADDER_NS[place - 1] if place else 0
+    span = f"between {shown(least)} and {shown(LADDER_NS[place])} were left of {shown(ttl_ns)}"
+    return Figure(usual - least, f"{RENEWED_LATE}: {span}, one of {left.number:,}")
+
+
+def too_few(number: int, what: str, family: str = "") -> str:
+    """That there is not enough."""
+    of = f" of {family}" if family else ""
+    return f"not enough data: {number:,} {what}{of}, at least {ENOUGH} are needed for a p99"
+
+
+def _hold(gathered: Gathered, family: str) -> tuple[Figure | None, str]:
+    """The p99 of the job class with the longest, of those with enough; else of all together."""
+    found = gathered.classes(family)
+    enough = {name: each for name, each in found.items() if each.enough}
+    worst = max(enough.items(), key=lambda item: (item[1].p99_ns, bool(item[0])), default=None)
+    if worst is None:
+        return None, too_few(max((each.number for each in found.values()), default=0), "holds", family)
+    name, spread = worst
+    if spread.open and spread.p99_ns >= LADDER_NS[-1]:
+        return None, f"the p99 of its holds lies beyond {shown(LADDER_NS[-1])}, where metrics do not tell them apart"
+    figure = spread.p99()
+    return (figure._replace(source=f"{figure.source}, job class {name}") if name else figure), ""
+
+
+def _tail(gathered: Gathered) -> tuple[Figure | None, str]:
+    requests = gathered.requests
+    if requests is None or not requests.enough:
+        return None, too_few(0 if requests is None else requests.number, "requests to the store")
+    if requests.exact:
+        seen = Figure(requests.longest_ns, f"the slowest of {requests.number:,} {requests.source}")
+    else:
+        top = next((bound for bound in LADDER_NS if requests.beyond(bound) * 1000 <= requests.number), LADDER_NS[-1])
+        seen = Figure(top, f"99.9 % of {requests.number:,} {requests.source} were at most so slow")
+    told = gathered.tail
+    return (told if told is not None and told.ns > seen.ns else seen), ""

@@ -1,0 +1,77 @@
+"""What the locks of one process say for metrics: each family by itself, and what all of them share.
+
+A count that appears together with its first event has no rate yet, so families, reasons and risk classes that are known
+beforehand begin at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from holdfast.core.history import Kind
+from holdfast.core.measures import NOTHING, Outcome
+from holdfast.core.reading import Reading, Value
+from holdfast.runtime.household import Household
+from holdfast.runtime.measurements import FamilyMeasurements
+from holdfast.types import MS, NS, LossReason
+
+LATELY_NS: Final = 15 * NS  # what was worst in it is shown: whoever scrapes that often misses nothing
+BUCKETS: Final[Mapping[str, int]] = {"50ms": 50 * MS, "500ms": 500 * MS}
+COUNTED: Final[Mapping[str, Kind]] = {
+    "granted": Kind.GRANTED,
+    "busy": Kind.BUSY,
+    "timed_out": Kind.TIMED_OUT,
+    "store_errors": Kind.FAILED,
+    "unconfirmed": Kind.UNCONFIRMED,
+    "released": Kind.RELEASED,
+    "not_owned": Kind.RELEASE_REFUSED,
+    "release_failures": Kind.RELEASE_FAILED,
+    "compensated": Kind.COMPENSATED,
+    "promoted": Kind.PROMOTED,
+    "forced": Kind.FORCED,
+}
+_ANSWERS: Final = (Outcome.ANSWERED, Outcome.UNANSWERED)
+_NEVER: Final = FamilyMeasurements(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, NOTHING)
+
+
+def of_locks(house: Household, families: Iterable[str] = (), risks: Iterable[str] = ()) -> Iterator[Reading]:
+    """The locks of one `Locks`. `families` and `risks`: those that are known beforehand."""
+    known = tuple(risks)
+    found = house.measurements()
+    for name in sorted({*families, *found.families}):
+        yield Reading("lock", dict(_family(found.families.get(name, _NEVER), known)), {"family": name})
+    for bucket, width_ns in BUCKETS.items():
+        burst = house.witness.busy_burst(width_ns)
+        yield Reading("burst", {"peak_to_mean": burst.peak_to_mean, "fano": burst.fano}, {"bucket": bucket})
+    since_ns = house.clock.now().mono - LATELY_NS
+    lag_ns = house.loop_lag_ns(since_ns)
+    house.ask_loop()  # for who asks next; where the loop is sampled besides, it changes nothing
+    yield Reading(
+        "leases",
+        {
+            "renewals": {str(each): found.renewals.get(each, NOTHING) for each in _ANSWERS},
+            "keeper_lag_ns": house.keeper.lag_ns(),
+            "renew_tail_ns": house.tail.value_ns,
+            "breaker_open": house.health.open,
+            "loop_lag_ns": lag_ns,
+            "collection_ns": house.collection_ns(since_ns),
+            "policy_switches": house.witness.total(Kind.POLICY),
+        },
+    )
+
+
+def _family(found: FamilyMeasurements, risks: Iterable[str]) -> Iterator[tuple[str, Value]]:
+    for field, kind in COUNTED.items():
+        yield field, found.counts.get(kind, 0)
+    by_risk = dict.fromkeys(risks, 0)
+    yield from (("held", found.held), ("degraded", found.degraded), ("waiting", found.waiting))
+    yield "lost", {**{str(reason): 0 for reason in LossReason}, **found.lost}
+    yield "abandoned", found.lost.get(LossReason.UNCONFIRMED, 0)
+    yield "fallbacks", {**by_risk, **found.fallbacks}
+    yield "exercised", found.exercised
+    yield "denied", {**by_risk, **found.denied}
+    yield "wait_ns", {str(outcome): each for outcome, each in found.wait.items()} or {str(Outcome.GRANTED): NOTHING}
+    yield "hold_ns", {str(outcome): each for outcome, each in found.hold.items()} or {str(Outcome.RELEASED): NOTHING}
+    yield "left_ns", found.left
+    yield "renewed", found.left.number

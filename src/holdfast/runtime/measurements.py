@@ -1,0 +1,97 @@
+"""What one `Locks` has counted and measured, by family: a snapshot for metrics, tuning and people.
+
+Reading asks no store and waits for nobody. Families are named as in metrics: beyond a hundred they share one name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.core.history import Kind
+from holdfast.core.measures import NOTHING, Histogram, Measure, Outcome
+from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.witness import Witness
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMeasurements:
+    """The locks of one family. Counts are since the `Locks` was connected."""
+
+    held: int
+    degraded: int  # of those held: without the store
+    waiting: int
+    counts: Mapping[Kind, int]
+    lost: Mapping[str, int]  # by reason
+    fallbacks: Mapping[str, int]  # by risk class; "" is none
+    exercised: Mapping[str, int]
+    denied: Mapping[str, int]
+    wait: Mapping[Outcome, Histogram]
+    hold: Mapping[Outcome, Histogram]
+    left: Histogram  # what leases still had when a renewal was confirmed
+
+    @property
+    def held_for(self) -> Histogram:
+        """All holds, however they ended."""
+        found = NOTHING
+        for each in self.hold.values():
+            found = found.plus(each)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """All families of one `Locks`, and the requests that renewed leases of all of them together."""
+
+    families: Mapping[str, FamilyMeasurements]
+    renewals: Mapping[Outcome, Histogram]
+
+
+def measurements(witness: Witness, tenures: Iterable[Tenure]) -> Measurements:
+    """A snapshot."""
+    held: Counter[str] = Counter()
+    degraded: Counter[str] = Counter()
+    for tenure in tenures:
+        if tenure.recorded.live:
+            family = witness.label(tenure.wish.family)
+            held[family] += 1
+            degraded[family] += tenure.degraded
+    waiting = witness.waiters()
+    counts: dict[str, Counter[Kind]] = {}
+    for (kind, family), count in list(witness.counts.items()):
+        counts.setdefault(family, Counter())[kind] = count
+    labelled = {
+        kind: _by_family(witness.by_reason() if kind is Kind.LOST else witness.by_risk(kind))
+        for kind in (Kind.LOST, Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED)
+    }
+    measured: dict[tuple[Measure, str], dict[Outcome, Histogram]] = {}
+    for (measure, family, outcome), found in witness.measures().items():
+        measured.setdefault((measure, family), {})[outcome] = found
+    names = {*held, *waiting, *counts, *(family for _, family in measured if family)}
+    return Measurements(
+        {
+            name: FamilyMeasurements(
+                held=held[name],
+                degraded=degraded[name],
+                waiting=waiting[name],
+                counts=counts.get(name, {}),
+                lost=labelled[Kind.LOST].get(name, {}),
+                fallbacks=labelled[Kind.FELL_BACK].get(name, {}),
+                exercised=labelled[Kind.EXERCISED].get(name, {}),
+                denied=labelled[Kind.DENIED].get(name, {}),
+                wait=measured.get((Measure.WAIT, name), {}),
+                hold=measured.get((Measure.HOLD, name), {}),
+                left=measured.get((Measure.LEFT, name), {}).get(Outcome.ANSWERED, NOTHING),
+            )
+            for name in sorted(names)
+        },
+        measured.get((Measure.RENEW, ""), {}),
+    )
+
+
+def _by_family(counted: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (family, label), count in counted.items():
+        found.setdefault(family, {})[label] = count
+    return found

@@ -1,0 +1,102 @@
+"""The quick sweep in front of the rules: it lets pass only what no rule could object to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import ordinary
+from holdfast.core.history import Kind, Record
+from holdfast.core.invariants import check
+
+LEDGER = (
+    *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST, Kind.FORCED),
+    *(Kind.PROMOTED, Kind.LET_GO, Kind.FELL_BACK, Kind.UNCONFIRMED, Kind.WRITE, Kind.READ, Kind.DUPLICATE),
+)
+
+
+def seen(kind: Kind, at: int, fence: int | None, key: str = "k", **more: Any) -> Record:
+    return Record(kind, at, key, owner="a", fence=fence, **more)
+
+
+def of(*records: Record) -> set[str] | None:
+    return ordinary.suspects(records, {record.kind for record in records})
+
+
+ORDINARY = (
+    seen(Kind.GRANTED, 10, 1, began_ns=9, until_ns=40),
+    seen(Kind.UNCONFIRMED, 15, 1),
+    seen(Kind.RELEASED, 20, 1, began_ns=18),
+    seen(Kind.GRANTED, 20, 2, began_ns=19, until_ns=60),
+    seen(Kind.RELEASE_FAILED, 30, 2, began_ns=29),
+    seen(Kind.GRANTED, 90, 7, began_ns=80, until_ns=120),
+)
+
+
+def test_a_key_that_is_granted_and_given_back_in_turn_is_ordinary() -> None:
+    assert of(*ORDINARY) == set()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        seen(Kind.GRANTED, 95, 8),  # the lease before has not ended
+        seen(Kind.RELEASED, 95, 6),  # the end of another lease
+        seen(Kind.RELEASED, 95, 7, began_ns=96),  # a clock that was set back
+        seen(Kind.LOST, 95, 7),
+        seen(Kind.FORCED, 95, 8),
+        seen(Kind.WRITE, 95, 7),
+    ],
+)
+def test_whatever_else_happens_to_a_key_makes_it_a_suspect(odd: Record) -> None:
+    other = seen(Kind.GRANTED, 99, 1, "other")
+    assert of(*ORDINARY, odd, other) == {"k"}
+
+
+@pytest.mark.parametrize("fence", [None, 0, -1, 6, 7])
+def test_a_fence_that_does_not_rise_makes_a_suspect(fence: int | None) -> None:
+    assert of(*ORDINARY, seen(Kind.RELEASED, 95, 7), seen(Kind.GRANTED, 96, fence)) == {"k"}
+
+
+def test_a_history_in_which_the_store_was_watched_is_left_to_the_rules() -> None:
+    assert of(*ORDINARY, seen(Kind.HANDED, 95, 8)) is None
+    assert of(*ORDINARY, Record(Kind.HEALED, 99, "")) is None
+
+
+records = st.builds(
+    Record,
+    kind=st.sampled_from(LEDGER),
+    at_ns=st.integers(0, 30),
+    key=st.sampled_from("kl"),
+    owner=st.sampled_from("ab"),
+    fence=st.none() | st.integers(0, 5),
+    began_ns=st.none() | st.integers(0, 30),
+    until_ns=st.none() | st.integers(0, 40),
+    ok=st.booleans(),
+)
+turns = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from("kl")), max_size=8)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Record]:
+    """Turns of holders, as they should be, with a few records thrown in that may be anything."""
+    history, at = [], 0
+    for fence, (wait, work, slip, key) in enumerate(draw(turns), 1):
+        at += wait
+        history.append(seen(Kind.GRANTED, at, fence, key, began_ns=at - slip, until_ns=at + 20))
+        at += work
+        history.append(seen(Kind.RELEASED, at, fence, key, began_ns=at - min(slip, work)))
+    for record in draw(st.lists(records, max_size=3)):
+        history.insert(draw(st.integers(0, len(history))), record)
+    return history
+
+
+@given(histories(), st.integers(0, 3))
+def test_the_verdict_is_the_one_of_the_rules(history: list[Record], skew_ns: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordinary, "suspects", lambda records, kinds: None)
+        by_the_rules = check(history, skew_ns)
+    assert check(history, skew_ns) == by_the_rules

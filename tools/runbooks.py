@@ -1,0 +1,34 @@
+"""The page about the runbooks, made from their declarations.
+
+python tools/runbooks.py            print the page
+python tools/runbooks.py --write    write docs/runbooks.md
+python tools/runbooks.py --check    exit 1 if docs/runbooks.md says anything else
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.ops.runbook_page import page
+from pages import ROOT
+
+PAGE = ROOT / "docs" / "runbooks.md"
+
+
+def render() -> str:
+    """The whole page."""
+    return page()
+
+
+def main() -> None:
+    """Print, write or check the page."""
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(render(), encoding="utf-8")
+    elif "--check" in sys.argv[1:]:
+        sys.exit(PAGE.read_text(encoding="utf-8") != render() and f"{PAGE.name} is out of date: run `make docs`")
+    else:
+        print(render(), end="")
+
+
+if __name__ == "__main__":
+    main()
