@@ -85,6 +85,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/alerts.py --write
 	@$(PY) tools/dashboard.py --write
 	@$(PY) tools/runbooks.py --write
+	@$(PY) tools/zoo_page.py --write
 	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/ledger.py --write
 

@@ -34,7 +34,17 @@ OWN: dict[str, str] = {
 # Sentences that differ because the colours do: what a task is here, a thread is there.
 OWN_WORDS = {"Locks", "Locks.exclusive", "Locks.ports", "Locks.runtime"}
 
-NEVER_AWAITED = {"lock", "leader", "exclusive", "statistics", "health", "open_house", "reconnection", "usable"}
+NEVER_AWAITED = {
+    "lock",
+    "leader",
+    "exclusive",
+    "measurements",
+    "statistics",
+    "health",
+    "open_house",
+    "reconnection",
+    "usable",
+}
 
 
 def members(cls: type) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from holdfast.testing import simulate
-from sim.mutants import release_without_compare
+from zoo.planted_stores import release_without_compare
 
 
 def test_clean_worlds_exit_with_zero_and_say_how_much_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,9 +140,11 @@ def test_an_interrupted_call_does_not_leave_its_answer_to_the_next(redis_url: st
     connection._recv = interrupt
     with pytest.raises(Interrupted):
         run_now(store.acquire(ask("job"), SOON))
-    assert run_now(take(store, "other")).key == "other"
-    pool.close_idle()
-    engine.close()
+    try:
+        assert run_now(take(store, "other")).key == "other"
+    finally:
+        pool.close_idle()
+        engine.close()
 
 
 def test_a_store_can_be_used_again_after_it_was_closed(redis_url: str) -> None:

@@ -72,11 +72,17 @@ def put_families(reports: Sequence[FamilyReport]) -> None:
 
 def put_sentences(reports: Sequence[FamilyReport]) -> None:
     """Why, family by family."""
+    advised: dict[tuple[str, ...], str] = {}
     for report in reports:
         print()
         line(report.subject.family, "bold")
+        advice = tuple(each for each in report.sentences if each.startswith("instead: "))
+        first = advised.setdefault(advice, report.subject.family)
         for sentence in report.sentences:
-            line(f"  {sentence}")
+            if first == report.subject.family or sentence not in advice:
+                line(f"  {sentence}")
+        if advice and first != report.subject.family:
+            line(f"  instead: as for {first}")
         for term in report.found.terms:
             line(f"    {term.name} {shown(term.ns)}: {term.source}", "dim")
         if report.found.timing is not None:

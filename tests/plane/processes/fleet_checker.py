@@ -97,7 +97,7 @@ def duplicate_ends(fleet: Fleet) -> int:
         lines = (
             httpx.get(f"{process.probe}/metrics", trust_env=False, timeout=30.0).raise_for_status().text.splitlines()
         )
-        found = [int(line.split()[-1]) for line in lines if line.startswith(f"{DUPLICATE_ENDS} ")]
+        found = [int(float(line.split()[-1])) for line in lines if line.startswith(f"{DUPLICATE_ENDS} ")]
         looked_at += len(found)
         told += sum(found)
     assert looked_at == len(fleet.planes) + 1, "a process does not say how many second ends it refused"

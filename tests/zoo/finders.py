@@ -1,0 +1,293 @@
+"""Those who find planted bugs: simulated worlds, the conformance kits on real stores and guards, and ordinary tests."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from fixtures_buses import Buses
+from fixtures_redis import play_blocking
+from fixtures_scheduling import Planes
+from guard_subjects_redis import StringSubject
+from guard_subjects_sqlite import prepared
+from holdfast.guards import conformance as guard_kit
+from holdfast.possession import HeldLease
+from holdfast.stores.registry import open_engine
+from holdfast.testing import conformance as store_kit
+from holdfast.testing.simulate import replay_command
+from holdfast.testing.simworld import run_seed
+from holdfast.types import MS, NS
+from lease.stage import Stage
+from servers import RedisServer, redis_executables, start_redis
+from zoo.species import Ground, Survived
+
+SEEDS_MAX = 320  # all of them are among those in which the unchanged code breaks no rule (tests/sim/test_simulation.py)
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A simulated world: the checkers of its history must find one of these rules broken.
+
+    The seed that finds it quickest is tried first, then the others: what a seed draws changes with the simulator.
+    """
+
+    server: ClassVar[bool] = False
+
+    number: int
+    rules: frozenset[str]
+    text: str = ""  # what the violation must say, for rules that have several ways to be broken
+
+    @property
+    def who(self) -> str:
+        """A world of the simulator."""
+        return f"simulator, seed {self.number}"
+
+    @property
+    def sign(self) -> str:
+        """The rules."""
+        rules = " or ".join(sorted(self.rules, key=lambda rule: int(rule[1:])))
+        return f"{rules}: {self.text}" if self.text else rules
+
+    def finds(self, seed: int) -> bool:
+        """Whether one world shows it."""
+        return any(each.rule in self.rules and self.text in each.text for each in run_seed(seed).violations)
+
+    def hunt(self, ground: Ground) -> None:
+        """Try the best world, then the others."""
+        for seed in dict.fromkeys((self.number, *range(SEEDS_MAX))):
+            if self.finds(seed):
+                return
+        raise Survived(f"{self.sign} broken in none of {SEEDS_MAX} worlds; look at one: {replay_command(self.number)}")
+
+
+def broken(number: int, *rules: str, text: str = "") -> Seed:
+    """The simulator finds it by one of these rules, soonest in the world of this number."""
+    return Seed(number, frozenset(rules), text)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the contract of stores, tried on one of them."""
+
+    server: ClassVar[bool] = False
+
+    name: str
+    says: str
+    asynchronous: bool = False
+    store: ClassVar[str] = "sqlite"
+
+    @property
+    def who(self) -> str:
+        """The sentence and the store."""
+        return f"contract of stores, on {self.store}: *{self.name}*"
+
+    @property
+    def sign(self) -> str:
+        """What the kit says."""
+        return self.says
+
+    def url(self, ground: Ground) -> str:
+        """Where the store is."""
+        return f"sqlite:///{ground.folder}/leases.db"
+
+    def hunt(self, ground: Ground) -> None:
+        """Run the one check."""
+        url = self.url(ground)
+        check = next(each for each in store_kit.CHECKS if each.name == self.name)
+        kind = store_kit.AsyncioWorld if self.asynchronous else store_kit.BlockingWorld
+        world: store_kit.World = kind(partial(_opened, url, self.asynchronous), patience_ns=2 * NS)
+        _expect(self.says, lambda: store_kit.run_check(check, world))
+
+
+@dataclass(frozen=True)
+class RedisSentence(Sentence):
+    """The same, on a real Redis."""
+
+    server: ClassVar[bool] = True
+    store: ClassVar[str] = "redis"
+
+    def url(self, ground: Ground) -> str:
+        """Where the store is."""
+        return ground.redis_url()
+
+
+def _opened(url: str, asynchronous: bool) -> Any:
+    engine = open_engine(url)
+    return engine.asynchronous() if asynchronous else engine.blocking
+
+
+@dataclass(frozen=True)
+class GuardSentence:
+    """A sentence of the contract of guards, tried on guarded rows of a SQLite file."""
+
+    server: ClassVar[bool] = False
+    guard: ClassVar[str] = "rows of SQLite"
+
+    name: str
+    says: str
+
+    @property
+    def who(self) -> str:
+        """The sentence and the guard."""
+        return f"contract of guards, on {self.guard}: *{self.name}*"
+
+    @property
+    def sign(self) -> str:
+        """What the kit says."""
+        return self.says
+
+    def factory(self, ground: Ground) -> Callable[[str], Any]:
+        """Opens a resource."""
+        return prepared(ground.folder)
+
+    def hunt(self, ground: Ground) -> None:
+        """Run the one check."""
+        check = next(each for each in guard_kit.CHECKS if each.name == self.name)
+        _expect(self.says, lambda: guard_kit.run_check(check, self.factory(ground)))
+
+
+@dataclass(frozen=True)
+class RedisGuardSentence(GuardSentence):
+    """The same, on guarded keys of a real Redis."""
+
+    server: ClassVar[bool] = True
+    guard: ClassVar[str] = "keys of Redis"
+
+    def factory(self, ground: Ground) -> Callable[[str], Any]:
+        """Opens a resource."""
+        return partial(StringSubject, ground.redis_url().partition("?")[0])
+
+
+@dataclass(frozen=True)
+class Test:
+    """An ordinary test of the suite, called with what it asks for: it must fail where it says so.
+
+    `given` are the values of its parameters, where it is a test with several cases; a text that names an attribute of
+    the test's own module stands for it.
+    """
+
+    __test__: ClassVar[bool] = False  # for pytest it is none
+    server: ClassVar[bool] = False
+
+    module: str
+    name: str
+    at: str  # a piece of the line of the test, or of the message, with which it must fail
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def who(self) -> str:
+        """The id of the test."""
+        return f"`tests/{self.module.replace('.', '/')}.py::{self.name}`"
+
+    @property
+    def sign(self) -> str:
+        """The assertion."""
+        return f"`{self.at}`"
+
+    def hunt(self, ground: Ground) -> None:
+        """Call it on a stage of its own."""
+        module = importlib.import_module(self.module)
+        function = getattr(module, self.name)
+        given = {name: getattr(module, str(value), value) for name, value in self.given.items()}
+        wanted = [name for name in inspect.signature(function).parameters if name not in given]
+        with pytest.MonkeyPatch.context() as patch:
+            _expect(self.at, lambda: _call(function, given, wanted, ground, patch), module.__file__)
+
+
+class RedisTest(Test):
+    """The same, with a real Redis."""
+
+    server: ClassVar[bool] = True
+
+
+def _call(
+    function: Callable[..., Any], given: dict[str, Any], wanted: list[str], ground: Ground, patch: pytest.MonkeyPatch
+) -> None:
+    if not inspect.iscoroutinefunction(function):
+        with ExitStack() as servers:
+            function(**given, **{name: _ARGUMENTS[name](ground, servers) for name in wanted})
+        return
+    if set(wanted) & {"stage", "tasks"}:
+        _play(function, given, wanted[0], patch)
+        return
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            await function(**given, **{name: await _opened_for(name, ground, stack) for name in wanted})
+
+    asyncio.run(run())
+
+
+def _own_redis(_: Ground, servers: ExitStack) -> Callable[..., RedisServer]:
+    return lambda **options: servers.enter_context(start_redis(redis_executables()[-1], **options))
+
+
+_ARGUMENTS: dict[str, Callable[[Ground, ExitStack], Any]] = {
+    "tmp_path": lambda ground, _: ground.folder,
+    "redis_url": lambda ground, _: ground.redis_url(),
+    "play": lambda _, __: play_blocking,
+    "own_redis": _own_redis,
+}
+
+
+class _Hasty(Buses):
+    """A test that fails leaves handlers behind; they are not waited for."""
+
+    async def open(self, **options: Any) -> tuple[Any, Any]:
+        return await super().open(**{"grace_ns": 50 * MS, **options})
+
+
+async def _opened_for(name: str, ground: Ground, stack: AsyncExitStack) -> Any:
+    """What a test of the plane asks for, on SQLite, and closed after it."""
+    database = f"sqlite:///{ground.folder}/plane.db?synchronous=normal"
+    if name == "buses":
+        buses = _Hasty(database, None)
+        stack.push_async_callback(buses.close)
+        return buses
+    if name in ("plane", "planes"):
+        planes = Planes(database, f"sqlite:///{ground.folder}/leases.db")
+        stack.push_async_callback(planes.close)
+        return planes if name == "planes" else await planes.open()
+    return _ARGUMENTS[name](ground, ExitStack())
+
+
+def _play(
+    function: Callable[..., Awaitable[None]], given: dict[str, Any], name: str, patch: pytest.MonkeyPatch
+) -> None:
+    """A scenario about leases, on the asyncio stage, as `tests/lease/conftest.py` sets it."""
+    stage = Stage("asyncio")
+    begin = HeldLease.__init__
+
+    def kept(lease: HeldLease, *args: Any, **kwargs: Any) -> None:
+        begin(lease, *args, **kwargs)
+        stage.leases.append(lease)
+
+    patch.setattr(HeldLease, "__init__", kept)
+    try:
+        stage.play(function(**given, **{name: stage}))  # type: ignore[arg-type]  # an async def makes a coroutine
+    finally:
+        stage.tidy()
+
+
+def _expect(sign: str, act: Callable[[], None], file: str | None = None) -> None:
+    """It must fail, and show the sign: in the message, or in the line of the test that was reached."""
+    try:
+        act()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # what `pytest.raises` raises when nothing was is no `Exception`
+        lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if sign in str(error) or any(sign in line for line in lines):
+            return
+        where = f" at `{lines[-1]}`" if lines else ""
+        raise Survived(f"found, but not by {sign!r}: {type(error).__name__}{where}: {error}") from error
+    raise Survived(f"not found: {sign!r} holds all the same")

@@ -1,0 +1,78 @@
+"""What an exhibit of the zoo is: a bug that can be planted, whose bug it was, and who finds it.
+
+A bug is planted with pytest's `monkeypatch`, so nothing of it is left behind. It counts as found only when the finder
+fails for the reason that is declared with it: the rule, the sentence, or the assertion that must break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import pytest
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Survived(AssertionError):
+    """A planted bug was not found, or was found for another reason than the one declared: a hole in the tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a hunt takes place."""
+
+    folder: Path  # empty, and the hunt's own
+    redis_url: Callable[[], str]  # a real server; started when it is first asked for
+
+
+class Finder(Protocol):
+    """Who finds a bug, and by which sign."""
+
+    server: ClassVar[bool]  # whether it needs a real server
+
+    @property
+    def who(self) -> str:
+        """The finder, for the page."""
+        ...
+
+    @property
+    def sign(self) -> str:
+        """What must break, for the page."""
+        ...
+
+    def hunt(self, ground: Ground) -> None:
+        """Return if the planted bug shows by the declared sign; raise `Survived` if it does not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str  # the sentence that the name of its function spells
+    mistake: str  # what it does, in one sentence
+    whose: str  # the project and the number of the report, or the mistake that many make
+    where: str  # the module in which it is planted
+    plant: Plant
+    finder: Finder
+
+
+class House:
+    """The mutants of one file, in the order in which they are written there."""
+
+    def __init__(self) -> None:
+        self.mutants: list[Mutant] = []
+
+    def keep(self, whose: str, *, where: str, found_by: Finder) -> Callable[[Plant], Plant]:
+        """Enter a mutant. Its name is that of the function that plants it, and the docstring says what it does."""
+
+        def enter(plant: Plant) -> Plant:
+            name = getattr(plant, "__name__", "").replace("_", " ")
+            mistake = " ".join((plant.__doc__ or "").split())
+            self.mutants.append(Mutant(name, mistake, whose, where, plant, found_by))
+            return plant
+
+        return enter
