@@ -67,8 +67,9 @@ types: $(STAMPS)/dev ## Strict types
 bench: $(STAMPS)/bench ## Holdfast beside its peers, in one run
 	@$(PY) -m benchmarks $(ARGS)
 
-drill: $(STAMPS)/run ## Failure drill on a SQLite file: pause, stale write, kill, takeover, verdict
-	@$(BIN)/holdfast demo $(ARGS)
+drill: $(STAMPS)/run ## Break it on purpose on a file of its own: pauses, kills, stale writes, a verdict and a page with pictures
+	@mkdir -p build
+	@$(BIN)/holdfast drill quick --report build/drill.html $(ARGS)
 
 simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0
 	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)

@@ -83,7 +83,7 @@ def missing() -> list[str]:
 def check(variant: Variant, clients: int, grants: int, directory: Path, optimised: str = "-O2") -> Result:
     """Look at every state that a variant can get into. Where it must fail, the shortest way there is looked for."""
     flags = [f"-D{flag}" for flag in (f"CLIENTS={clients}", f"GRANTS={grants}", *variant.flags)]
-    shutil.copy(MODEL, directory)
+    shutil.copy2(MODEL, directory)
     _run(["spin", "-a", *flags, MODEL.name], directory)
     search = ["-DCOLLAPSE"] if variant.safe else ["-DBFS", "-DVECTORSZ=2048"]
     _run(["gcc", optimised, "-w", "-DSAFETY", *search, "-o", "pan", "pan.c"], directory)
@@ -98,7 +98,7 @@ def check(variant: Variant, clients: int, grants: int, directory: Path, optimise
 
 def _steps(replayed: str) -> tuple[str, ...]:
     """What the model says on its way to the error."""
-    lines = [line.strip() for line in replayed.splitlines()]
+    lines = [line.strip() for line in replayed.splitlines() if not line.startswith("spin: warning")]
     end = next((place for place, line in enumerate(lines) if line.startswith("spin:")), len(lines))
     return tuple(line for line in lines[:end] if line)
 

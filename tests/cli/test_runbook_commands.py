@@ -19,7 +19,10 @@ def test_without_a_name_they_are_listed_with_when_and_what_they_need(shell: Shel
     assert head.split() == ["NAME", "WHEN", "NEEDS"]
     assert [row.split()[0] for row in rows] == list(RUNBOOKS)
     listed = shell.run("runbook", "--json").json
-    assert {each["name"]: each["argument"] for each in listed}["duplicate-dispatch"] == "JOB"
+    named = {each["name"]: each for each in listed}
+    assert named["duplicate-dispatch"]["argument"] == "JOB"
+    assert named["duplicate-dispatch"]["searches"] == ["jobs in ledger", "jobs in database"]
+    assert named["snapshot-leader"]["searches"] == []
     assert all(each["rules"] and each["steps"] for each in listed)
 
 
@@ -43,6 +46,22 @@ def test_a_finding_that_needs_action_has_an_exit_code_of_its_own_and_a_command_t
     said = shell.run(*asked, "--json").json
     assert (said["severity"], said["exit"]) == ("act", 3)
     assert [each["command"] for each in said["next"]] == ["holdfast up --only snapshot --database sqlite:///plane.db"]
+
+
+@pytest.mark.parametrize(("name", "noun"), [("duplicate-dispatch", "job"), ("workflow-contention", "run")])
+def test_what_an_alert_names_can_be_typed_as_it_stands(shell: Shell, name: str, noun: str) -> None:
+    """No alert knows an id, and a plane that is not there yet has none."""
+    lost = shell.run("runbook", name, "--database", "sqlite:///plane.db")
+    assert (lost.code, lost.err) == (1, "")
+    assert f"FINDING (cannot tell) It cannot be told which {noun} it is about" in lost.out
+    assert not (shell.directory / "plane.db").exists()
+    assert shell.run("jobs", "stats", "--database", "sqlite:///plane.db").code == 0
+    done = shell.run("runbook", name, "--database", "sqlite:///plane.db", "--interval", "0.1", "--json")
+    said = done.json
+    assert (done.code, said["severity"], said["suspects"]) == (3, "act", []), done.out
+    told = {each["rule"]: each["sentence"] for each in said["findings"]}
+    assert told["no suspects"].startswith("Nothing suspicious in the last 15 min. Looked at: ")
+    assert "Nobody holds" in told["no leader"]
 
 
 @pytest.mark.requires("R20", "R21", "R22", "R23", "R24")
@@ -75,7 +94,6 @@ def test_on_a_terminal_a_no_writes_nothing(shell: Shell) -> None:
     ("words", "problem"),
     [
         (("nope",), "there is no 'nope'; use one of not-owned"),
-        (("duplicate-dispatch",), "JOB: is missing"),
         (("duplicate-dispatch", "no spaces"), "JOB: 'no spaces' is not an id"),
         (("snapshot-leader", "job-1"), "ID: 'job-1' is not needed"),
         (("not-owned", "--metrics", "ftp://h"), "--metrics: is not an address"),

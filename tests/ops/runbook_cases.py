@@ -158,6 +158,11 @@ _CONTENTION = {
         "should have been looked at",
         {**_RUN_WELL, "run": replace(_RUN, overdue=15.0)},
     ),
+    "at rest": Told(
+        {**_RUN_WELL, "run": replace(_RUN, at_rest=True, idle=32.0)},
+        "nothing to wait for",
+        {**_RUN_WELL, "run": replace(_RUN, at_rest=True, idle=30.0)},
+    ),
     "repeated steps": Told(
         {**_RUN_WELL, "run": replace(_RUN, repeated=("fetch (attempt 1)",))}, "fetch (attempt 1)", _RUN_WELL
     ),

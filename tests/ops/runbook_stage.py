@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.ops.runbook import Finding, Report, run
+from holdfast.ops.runbook import Finding, Report
+from holdfast.ops.runbook_running import run
 from holdfast.ops.runbook_scene import Given, Scene
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS

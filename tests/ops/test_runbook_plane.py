@@ -184,13 +184,18 @@ async def test_a_holder_that_is_stuck_in_a_run_is_told_from_one_that_has_just_be
 
             await holds(old)
             report = await reported("workflow-contention", place, RUN="r-1")
+            searched = await reported("workflow-contention", place)
             waiting.cancel()
             await asyncio.wait([waiting])
     stuck = found(report, "stuck holder")
-    assert f"{lease.owner} has held the lock of the run" in stuck.sentence
+    assert f"{lease.owner} has held the lock of run r-1" in stuck.sentence
     assert "and 1 waits" in stuck.sentence
     assert any(step.command.startswith("holdfast release holdfast:wf:run:lock:r-1 --reason") for step in stuck.next)
     assert all("--url" in step.command for step in stuck.next)
+    (suspect,) = searched.suspects
+    assert suspect.id == "r-1"
+    assert suspect.why.startswith(f"its lock is held by {lease.owner} for ")
+    assert [each.command for each in suspect.findings[0].next] == [each.command for each in stuck.next]
 
 
 async def test_a_holder_with_an_older_fence_than_the_job_is_named(sqlite_planes: Planes) -> None:

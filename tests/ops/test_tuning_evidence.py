@@ -6,7 +6,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,55 @@ def test_errors_of_the_wire_are_ours_and_say_where() -> None:
     silence = pytest.raises(Timeout, match=r"did not answer within 0\.05 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, silence:
         ask(f"http://127.0.0.1:{silent.getsockname()[1]}/metrics", timeout=0.05)
+
+
+@contextmanager
+def dripping(head: bytes, body: bytes) -> Iterator[str]:
+    """A server that says the first part at once and the second a byte at a time; its address."""
+    gone = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        said, _ = server.accept()
+        with said, suppress(OSError):
+            said.recv(4096)
+            said.sendall(head)
+            for each in range(len(body)):
+                if gone.wait(0.01):
+                    return
+                said.sendall(body[each : each + 1])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        finally:
+            gone.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1500\r\n\r\n", b"x" * 1500),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 1500),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 250 + b"0\r\n\r\n"),
+        (b"", b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 1500 + b"\r\n\r\n"),
+    ],
+    ids=["body", "body without a length", "chunks", "head"],
+)
+def test_an_answer_that_comes_drop_by_drop_has_no_more_time_than_one_that_does_not_come(
+    head: bytes, body: bytes
+) -> None:
+    """Each byte comes well within the limit, and the last of them, 15 s later, would make it a good answer."""
+    with dripping(head, body) as url, pytest.raises(Timeout, match=r"did not answer within 0\.1 s"):
+        ask(url, timeout=0.1)
+
+
+def test_a_refusal_that_comes_drop_by_drop_is_a_refusal() -> None:
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 1500\r\n\r\n"
+    with dripping(head, b"x" * 1500) as url, pytest.raises(Misconfigured, match="answered 403 Forbidden"):
+        ask(url, timeout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "status_newest_tenant": {"tenant": "t1", "most": 100},
     "status_dead_jobs_all": {"most": 20},
     "status_dead_jobs_tenant": {"tenant": "t1", "most": 20},
+    "job_suspects": {"since_ns": 0, "most": 100},
     "status_at_hand": {"state": "PENDING", "tenant": None, "most": 40},
 }
 

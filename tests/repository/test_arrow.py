@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "plane": {*_BUILT, "guards"},
     "observe": {*_BUILT, "guards", "plane"},
     "ops": {*_BUILT, "guards", "plane", "observe"},
-    "cli": {*_BUILT, "guards", "plane", "observe", "ops", "web", "testing"},
+    "drills": {*_BUILT, "guards", "plane", "observe", "ops"},
+    "cli": {*_BUILT, "guards", "plane", "observe", "ops", "drills", "web", "testing"},
     "web": {*_BUILT, "guards", "plane", "observe", "ops"},
     "testing": {*_BUILT, "guards", "plane", "observe", "ops"},
 }
@@ -62,7 +63,7 @@ COLOUR_FREE_ROOMS = {*PURE_ROOMS, "ports", "flows"}
 
 # Modules that bring in the world, and where they may be named.
 LOOPS_AND_THREADS = {"asyncio", "concurrent", "multiprocessing", "queue", "selectors", "signal", "threading"}
-LOOP_AND_THREAD_ROOMS = {"runtime", "stores", "testing", "cli", "guards", "plane", "web"}
+LOOP_AND_THREAD_ROOMS = {"runtime", "stores", "testing", "cli", "guards", "plane", "drills", "web"}
 LOOP_AND_THREAD_ROOMS |= {"aio"}  # the awaited facade
 WORLD = {"time", "random", "secrets", "uuid", "os", "socket", "sqlite3", "subprocess", *LOOPS_AND_THREADS}
 WALL_CLOCK_CALLS = {"now", "utcnow", "today"}

@@ -60,7 +60,7 @@ def test_make_alone_lists_every_command() -> None:
     ("target", "commands"),
     [
         ("run", ["holdfast up --sample"]),
-        ("drill", ["holdfast demo"]),
+        ("drill", ["holdfast drill quick --report build/drill.html"]),
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
         ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server and not slow"']),

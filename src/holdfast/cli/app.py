@@ -22,6 +22,7 @@ from holdfast.cli import (
     breaking,
     dashboarding,
     demo,
+    drilling,
     flowing,
     guarding,
     inventorying,
@@ -89,6 +90,7 @@ tuning.add_to(app)
 dashboarding.add_to(app)
 runbooking.add_to(app)
 demo.add_to(app)
+drilling.add_to(app)
 app.command()(version)
 
 

@@ -46,10 +46,10 @@ class Exit(IntEnum):
 MEANING: MappingProxyType[Exit, str] = MappingProxyType(
     {
         Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
-        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check`, `check` or `demo` saw "
-        "a promise broken, `history` found nobody, there is no such job or run, or it did not succeed, `up` or "
-        "`worker` had to cut work short, `runbook` could not tell, `tune` found that an SLO cannot be kept or, with "
-        "`--check`, that the settings disagree with the evidence",
+        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check`, `check`, `demo` or a "
+        "`drill` saw a promise broken, `history` found nobody, there is no such job or run, or it did not succeed, "
+        "`up` or `worker` had to cut work short, `runbook` could not tell, `tune` found that an SLO cannot be kept or, "
+        "with `--check`, that the settings disagree with the evidence",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
         Exit.ACT: "`runbook` found something that has to be acted upon, and says what to type",
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -39,7 +39,7 @@ EPILOG: Final = "\n\n".join(
     (
         "[bold]At 02:17[/bold]",
         "[dim]$[/dim] holdfast runbook store-outage --config holdfast.toml",
-        "[dim]$[/dim] holdfast runbook duplicate-dispatch JOB --ledger audit/",
+        "[dim]$[/dim] holdfast runbook duplicate-dispatch --ledger audit/",
         "[dim]$[/dim] holdfast runbook retry-waves --metrics http://10.0.0.7:9100 --metrics http://10.0.0.8:9100",
         "Exits 0 when nothing has to be done, 3 when something has, 1 when it cannot be told.",
     )
@@ -57,7 +57,12 @@ def runbook(
         str | None, typer.Argument(metavar="NAME", help="Which one; without it they are listed.", show_default=False)
     ] = None,
     subject: Annotated[
-        str | None, typer.Argument(metavar="ID", help="The job or run, where it is about one.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="The job or run, where it is about one; without it, suspects are found.",
+            show_default=False,
+        ),
     ] = None,
     url: Url = None,
     database: Database = None,
@@ -106,7 +111,7 @@ def runbook(
     where = _settings(config, database, given.url)
     if chosen.writes and not yes:
         _ask(chosen, where, given)
-    with _progress(chosen, shown=not json and sys.stderr.isatty()) as ended:
+    with _progress(_steps(chosen, arguments), shown=not json and sys.stderr.isatty()) as ended:
         report = asyncio.run(_gathered(chosen, where, given, arguments, ended))
     if json:
         put_json({**report.as_dict(), "exit": int(_exit(report.severity))})
@@ -130,7 +135,7 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
             )
         return {}
     if subject is None:
-        raise BadInput(wanted.name, "is missing", f"give {wanted.help}: {wanted.find}")
+        return {}  # it searches for suspects: alerts name no job
     from holdfast.plane.model import check_id
 
     return {wanted.name: check_id(wanted.name, subject)}
@@ -139,7 +144,7 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
 async def _gathered(
     chosen: Runbook, where: Settings, given: Given, arguments: dict[str, str], ended: Callable[[str], None]
 ) -> Report:
-    from holdfast.ops.runbook import run
+    from holdfast.ops.runbook_running import run
     from holdfast.ops.runbook_scene import scene
 
     # Drivers log what they meet to nobody in particular, and Python prints that. Here it is evidence, and said once.
@@ -166,15 +171,21 @@ def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
     typer.confirm("Is that a store for trying things out?", abort=True, err=True)
 
 
+def _steps(chosen: Runbook, arguments: dict[str, str]) -> list[str]:
+    """The names of what is looked at."""
+    searched = () if chosen.argument is None or arguments else chosen.argument.searches
+    return [step.name for step in (*searched, *chosen.steps)]
+
+
 @contextmanager
-def _progress(chosen: Runbook, *, shown: bool) -> Iterator[Callable[[str], None]]:
+def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], None]]:
     """On a terminal: which steps are still being waited for."""
     if not shown:
         yield lambda _step: None
         return
     from rich.console import Console
 
-    left = [step.name for step in chosen.steps]
+    left = list(steps)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with console.status(f"looking at {', '.join(left)}") as status:
 
@@ -205,6 +216,7 @@ def _list(*, as_json: bool) -> int:
                 "when": each.when,
                 "needs": each.needs,
                 "argument": None if each.argument is None else each.argument.name,
+                "searches": [] if each.argument is None else [step.name for step in each.argument.searches],
                 "writes": each.writes,
                 "steps": [step.name for step in each.steps],
                 "rules": [
@@ -216,7 +228,7 @@ def _list(*, as_json: bool) -> int:
         return Exit.OK
     table = plain_table(("NAME", "left"), ("WHEN", "left"), ("NEEDS", "left"))
     for each in RUNBOOKS.values():
-        called = each.name if each.argument is None else f"{each.name} {each.argument.name}"
+        called = each.name if each.argument is None else f"{each.name} [{each.argument.name}]"
         table.add_row(cell(called, "bold"), cell(each.when.replace("`", "")), cell(printable(each.needs)))
     put_table(table)
     return Exit.OK

@@ -1,19 +1,28 @@
 """One question over HTTP, with a limit on everything: how long it takes, how much is read, and where it leads.
 
 Promises: what cannot be had raises one of this package's errors, in words that name the address and never a token. An
-answer is read up to a limit and not beyond. A redirect is not followed: it would carry the token to another host.
+answer is read up to a limit and not beyond. A redirect is not followed: it would carry the token to another host. The
+time limit is for the whole: a server that says one byte at a time, in the head of its answer or in the rest, gets no
+more of it than one that is silent.
+
+Does not promise to limit the time that the system takes to look a name up; and where a name has several addresses, each
+that lets nobody in costs the limit once. Clock: the monotonic one.
 """
 
 from __future__ import annotations
 
 import http.client
+import io
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
+from holdfast.runtime.system import SystemClock
+from holdfast.types import NS
 
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -28,7 +37,65 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return
 
 
-_OPENER: Final = urllib.request.build_opener(_Stay)
+_CLOCK: Final = SystemClock()
+
+
+class _Hurried(io.RawIOBase):
+    """What comes over a connection, as long as the time for all of it is not over."""
+
+    def __init__(self, connection: socket.socket, stream: io.RawIOBase, deadline_ns: int) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._deadline_ns = deadline_ns
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left_ns = self._deadline_ns - _CLOCK.now().mono
+        if left_ns <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_ns / NS)
+        return self._stream.readinto(into)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Bounded(http.client.HTTPConnection):
+    """A connection whose time limit is one for everything, and not for each thing that is said."""
+
+    def __init__(self, *place: Any, **settings: Any) -> None:
+        super().__init__(*place, **settings)
+        self._deadline_ns = _CLOCK.now().mono + round((self.timeout or TIMEOUT_S) * NS)
+        self.response_class = self._answer  # type: ignore[assignment]  # it is called, and may be anything that can be
+
+    def connect(self) -> None:
+        self.timeout = max(0.001, (self._deadline_ns - _CLOCK.now().mono) / NS)
+        super().connect()
+
+    def _answer(self, connection: socket.socket, *about: Any, **more: Any) -> http.client.HTTPResponse:
+        answer = http.client.HTTPResponse(connection, *about, **more)
+        answer.fp = io.BufferedReader(_Hurried(connection, answer.fp.detach(), self._deadline_ns))
+        return answer
+
+
+class _BoundedSecure(http.client.HTTPSConnection, _Bounded):
+    """The same, encrypted. `HTTPSConnection` connects as the next class does, and goes on from there."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Bounded, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_BoundedSecure, request)
+
+
+_OPENER: Final = urllib.request.build_opener(_Stay, _Http, _Https)
 
 
 def check_url(field: str, url: str) -> str:
@@ -53,7 +120,10 @@ def check_url(field: str, url: str) -> str:
 def ask(
     url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> bytes:
-    """The answer to one GET. `Unavailable`, `Timeout` or `Misconfigured` when there is none that could be used."""
+    """The answer to one GET. `Unavailable`, `Timeout` or `Misconfigured` when there is none that could be used.
+
+    `timeout` is for all of it: to connect, to ask, and to hear the answer to its end.
+    """
     request = urllib.request.Request(check_url("url", url), headers=dict(headers or {}))  # noqa: S310 - it is http, as was checked
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
@@ -63,7 +133,7 @@ def ask(
             read: bytes = answer.read(BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:
-            said = error.read(_SAID_MAX).decode(errors="replace").strip()
+            said = _heard(error)
         raise Misconfigured(f"{where} answered {error.code} {error.reason}: {said}") from None
     except TimeoutError:
         raise Timeout(f"{where} did not answer within {timeout:g} s") from None
@@ -76,3 +146,11 @@ def ask(
     if len(read) > BYTES_MAX:
         raise Misconfigured(f"{where} answered with more than {BYTES_MAX // 2**20} MiB; that is no page of metrics")
     return read
+
+
+def _heard(error: urllib.error.HTTPError) -> str:
+    """What a refusal says. That it is one is known already, so one that never ends its sentence is none the less."""
+    try:
+        return error.read(_SAID_MAX).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException):
+        return "…"

@@ -1,15 +1,17 @@
 """Runbooks that run: what is looked at, how it is judged and what to do next, declared as values.
 
-    report = await run(RUNBOOKS["snapshot-leader"], scene)
+    report = await run(RUNBOOKS["snapshot-leader"], scene)   # runbook_running
 
 A `Step` says what is looked at, which call gathers it and how a person would do the same by hand. A `Rule` is a pure
 function over what was gathered, with its threshold in words beside it. From the same declarations come the command
-`holdfast runbook`, its JSON, and the page in the documentation, so that none of them can drift from what runs.
+`holdfast runbook`, its JSON, and the page in the documentation, so that none of them can drift from what runs. How they
+are run is in `runbook_running`; how one that is about a job or run finds out which, in `runbook_suspects`.
 
 Promises: every step may fail, because the thing that it asks may be what is broken: then that is evidence, and the rest
-goes on. A report is there when the time limit of the steps is over at the latest. What was not given is said, and no
-report says that all is well when what it would have to know is missing. Nothing is written anywhere, unless the runbook
-says so (`writes`). No report contains a token, because no fact does.
+goes on. A report is there when the time limit of the steps is over at the latest (twice that, where suspects have to be
+found first). What was not given is said, and no report says that all is well when what it would have to know is
+missing. Nothing is written anywhere, unless the runbook says so (`writes`). No report contains a token, because no fact
+does.
 
 Clock: the wall clock, for people.
 """
@@ -18,14 +20,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.settings import Settings
-from holdfast.runtime.together import together
-from holdfast.types import NS
 
 if TYPE_CHECKING:
     from holdfast.ops.runbook_metrics import Query
@@ -191,6 +191,9 @@ class Step:
     gather: Callable[[Scene], Awaitable[Fact]]
     lasts: Callable[[Scene], float] | None = None  # seconds that it lets pass on purpose
     queries: tuple[Query, ...] = ()  # of metrics
+    about: str = ""  # the argument that it looks at; empty: it is about the whole plane, and looks once for everybody
+    at_once: Callable[[Scene, Sequence[str]], Awaitable[Mapping[str, Fact]]] | None = None
+    """For several ids by one look, where one look for each would cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +208,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What the runbook has to be told."""
+    """What the runbook is about. Without it, `searches` find suspects: an alert knows of no job."""
 
     name: str  # JOB
+    noun: str  # job
     help: str
-    find: str  # how to find one, for whoever was paged and has none
+    find: str  # how to find one by hand
+    well: str  # what is said of a suspect with which nothing is wrong; {id} is which
+    searches: tuple[Step, ...]  # each gives a `SuspectsFact`; the first is believed first
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,28 +237,62 @@ class Runbook:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """How it went."""
+class Examined:
+    """One suspect, and what was found out about it."""
 
-    runbook: Runbook
-    arguments: Mapping[str, str]
-    at_ns: int
+    id: str
+    why: str  # it is one
+    source: Source  # that says so
     evidence: tuple[Evidence, ...]
     findings: tuple[Finding, ...]  # the worst first
 
     @property
     def severity(self) -> Severity:
         """That of the worst finding."""
-        return max((each.severity for each in self.findings), key=lambda each: each.rank)
+        return worst(self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "id": self.id,
+            "why": self.why,
+            "source": str(self.source),
+            "severity": str(self.severity),
+            "evidence": [each.as_dict() for each in self.evidence],
+            "findings": [each.as_dict() for each in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How it went. With suspects, what is about one of them is there, and here is what is about all."""
+
+    runbook: Runbook
+    arguments: Mapping[str, str]
+    at_ns: int
+    evidence: tuple[Evidence, ...]
+    findings: tuple[Finding, ...]  # the worst first
+    suspects: tuple[Examined, ...] = ()
+
+    @property
+    def severity(self) -> Severity:
+        """That of the worst finding."""
+        return worst(self._all)
 
     @property
     def next(self) -> tuple[NextStep, ...]:
         """What to do, the most urgent first, nothing twice."""
         found: dict[str, NextStep] = {}
-        for finding in self.findings:
+        for finding in self._all:
             for step in finding.next:
                 found.setdefault(step.command, step)
         return tuple(found.values())
+
+    @property
+    def _all(self) -> list[Finding]:
+        """Of the suspects and of the rest, the worst first."""
+        found = [finding for suspect in self.suspects for finding in suspect.findings]
+        return sorted([*found, *self.findings], key=lambda each: -each.severity.rank)
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -263,69 +303,50 @@ class Report:
             "severity": str(self.severity),
             "evidence": [each.as_dict() for each in self.evidence],
             "findings": [each.as_dict() for each in self.findings],
+            "suspects": [each.as_dict() for each in self.suspects],
             "next": [{"command": each.command, "why": each.why} for each in self.next],
         }
 
 
+def worst(findings: Sequence[Finding]) -> Severity:
+    """The severity of the worst of some findings; of none, that nothing has to be done."""
+    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.FINE)
+
+
 def judged(runbook: Runbook, case: Case) -> tuple[Finding, ...]:
     """What follows from the evidence, the worst first. Pure."""
-    found = []
-    for rule in runbook.rules:
-        said = rule.judge(case)
-        if said is not None:
-            found.append(Finding(rule.name, rule.severity, said.sentence, said.because, said.sure, said.next))
-    missing = [step for step in runbook.steps if step.name in runbook.essential and not _known(case, step)]
-    if missing and not any(each.severity is Severity.ACT for each in found):
-        found.append(_cannot_tell(case, missing))
-    elif not any(each.severity.rank >= Severity.WATCH.rank for each in found):
+    found = applied(runbook, case)
+    missing = missed(runbook, case, runbook.essential)
+    if missing is not None and worst(found) is not Severity.ACT:
+        found.append(missing)
+    elif worst(found) is Severity.FINE:
         found.append(Finding("fine", Severity.FINE, runbook.fine, runbook.essential, "sure", runbook.then))
     return tuple(sorted(found, key=lambda each: -each.severity.rank))
+
+
+def applied(runbook: Runbook, case: Case) -> list[Finding]:
+    """What the rules say that apply. Pure."""
+    said = ((rule, rule.judge(case)) for rule in runbook.rules)
+    return [
+        Finding(rule.name, rule.severity, each.sentence, each.because, each.sure, each.next)
+        for rule, each in said
+        if each is not None
+    ]
+
+
+def missed(runbook: Runbook, case: Case, essential: Sequence[str]) -> Finding | None:
+    """That it cannot be told, if a step has found nothing without which it cannot. Pure."""
+    missing = [step.name for step in runbook.steps if step.name in essential and not _known(case, step)]
+    if not missing:
+        return None
+    reasons = []
+    for step in missing:
+        found = case.evidence.get(step)
+        reasons.append(f"{step} ({'not looked at' if found is None else found.problem})")
+    sentence = f"It cannot be told whether anything is wrong: {'; '.join(reasons)}."
+    return Finding("cannot tell", Severity.UNKNOWN, sentence, tuple(missing), "not at all", ())
 
 
 def _known(case: Case, step: Step) -> bool:
     found = case.evidence.get(step.name)
     return found is not None and found.fact is not None
-
-
-def _cannot_tell(case: Case, missing: Sequence[Step]) -> Finding:
-    reasons = []
-    for step in missing:
-        found = case.evidence.get(step.name)
-        reasons.append(f"{step.name} ({'not looked at' if found is None else found.problem})")
-    sentence = f"It cannot be told whether anything is wrong: {'; '.join(reasons)}."
-    return Finding("cannot tell", Severity.UNKNOWN, sentence, tuple(step.name for step in missing), "not at all", ())
-
-
-async def run(runbook: Runbook, scene: Scene, ended: Callable[[str], None] | None = None) -> Report:
-    """Gather the evidence, and judge it. `ended` is told the name of each step when it is over."""
-    at_ns = scene.clock.now().wall
-    evidence: dict[str, Evidence] = {}
-    for batch in [[step] for step in runbook.steps] if runbook.in_order else [list(runbook.steps)]:
-        lasts = max((step.lasts(scene) for step in batch if step.lasts is not None), default=0.0)
-        calls = {step.name: _bound(step, scene) for step in batch}
-        answers = await together(calls, round((scene.given.patience + lasts) * NS), ended)
-        for step in batch:
-            evidence[step.name] = _evidence(step, scene, answers[step.name])
-    case = Case(evidence, scene.settings, at_ns, scene.arguments)
-    findings = tuple(_exact(finding, scene.exact) for finding in judged(runbook, case))
-    return Report(runbook, scene.arguments, at_ns, tuple(evidence.values()), findings)
-
-
-def _exact(finding: Finding, complete: Callable[[str], str]) -> Finding:
-    """The finding with commands that name the places that were looked at, so that they can be typed as they stand."""
-    return replace(finding, next=tuple(NextStep(complete(step.command), step.why) for step in finding.next))
-
-
-def _bound(step: Step, scene: Scene) -> Callable[[], Awaitable[Fact]]:
-    return lambda: step.gather(scene)
-
-
-def _evidence(step: Step, scene: Scene, answer: Fact | Exception) -> Evidence:
-    at_ns, where = scene.clock.now().wall, scene.where(step.source)
-    if not isinstance(answer, Exception):
-        return Evidence(step.name, step.source, where, at_ns, answer)
-    if isinstance(answer, NotGiven):
-        return Evidence(step.name, step.source, "", at_ns, None, f"{answer}: {step.source.fix}", given=False)
-    # An error that is not ours is a bug of ours, and in an incident it is still only one step that has failed.
-    named = str(answer) if isinstance(answer, HoldfastError) else f"{type(answer).__name__}: {answer}"
-    return Evidence(step.name, step.source, where, at_ns, None, named)

@@ -1,4 +1,4 @@
-"""`holdfast runbook workflow-contention RUN`: a run does not move, or its lock is busy."""
+"""`holdfast runbook workflow-contention [RUN]`: a run does not move, or its lock is busy; and which one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Final
 from holdfast.ops.runbook import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
 from holdfast.ops.runbook_facts import LockFact, LocksFact, number, span
 from holdfast.ops.runbook_ledger import LedgerFact
-from holdfast.ops.runbook_looks import ledger_step, lock_step, metrics_step
+from holdfast.ops.runbook_looks import history_step, lock_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import PendingFact, RunFact
 from holdfast.ops.runbook_plane_looks import PENDING_STEP, RUN_STEP
-from holdfast.ops.runbook_scene import Scene
+from holdfast.ops.runbook_searches import HELD_S, RUNS_IN_DATABASE, RUNS_IN_LEASES, RUNS_IN_LEDGER, run_bound
 from holdfast.plane.families import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
 from holdfast.plane.setting_rules import takeovers
 
 WAITERS: Final = 3
-WAIT_S: Final = 1.0
+WAIT_S: Final = HELD_S
 BUSY_RATE: Final = 1.0
-
-
-def _keys(scene: Scene) -> frozenset[str]:
-    return frozenset({WORKFLOW_RUN.key(run=scene.arguments["RUN"])})
 
 
 def _lock(case: Case) -> LockFact | None:
@@ -46,8 +42,8 @@ def _held_long(case: Case) -> Said | None:
         return None
     waiting = f", and {number(lock.waiters, 'waits', 'wait')}" if lock.waiters else ""
     sentence = (
-        f"{lock.owner} has held the lock of the run for {span(lock.age)}{waiting}: a move takes milliseconds, so it is "
-        f"stuck in one, and still renews."
+        f"{lock.owner} has held the lock of run {case.arguments['RUN']} for {span(lock.age)}{waiting}: a move takes "
+        f"milliseconds, so it is stuck in one, and still renews."
     )
     steps = (
         NextStep(typed("holdfast", "inspect", lock.key), "whether it is still the same holder and fence"),
@@ -61,8 +57,9 @@ def _crowded(case: Case) -> Said | None:
     if lock is None or not lock.held or lock.waiters < WAITERS:
         return None
     sentence = (
-        f"{number(lock.waiters, 'caller waits', 'callers wait')} for the lock of this run, which {lock.owner} has had "
-        f"for {span(lock.age)}: many results of one run come at once, and each has to take its turn."
+        f"{number(lock.waiters, 'caller waits', 'callers wait')} for the lock of run {case.arguments['RUN']}, which "
+        f"{lock.owner} has had for {span(lock.age)}: many results of one run come at once, and each has to take its "
+        f"turn."
     )
     step = NextStep("holdfast runbook retry-waves", "whether they come back in step")
     return Said(sentence, ("lock",), (step,), "sure for this moment; look again")
@@ -73,8 +70,8 @@ def _stale_holder(case: Case) -> Said | None:
     if run is None or lock is None or lock.fence is None or run.fence is None or lock.fence >= run.fence:
         return None
     sentence = (
-        f"{lock.owner} holds the lock with fence {lock.fence}, and the run was written under fence {run.fence}: the "
-        f"store has forgotten a newer grant. What this holder writes is refused."
+        f"{lock.owner} holds the lock of run {run.id} with fence {lock.fence}, and the run was written under fence "
+        f"{run.fence}: the store has forgotten a newer grant. What this holder writes is refused."
     )
     return Said(sentence, ("lock", "run"), (_break(lock, "older than the run's fence"),))
 
@@ -104,6 +101,21 @@ def _overdue(case: Case) -> Said | None:
     return Said(sentence, ("run", "loops"), steps)
 
 
+def _at_rest(case: Case) -> Said | None:
+    run, bound = case.fact("run", RunFact), run_bound(case.settings)
+    if run is None or not run.at_rest or run.overdue or run.idle <= bound:
+        return None
+    sentence = (
+        f"Run {run.id} has nothing to wait for, and nobody has moved it for {span(run.idle)}: longer than it takes "
+        f"until another engine or a loop has it ({span(bound)})."
+    )
+    steps = (
+        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, where none is alive"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "the last thing that happened to it"),
+    )
+    return Said(sentence, ("run",), steps)
+
+
 def _repeated(case: Case) -> Said | None:
     run = case.fact("run", RunFact)
     if run is None or not run.repeated:
@@ -121,8 +133,8 @@ def _unfenced(case: Case) -> Said | None:
     if run is None or not run.unfenced:
         return None
     sentence = (
-        f"{number(run.unfenced, 'line', 'lines')} of the timeline were written without the lease store: class "
-        f"{run.risk} failed open meanwhile."
+        f"{number(run.unfenced, 'line', 'lines')} of the timeline of {run.id} were written without the lease store: "
+        f"class {run.risk} failed open meanwhile."
     )
     return Said(sentence, ("run",), (NextStep("holdfast policy history", "who let it, and since when"),))
 
@@ -146,7 +158,8 @@ def _lost(case: Case) -> Said | None:
     if ledger is None or not ledger.losses:
         return None
     newest = ledger.losses[0]
-    sentence = f"The lock of this run was lost {number(len(ledger.losses), 'time', 'times')}, last: {newest.why}."
+    times = number(len(ledger.losses), "time", "times")
+    sentence = f"The lock of run {case.arguments['RUN']} was lost {times}, last: {newest.why}."
     return Said(
         sentence, ("ledger",), (NextStep("holdfast runbook not-owned --ledger LEDGER", "whether others are, too"),)
     )
@@ -156,20 +169,20 @@ RUNBOOK: Final = Runbook(
     name="workflow-contention",
     title="A run does not move, or its lock is busy",
     when="`run lock busy` again and again for one run; a run whose steps are over and that does not go on",
-    needs="the run's id; the lease store and the database; --ledger and metrics for more than this moment",
+    needs="the lease store and the database; the run's id, if it is known; --ledger and metrics for more than now",
     argument=Argument(
-        "RUN", "the id of the run", "`holdfast locks holdfast:wf:run:lock:` shows who holds which, and who waits"
+        "RUN",
+        "run",
+        "the id of the run",
+        "`holdfast locks holdfast:wf:run:lock:` shows who holds which, and who waits",
+        "The lock of run {id} is free or has only just been taken, and it is not overdue.",
+        (RUNS_IN_LEASES, RUNS_IN_LEDGER, RUNS_IN_DATABASE),
     ),
     steps=(
         lock_step("lock", "who moves the run, since when, and how many wait", WORKFLOW_RUN, argument="RUN"),
         lock_step("loops", "who tells runs what they have missed", WORKFLOW_RECONCILER, WORKFLOW_DELAYS),
         RUN_STEP,
-        ledger_step(
-            "ledger",
-            "the history of the lock of the run",
-            _keys,
-            "holdfast history holdfast:wf:run:lock:<run> --ledger LEDGER",
-        ),
+        history_step("ledger", "the history of the lock of the run", "RUN", WORKFLOW_RUN),
         PENDING_STEP,
         metrics_step(
             "rates",
@@ -194,6 +207,12 @@ RUNBOOK: Final = Runbook(
             Severity.ACT,
             "its time came longer ago than the loops may take after a crash (their TTL and one interval)",
             _overdue,
+        ),
+        Rule(
+            "at rest",
+            Severity.ACT,
+            "none of its steps runs or waits, and nobody has moved it for longer than a takeover may take",
+            _at_rest,
         ),
         Rule("repeated steps", Severity.ACT, "a step completed twice in one attempt", _repeated),
         Rule("crowded", Severity.WATCH, f"{WAITERS} or more wait for it now", _crowded),

@@ -1,4 +1,4 @@
-"""`holdfast runbook duplicate-dispatch JOB`: was one job done, or ended, twice; and who has it now."""
+"""`holdfast runbook duplicate-dispatch [JOB]`: was a job done, or ended, twice; which one; and who has it now."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from typing import Final
 from holdfast.core.history import Kind
 from holdfast.core.jobs import JobState
 from holdfast.ops.runbook import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
-from holdfast.ops.runbook_facts import LockFact, LocksFact, PolicyFact, span
+from holdfast.ops.runbook_facts import LockFact, LocksFact, PolicyFact, number, span
 from holdfast.ops.runbook_ledger import LedgerFact
-from holdfast.ops.runbook_looks import POLICY_STEP, ledger_step, lock_step, metrics_step
+from holdfast.ops.runbook_looks import POLICY_STEP, history_step, lock_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import JobFact
 from holdfast.ops.runbook_plane_looks import JOB_STEP
-from holdfast.ops.runbook_scene import Scene
-from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB
+from holdfast.ops.runbook_searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
+from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
 from holdfast.plane.setting_rules import takeovers
 
 WAIT_S: Final = 1.0
 """Half of the two seconds that a handler waits for the lock of a job: past it, waits begin to end in vain."""
 
 
-def _keys(scene: Scene) -> frozenset[str]:
-    job = scene.arguments["JOB"]
-    return frozenset({SCHEDULER_JOB.key(job=job), WORKER_JOB.key(job=job)})
-
-
-def _lock(case: Case, step: str, key: str) -> LockFact | None:
-    found = case.fact(step, LocksFact)
-    return None if found is None else found.get(key)
+def _lock(case: Case, family: LockFamily) -> LockFact | None:
+    found = case.fact("locks", LocksFact)
+    return None if found is None else found.get(family.key(job=case.arguments["JOB"]))
 
 
 def _show(case: Case) -> NextStep:
@@ -61,7 +56,7 @@ def _broken_rule(case: Case) -> Said | None:
     ledger = case.fact("ledger", LedgerFact)
     if ledger is None or not ledger.violations:
         return None
-    sentence = f"The ledger shows a broken promise about this job's locks: {ledger.violations[0]}."
+    sentence = f"The ledger shows a broken promise about the locks of {case.arguments['JOB']}: {ledger.violations[0]}."
     return Said(
         sentence, ("ledger",), (_history(case), NextStep("holdfast check LEDGER", "the two records that conflict"))
     )
@@ -69,7 +64,7 @@ def _broken_rule(case: Case) -> Said | None:
 
 def _stale_holder(case: Case) -> Said | None:
     job = case.fact("job", JobFact)
-    lock = _lock(case, "locks", SCHEDULER_JOB.key(job=case.arguments["JOB"]))
+    lock = _lock(case, SCHEDULER_JOB)
     if job is None or lock is None or lock.fence is None or job.fence is None or lock.fence >= job.fence:
         return None
     sentence = (
@@ -87,7 +82,7 @@ def _stale_holder(case: Case) -> Said | None:
 
 def _abandoned(case: Case) -> Said | None:
     job = case.fact("job", JobFact)
-    lock = _lock(case, "locks", WORKER_JOB.key(job=case.arguments["JOB"]))
+    lock = _lock(case, WORKER_JOB)
     if job is None or lock is None or lock.held or job.state is not JobState.RUNNING:
         return None
     bound = max(
@@ -107,10 +102,11 @@ def _abandoned(case: Case) -> Said | None:
 
 
 def _no_leader(case: Case) -> Said | None:
-    loops = [lock for each in (RECONCILER, REPLAYER) if (lock := _lock(case, "loops", each.key())) and not lock.held]
-    if not loops:
+    found = case.fact("loops", LocksFact)
+    free = [each.key for each in found.locks if not each.held] if found is not None else []
+    if not free:
         return None
-    missing = " and ".join(each.key for each in loops)
+    missing = " and ".join(free)
     sentence = f"Nobody holds {missing}: what is overdue or forgotten is not brought back, so jobs stay where they are."
     step = NextStep("holdfast up --only reconciler,replayer", "any host that reaches the same places can run them")
     return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; look again")
@@ -122,12 +118,16 @@ def _refused(case: Case) -> Said | None:
     seen = ledger.count(Kind.DUPLICATE) if ledger is not None else 0
     if rate <= 0 and not seen:
         return None
-    told = f"{seen} of this job are in the ledger" if seen else ""
-    told += f"{' and ' if told and rate else ''}{f'{rate:.3g} a second in all' if rate else ''}"
+    of_all = f"{rate:.3g} a second in all" if rate > 0 else ""
+    if not seen:
+        sentence = f"Second ends are reported and refused, {of_all}: work is done twice, and one result is used."
+        return Said(sentence, ("rates",), (NextStep("holdfast check LEDGER", "whether any other promise was broken"),))
+    told = f"{number(seen, 'is', 'are')} in the ledger{', and ' if of_all else ''}{of_all}"
     sentence = (
-        f"A second end was reported and refused ({told}): two sides have done the same work, and one result was used."
+        f"A second end of {case.arguments['JOB']} was reported and refused ({told}): two sides have done the same "
+        f"work, and one result was used."
     )
-    return Said(sentence, ("rates", "ledger"), (_history(case), _show(case)))
+    return Said(sentence, ("ledger", "rates") if of_all else ("ledger",), (_history(case), _show(case)))
 
 
 def _rising(case: Case) -> Said | None:
@@ -152,21 +152,22 @@ RUNBOOK: Final = Runbook(
     title="One job was dispatched, run or ended twice",
     when="a customer saw an effect twice; `holdfast_plane_duplicate_ends_total` or `holdfast_duplicates_total` rises; "
     "after a scheduler was killed",
-    needs="the job's id; the database and the lease store; --ledger for who held it when; metrics",
+    needs="the database and the lease store; the job's id, if it is known; --ledger for who held it when; metrics",
     argument=Argument(
         "JOB",
+        "job",
         "the id of the job",
         "`holdfast check LEDGER` and the lines `published again` in logs name jobs; `holdfast jobs list` has all",
+        "{id} has at most one end, each of its attempts was dispatched once, and its fences only rise.",
+        (JOBS_IN_LEDGER, JOBS_IN_DATABASE),
     ),
     steps=(
         lock_step("locks", "who decides about the job, and who runs it", SCHEDULER_JOB, WORKER_JOB, argument="JOB"),
         lock_step("loops", "who brings back what is overdue and forgotten", RECONCILER, REPLAYER),
         JOB_STEP,
-        ledger_step(
-            "ledger",
-            "the history of both locks of the job, checked against every rule",
-            _keys,
-            "holdfast history holdfast:scheduler:job:<job> --ledger LEDGER",
+        history_step(
+            *("ledger", "the history of both locks of the job, checked against every rule", "JOB"),
+            *(SCHEDULER_JOB, WORKER_JOB),
         ),
         POLICY_STEP,
         metrics_step(

@@ -1,6 +1,6 @@
 """One example of each runbook, from facts that are made up and judged by the same rules: for the page, and for tests.
 
-`case_of`, `report_of` and `rates` make cases of any facts, without a server.
+`case_of`, `report_of`, `searched_of` and `rates` make cases of any facts, without a server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from holdfast.core.history import Kind
 from holdfast.core.jobs import JobState
-from holdfast.ops.runbook import Case, Evidence, Fact, NotGiven, Report, Runbook, Source, judged
+from holdfast.errors import BadInput
+from holdfast.ops.runbook import Case, Evidence, Fact, NotGiven, Report, Runbook, Source, Step, judged
 from holdfast.ops.runbook_facts import (
     ClassFact,
     FamilyHeld,
@@ -34,6 +35,9 @@ from holdfast.ops.runbook_plane_facts import (
     SnapshotFact,
     TenantDebt,
 )
+from holdfast.ops.runbook_scene import WINDOW_S as WINDOW_LONG_S
+from holdfast.ops.runbook_searches import suspects_of_locks
+from holdfast.ops.runbook_suspects import Gathered, SuspectsFact, concluded
 from holdfast.ops.runbook_ttl import TimingFact
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.plane.settings import Settings
@@ -54,23 +58,39 @@ _B: Final = "plane@web-4:97/0c11e2"
 
 def case_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments: str) -> Case:
     """A case from facts. A step without one was not given what it asks; an error is one that did not answer."""
-    evidence = {}
-    for step in runbook.steps:
-        found: Any = facts.get(step.name, NotGiven(f"no {step.source}"))
-        place = (step.name, step.source, WHERE[step.source], AT_NS)
-        if isinstance(found, NotGiven):
-            evidence[step.name] = Evidence(*place, None, f"{found}: {step.source.fix}", given=False)
-        elif isinstance(found, Exception):
-            evidence[step.name] = Evidence(*place, None, str(found))
-        else:
-            evidence[step.name] = Evidence(*place, found)
-    return Case(evidence, SETTINGS, AT_NS, arguments)
+    return Case({step.name: _evidence(step, facts) for step in runbook.steps}, SETTINGS, AT_NS, arguments)
+
+
+def _evidence(step: Step, facts: Mapping[str, Fact | Exception]) -> Evidence:
+    found: Any = facts.get(step.name, NotGiven(f"no {step.source}"))
+    place = (step.name, step.source, WHERE[step.source], AT_NS)
+    if isinstance(found, NotGiven):
+        return Evidence(*place, None, f"{found}: {step.source.fix}", given=False)
+    return Evidence(*place, None, str(found)) if isinstance(found, Exception) else Evidence(*place, found)
 
 
 def report_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments: str) -> Report:
     """The report of a case."""
     case = case_of(runbook, facts, **arguments)
     return Report(runbook, arguments, AT_NS, tuple(case.evidence.values()), judged(runbook, case))
+
+
+def searched_of(
+    runbook: Runbook, facts: Mapping[str, Fact | Exception], own: Mapping[str, Mapping[str, Fact | Exception]]
+) -> Report:
+    """The report of a case without an id: facts of searches and of the whole plane, and facts by suspect."""
+    argument = runbook.argument
+    if argument is None:
+        raise BadInput("runbook", f"{runbook.name} is about the whole plane", "use report_of")
+    gathered = Gathered(
+        tuple(_evidence(step, facts) for step in argument.searches),
+        {step.name: _evidence(step, facts) for step in runbook.steps if not step.about},
+        {
+            each: {step.name: _evidence(step, theirs) for step in runbook.steps if step.about}
+            for each, theirs in own.items()
+        },
+    )
+    return concluded(runbook, argument, Case({}, SETTINGS, AT_NS), gathered, WINDOW_LONG_S)
 
 
 def rates(runbook: Runbook, **numbers: Mapping[str, float]) -> MetricsFact:
@@ -163,6 +183,25 @@ def _contention() -> Report:
     return report_of(book, facts, RUN="r-17")
 
 
+def _contention_searched() -> Report:
+    book = RUNBOOKS["workflow-contention"]
+    lock = held_lock("holdfast:wf:run:lock:r-17", _B, age=212.0, remaining=24.0, waiters=4, ttl=30.0)
+    loops = (
+        held_lock("holdfast:workflow-engine:reconciler:default", ttl=10.0, remaining=8.0),
+        held_lock("holdfast:wf:delay:poller", ttl=10.0, remaining=7.0),
+    )
+    facts: dict[str, Fact | Exception] = {
+        "runs in lease store": SuspectsFact.of(
+            "2 run locks that are held now, for one held for 1 s or waited for", suspects_of_locks([lock])
+        ),
+        "runs in database": SuspectsFact("0 runs of the database that did not change for 30 s"),
+        "loops": LocksFact(loops),
+        "pending": PendingFact({"run.result": 9}, {"run.result": 13}, 3.0),
+    }
+    run = RunFact("r-17", "acme", "refund v3", "running", False, "high", 1042, 212.0, None, (), 0, 14)
+    return searched_of(book, facts, {"r-17": {"lock": LocksFact((lock,)), "run": run}})
+
+
 def _snapshot() -> Report:
     book = RUNBOOKS["snapshot-leader"]
     free = LockFact("holdfast:scheduler:snapshot:writer", False, ttl=10.0)
@@ -226,6 +265,9 @@ def _ttl() -> Report:
     facts["timing"] = TimingFact({"scheduler.job": (60.0, 20.0)}, {"a job that a scheduler was deciding": 60.5})
     return report_of(book, facts)
 
+
+SEARCHED: Final[Mapping[str, Callable[[], Report]]] = {"workflow-contention": _contention_searched}
+"""One that was told of no id."""
 
 EXAMPLES: Final[Mapping[str, Callable[[], Report]]] = {
     "not-owned": _not_owned,

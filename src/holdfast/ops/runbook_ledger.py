@@ -4,8 +4,9 @@ A burst of `lock not owned` has three usual causes, and each asks for something 
 network or store slower than the lease allows, and handlers that outlived a lease which nobody renewed. The autopsy that
 every loss carries tells them apart; `cause_of` says how. Whatever the autopsy does not show is not claimed.
 
-Promises: reading ends at its deadline, with the newest files read first, and says if it did not get through. Damaged
-lines cost themselves alone. Clock: the wall clocks of the processes that wrote; the monotonic one, for the deadline.
+Promises: reading ends at its deadline, however few of the records are wanted, with the newest files read first, and
+says if it did not get through. Damaged lines cost themselves alone. Clock: the wall clocks of the processes that wrote;
+the monotonic one, for the deadline.
 """
 
 from __future__ import annotations
@@ -156,33 +157,73 @@ def ledger_fact(
     path: str, clock: Clock, window_s: float, keys: frozenset[str] | None = None, *, limit_ns: int = 4 * NS
 ) -> LedgerFact:
     """Read the last while, of some keys or of all. With keys, the rules of histories are checked for them too."""
-    since_ns = clock.now().wall - round(window_s * NS)
-    findings = Findings()
-    records: list[Record] = []
+    if keys is not None:
+        return ledger_facts(path, clock, window_s, {"": keys}, limit_ns=limit_ns)[""]
+    look = recent(path, clock, lambda record: record.kind in _KINDS, window_s=window_s, limit_ns=limit_ns)
+    return _fact(look.records, look, window_s, checked=False)
+
+
+def ledger_facts(
+    path: str, clock: Clock, window_s: float, groups: Mapping[str, frozenset[str]], *, limit_ns: int = 4 * NS
+) -> dict[str, LedgerFact]:
+    """The same for several groups of keys by one reading. Of a key, all of its history is looked at."""
+    keys = frozenset[str]().union(*groups.values())
+    look = recent(path, clock, lambda record: record.kind in _KINDS and record.key in keys, limit_ns=limit_ns)
+    return {
+        name: _fact([each for each in look.records if each.key in theirs], look, window_s, checked=True)
+        for name, theirs in groups.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Records of a ledger that were wanted, in the order of time."""
+
+    records: Sequence[Record]
+    findings: Findings
+    complete: bool  # False: the time was over, or they were too many
+
+
+class _Enough(Exception):
+    """The time of a reading is over."""
+
+
+def recent(
+    path: str, clock: Clock, wanted: Callable[[Record], bool], *, window_s: float | None = None, limit_ns: int = 4 * NS
+) -> Recent:
+    """Read the last while of a ledger, or without a window all of it, until the time for that is over."""
+    since_ns = None if window_s is None else clock.now().wall - round(window_s * NS)
     deadline = clock.now().mono + limit_ns
-    complete = True
+    findings, records, seen, complete = Findings(), list[Record](), 0, True
 
-    def wanted(record: Record) -> bool:
-        fitting = record.kind in _KINDS and (keys is None or record.key in keys)
-        return fitting and (keys is not None or record.at_ns >= since_ns)  # of one key, all of its history is looked at
+    def fitting(record: Record) -> bool:
+        nonlocal seen
+        seen += 1
+        if not seen % _LOOK_EVERY and clock.now().mono > deadline:
+            raise _Enough
+        return (since_ns is None or record.at_ns >= since_ns) and wanted(record)
 
-    for record in _newest(path, None if keys is not None else since_ns, wanted, findings):
-        records.append(record)
-        if len(records) >= RECORDS_MAX or (not len(records) % _LOOK_EVERY and clock.now().mono > deadline):
-            complete = False
-            break
-    records.sort(key=lambda each: each.at_ns)
-    losses = sorted(_losses(records), key=lambda each: -each.at_ns)
+    try:
+        for record in _newest(path, since_ns, fitting, findings):
+            records.append(record)
+            if len(records) >= RECORDS_MAX:
+                raise _Enough
+    except _Enough:
+        complete = False
+    return Recent(sorted(records, key=lambda each: each.at_ns), findings, complete)
+
+
+def _fact(records: Sequence[Record], look: Recent, window_s: float, *, checked: bool) -> LedgerFact:
     return LedgerFact(
         window_s=window_s,
         records=len(records),
         counts=dict(Counter(str(each.kind) for each in records)),
-        losses=tuple(losses),
-        violations=tuple(str(each).partition("\n")[0] for each in check(records, SKEW_NS)) if keys is not None else (),
+        losses=tuple(sorted(_losses(records), key=lambda each: -each.at_ns)),
+        violations=tuple(str(each).partition("\n")[0] for each in check(records, SKEW_NS)) if checked else (),
         refused_writes=sum(each.kind is Kind.WRITE and not each.ok for each in records),
-        dropped=findings.dropped,
-        damaged=findings.damaged,
-        complete=complete,
+        dropped=look.findings.dropped,
+        damaged=look.findings.damaged,
+        complete=look.complete,
     )
 
 

@@ -5,7 +5,7 @@ Every function here takes a `Scene` and gives a fact, or raises: the engine make
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.core.escalation import Evidence, judge
@@ -21,7 +21,7 @@ from holdfast.ops.runbook_facts import (
     PolicyFact,
     StoreFact,
 )
-from holdfast.ops.runbook_ledger import ledger_fact
+from holdfast.ops.runbook_ledger import ledger_fact, ledger_facts
 from holdfast.ops.runbook_metrics import Query, queried, scraped
 from holdfast.ops.runbook_scene import Scene
 from holdfast.plane.families import FAMILIES, LockFamily, Release
@@ -55,7 +55,7 @@ def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "
         looks = [(await locks.inspect(key), scene.ttl(family.name)) for key, family in keys.items()]
         return LocksFact(tuple(LockFact.of(look, now_ns, ttl) for look, ttl in looks))
 
-    return Step(name, looks_at, by_hand, Source.LEASES, gather)
+    return Step(name, looks_at, by_hand, Source.LEASES, gather, about=argument)
 
 
 def shown_key(family: LockFamily) -> str:
@@ -183,21 +183,39 @@ def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
     return Step(name, looks_at, by_hand, Source.METRICS, gather, lambda scene: scene.given.spacing, queries)
 
 
-def ledger_step(
-    name: str, looks_at: str, keys: Callable[[Scene], frozenset[str]] | None = None, hint: str = ""
-) -> Step:
-    """A step that reads the audit ledger, of all keys or of some."""
+def ledger_step(name: str, looks_at: str, hint: str = "") -> Step:
+    """A step that reads the last while of the audit ledger, of all keys."""
 
-    def gather(scene: Scene) -> Awaitable[Fact]:
-        path = scene.ledger
-        if path is None:
-            raise NotGiven("no audit ledger")
-        chosen = None if keys is None else keys(scene)
-        limit_ns = round(scene.given.patience * NS * 4 / 5)
-        return in_thread(lambda: ledger_fact(path, scene.clock, scene.given.window, chosen, limit_ns=limit_ns))
+    async def gather(scene: Scene) -> Fact:
+        path, limit_ns = ledger_place(scene)
+        return await in_thread(lambda: ledger_fact(path, scene.clock, scene.given.window, limit_ns=limit_ns))
 
-    by_hand = hint or "holdfast check LEDGER --since 15m"
-    return Step(name, looks_at, (by_hand,), Source.LEDGER, gather)
+    return Step(name, looks_at, (hint or "holdfast check LEDGER --since 15m",), Source.LEDGER, gather)
+
+
+def history_step(name: str, looks_at: str, argument: str, *families: LockFamily) -> Step:
+    """A step that reads the history of the locks of one job or run; those of several by one reading."""
+
+    async def at_once(scene: Scene, ids: Sequence[str]) -> Mapping[str, Fact]:
+        path, limit_ns = ledger_place(scene)
+        groups = {
+            each: frozenset(family.key(**dict.fromkeys(family.places, each)) for family in families) for each in ids
+        }
+        return await in_thread(lambda: ledger_facts(path, scene.clock, scene.given.window, groups, limit_ns=limit_ns))
+
+    async def gather(scene: Scene) -> Fact:
+        wanted = scene.arguments[argument]
+        return (await at_once(scene, (wanted,)))[wanted]
+
+    hint = f"holdfast history {shown_key(families[0])} --ledger LEDGER"
+    return Step(name, looks_at, (hint,), Source.LEDGER, gather, about=argument, at_once=at_once)
+
+
+def ledger_place(scene: Scene) -> tuple[str, int]:
+    """Where the ledger is, and how long one reading may take; or `NotGiven`."""
+    if scene.ledger is None:
+        raise NotGiven("no audit ledger")
+    return scene.ledger, round(scene.given.patience * NS * 4 / 5)
 
 
 STORE_STEP: Final = Step(

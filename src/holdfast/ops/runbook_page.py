@@ -5,14 +5,15 @@ What is not in a declaration (the tables that map theory to what an operator see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Final
 
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_rules import alerts
-from holdfast.ops.runbook import Report, Runbook, Source
-from holdfast.ops.runbook_examples import EXAMPLES, SETTINGS, WHERE
+from holdfast.ops.runbook import Argument, Report, Runbook, Source, Step
+from holdfast.ops.runbook_examples import EXAMPLES, SEARCHED, SETTINGS, WHERE
+from holdfast.ops.runbook_suspects import SUSPECTS_MAX
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.plane.families import FAMILIES
@@ -109,19 +110,16 @@ def _shown(pattern: str) -> str:
 
 
 def _section(book: Runbook) -> Iterator[str]:
-    called = f"holdfast runbook {book.name}" + (f" {book.argument.name}" if book.argument else "")
+    called = f"holdfast runbook {book.name}" + (f" [{book.argument.name}]" if book.argument else "")
     yield from (f"## {book.name}", "", f"**{book.title}.** `{called}`", "")
     yield f"- *When:* {book.when}."
     yield f"- *Paged by:* {_alerts(book)}."
     yield f"- *Needs:* {book.needs}."
     if book.argument is not None:
-        yield f"- *{book.argument.name}* is {book.argument.help}: {book.argument.find}."
+        yield from _argument(book.argument)
     if book.writes:
         yield f"- *Writes* {book.writes}, after it has asked (`--yes`)."
-    yield from ("", "| step | looks at | where | by hand |", "|---|---|---|---|")
-    for step in book.steps:
-        hand = "<br>".join(f"`{_cell(each)}`" for each in step.by_hand)
-        yield f"| {step.name} | {_cell(step.looks_at)} | {step.source} | {hand} |"
+    yield from ("", *_steps("step", book.steps))
     yield from ("", "| finding | | when |", "|---|---|---|")
     for rule in book.rules:
         yield f"| {rule.name} | {rule.severity} | {_cell(rule.when)} |"
@@ -130,11 +128,36 @@ def _section(book: Runbook) -> Iterator[str]:
     beside = _BESIDE / f"{book.name}.md"
     if beside.is_file():
         yield from (beside.read_text(encoding="utf-8").rstrip("\n"), "")
-    yield from ("```console", f"$ {_typed(book)}", *_example(EXAMPLES[book.name]()), "```", "")
+    yield from _console(book, EXAMPLES[book.name]())
+    if book.name in SEARCHED:
+        yield from (f"Without the id of a {book.argument.noun if book.argument else ''}:", "")
+        yield from _console(book, SEARCHED[book.name]())
 
 
-def _typed(book: Runbook) -> str:
-    report = EXAMPLES[book.name]()
+def _argument(argument: Argument) -> Iterator[str]:
+    """What it is, and how the runbook does without."""
+    yield f"- *{argument.name}* is {argument.help}. By hand: {argument.find}."
+    yield (
+        f"- *Without it*, as alerts name the runbook, it looks for suspects: all of the following at once. What "
+        f"should never be is looked at, whichever has found it; of the rest, what the first has that finds any. Up to "
+        f"{SUSPECTS_MAX} {argument.noun}s are looked at, each as if its id had been given; the commands name it. "
+        f"`--json` has them in `suspects`, each with its evidence and findings."
+    )
+    yield from ("", *_steps("search", argument.searches))
+
+
+def _steps(head: str, steps: Sequence[Step]) -> Iterator[str]:
+    yield from (f"| {head} | looks at | where | by hand |", "|---|---|---|---|")
+    for step in steps:
+        hand = "<br>".join(f"`{_cell(each)}`" for each in step.by_hand)
+        yield f"| {step.name} | {_cell(step.looks_at)} | {step.source} | {hand} |"
+
+
+def _console(book: Runbook, report: Report) -> Iterator[str]:
+    yield from ("```console", f"$ {_typed(book, report)}", *_example(report), "```", "")
+
+
+def _typed(book: Runbook, report: Report) -> str:
     words = ["holdfast", "runbook", book.name, *report.arguments.values()]
     if any(each.source is Source.METRICS and each.given for each in report.evidence):
         words += ["--prometheus", "http://prometheus:9090"]

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.core.jobs import JobState, legal
+from holdfast.core.run import StepStatus
 from holdfast.ops.runbook_facts import span
 from holdfast.plane.model import Job, JobEvent
 
@@ -92,6 +93,31 @@ class JobFact:
         return {**asdict(self), "state": str(self.state)}
 
 
+def at_work(steps: Mapping[str, Any], over: frozenset[str], now_ns: int) -> bool:
+    """Whether a run has something to wait for: a job that is not over, a person, or a time to come. Pure."""
+    for step in _leaves(steps.values()):
+        status, due_ns = step.get("status"), step.get("due_ns")
+        if status == StepStatus.WAITING or (due_ns is not None and due_ns > now_ns):
+            return True
+        if status == StepStatus.RUNNING and (job := step.get("job")) is not None and job not in over:
+            return True
+    return False
+
+
+def jobs_at_work(steps: Mapping[str, Any]) -> list[str]:
+    """The jobs that a run says are running. Pure."""
+    running = (step for step in _leaves(steps.values()) if step.get("status") == StepStatus.RUNNING)
+    return [step["job"] for step in running if isinstance(step.get("job"), str)]
+
+
+def _leaves(steps: Any) -> Iterator[Mapping[str, Any]]:
+    """Steps, and instead of one that fans out its children."""
+    for step in steps:
+        if isinstance(step, Mapping):
+            children = step.get("children")
+            yield from _leaves(children) if children else (step,)
+
+
 @dataclass(frozen=True, slots=True)
 class RunFact:
     """One run of a workflow and its timeline."""
@@ -108,10 +134,12 @@ class RunFact:
     repeated: tuple[str, ...]  # steps that completed more than once in one attempt
     unfenced: int  # lines that were written without the store
     lines_number: int
+    at_rest: bool = False  # it is not over, and has nothing to wait for: it should move
 
     def lines(self) -> Sequence[str]:
         """For people."""
         late = f", overdue for {span(self.overdue)}" if self.overdue else ""
+        late += ", with nothing to wait for" if self.at_rest else ""
         about = (
             f"{self.id} of {self.tenant} ({self.workflow}, class {self.risk}) is {self.status}, unchanged for "
             f"{span(self.idle)}{late}, written under fence {self.fence}"

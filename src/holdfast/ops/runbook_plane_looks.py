@@ -5,12 +5,13 @@ Every function here takes a `Scene` and gives a fact, or raises: the engine make
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.jobs import ACTIVE
+from holdfast.core.jobs import ACTIVE, TERMINAL
 from holdfast.core.run import RunStatus, StepStatus
 from holdfast.errors import LockBusy, RetryLater
 from holdfast.ops.runbook import NotGiven, Source, Step
@@ -24,6 +25,8 @@ from holdfast.ops.runbook_plane_facts import (
     RunFact,
     SnapshotFact,
     TenantDebt,
+    at_work,
+    jobs_at_work,
 )
 from holdfast.ops.runbook_scene import CLOSE_NS, Scene
 from holdfast.plane import subjects
@@ -48,6 +51,7 @@ TENANTS: Final = 1000
 _JOB: Final = sql("job_get")
 _EVENTS: Final = sql("event_list")
 _RUN: Final = sql("run_get")
+_STATES: Final = {"sqlite": sql("run_jobs_sqlite"), "postgres": sql("run_jobs_postgres")}
 _TIMELINE: Final = sql("run_events")
 _WAITING: Final = sql("waiting_by_tenant")
 _POOLS: Final = sql("pool_list")
@@ -75,14 +79,17 @@ async def workflow_run(scene: Scene) -> RunFact:
     wanted = scene.arguments["RUN"]
     database = await scene.database()
 
-    async def work(tx: Tx) -> tuple[list[Row], list[Row]]:
-        first = {"run": wanted, "version": 0, "line": -1, "most": LINES}
-        return await tx.query(_RUN, {"id": wanted}), await tx.query(_TIMELINE, first)
+    now_ns = scene.clock.now().wall
 
-    rows, lines = await database.read(work)
+    async def work(tx: Tx) -> tuple[list[Row], list[Row], bool]:
+        rows = await tx.query(_RUN, {"id": wanted})
+        lines = await tx.query(_TIMELINE, {"run": wanted, "version": 0, "line": -1, "most": LINES})
+        return rows, lines, bool(rows) and await is_at_rest(tx, rows[0], now_ns)
+
+    rows, lines, at_rest = await database.read(work)
     if not rows:
         raise NotGiven(f"there is no run {wanted!r} in that database")
-    row, now_ns = rows[0], scene.clock.now().wall
+    row = rows[0]
     events = [line_of(each) for each in lines]
     ends = Counter((each.step, each.attempt) for each in events if each.step is not None and each.kind in _DONE)
     over = RunStatus(row["status"]).terminal
@@ -95,7 +102,17 @@ async def workflow_run(scene: Scene) -> RunFact:
         repeated=tuple(f"{step} (attempt {attempt})" for (step, attempt), times in ends.items() if times > 1),
         unfenced=sum(each.fence is None and each.version > 1 for each in events),
         lines_number=len(events),
+        at_rest=at_rest,
     )
+
+
+async def is_at_rest(tx: Tx, row: Row, now_ns: int) -> bool:
+    """Whether a run is not over and has nothing to wait for: no job at work, no person, and no time to come."""
+    if RunStatus(row["status"]).terminal:
+        return False
+    steps = json.loads(row["document"])["steps"]
+    jobs = await tx.query(_STATES[tx.dialect], {"ids": json.dumps(jobs_at_work(steps))})
+    return not at_work(steps, frozenset(each["id"] for each in jobs if each["state"] in TERMINAL), now_ns)
 
 
 async def snapshot(scene: Scene) -> SnapshotFact:
@@ -248,6 +265,7 @@ JOB_STEP: Final = Step(
     ("holdfast jobs show <job>",),
     Source.DATABASE,
     job,
+    about="JOB",
 )
 RUN_STEP: Final = Step(
     "run",
@@ -255,6 +273,7 @@ RUN_STEP: Final = Step(
     ("holdfast runs show <run>", "holdfast runs timeline <run>"),
     Source.DATABASE,
     workflow_run,
+    about="RUN",
 )
 SNAPSHOT_STEP: Final = Step(
     "snapshot",

@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -75,6 +75,15 @@ class Given:
 
 
 @dataclass(slots=True)
+class _Opened:
+    """What was opened, once for everybody who looks."""
+
+    locks: Locks | None = None
+    contender: Locks | None = None
+    database: Database | None = None
+
+
+@dataclass(slots=True)
 class Scene:
     """One look at one system."""
 
@@ -86,9 +95,11 @@ class Scene:
     notes: dict[str, Any] = field(
         default_factory=dict
     )  # what one step leaves to the next, in runbooks that go in order
-    _locks: Locks | None = None
-    _contender: Locks | None = None
-    _database: Database | None = None
+    _opened: _Opened = field(default_factory=_Opened)
+
+    def about(self, argument: str, id: str) -> Scene:
+        """The same places, for a look at one job or run. Whoever made the first scene closes them."""
+        return replace(self, arguments={**self.arguments, argument: id})
 
     # Places.
 
@@ -148,29 +159,29 @@ class Scene:
 
     def locks(self) -> Locks:
         """The locks, or `NotGiven`."""
-        if self._locks is None:
+        if self._opened.locks is None:
             url = self.lease_url
             if url.lower().startswith("memory:"):
                 raise NotGiven("memory:// is one process's own, and cannot be looked at from another")
             _check_file(url, "lease store")
-            self._locks = aio.connect(url, service="runbook", request_timeout=self.request_ns / NS)
-        return self._locks
+            self._opened.locks = aio.connect(url, service="runbook", request_timeout=self.request_ns / NS)
+        return self._opened.locks
 
     def contender(self) -> Locks:
         """The same locks as another process would have them, for runbooks that try them out."""
         self.locks()  # which says what is the matter with the place
-        if self._contender is None:
-            self._contender = aio.connect(
+        if self._opened.contender is None:
+            self._opened.contender = aio.connect(
                 self.lease_url, service="runbook", instance="contender", request_timeout=self.request_ns / NS
             )
-        return self._contender
+        return self._opened.contender
 
     async def database(self) -> Database:
         """The database of the plane, or `NotGiven`."""
-        if self._database is None:
+        if self._opened.database is None:
             _check_file(self.settings.database_url, "database")
-            self._database = open_database(self.settings.database_url, clock=self.clock)
-        database = self._database
+            self._opened.database = open_database(self.settings.database_url, clock=self.clock)
+        database = self._opened.database
         try:
             await database.read(lambda tx: tx.query(_PLANE))
         except Misconfigured as error:
@@ -179,7 +190,8 @@ class Scene:
 
     async def close(self) -> None:
         """Close what was opened. What hangs is left behind: its threads end with the process."""
-        for close in [each.close for each in (self._contender, self._locks, self._database) if each is not None]:
+        places = (self._opened.contender, self._opened.locks, self._opened.database)
+        for close in [each.close for each in places if each is not None]:
             with suppress(HoldfastError, OSError):
                 await within(CLOSE_NS, close)
 

@@ -6,7 +6,7 @@ reasons, names) is text and never markup; whoever prints it makes control charac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -38,19 +38,30 @@ def report_lines(report: Report) -> Iterator[Line]:
     """Everything: the steps with their evidence, the findings, and what to type next."""
     named = " ".join((report.runbook.name, *report.arguments.values()))
     yield Line(f"{named}: {report.runbook.title}", Tone.HEAD)
-    steps = {step.name: step for step in report.runbook.steps}
-    for evidence in report.evidence:
+    argument = report.runbook.argument
+    steps = {step.name: step for step in (*report.runbook.steps, *(argument.searches if argument else ()))}
+    yield from _part(steps, report.evidence, ())
+    for number, suspect in enumerate(report.suspects, 1):
         yield Line("")
-        yield from _evidence_lines(steps[evidence.what], evidence)
-    for finding in report.findings:
-        yield Line("")
-        yield from _finding_lines(finding)
+        yield Line(f"SUSPECT {number} of {len(report.suspects)}: {suspect.id}", Tone.HEAD)
+        yield Line(f"  by the {suspect.source}: {suspect.why}")
+        yield from _part(steps, suspect.evidence, suspect.findings)
+    yield from _part(steps, (), report.findings)
     if report.next:
         yield Line("")
         yield Line("NEXT STEPS", Tone.HEAD)
         for number, step in enumerate(report.next, 1):
             yield Line(f"  {number}. {step.why}")
             yield Line(f"     $ {step.command}", Tone.COMMAND)
+
+
+def _part(steps: Mapping[str, Step], seen: Sequence[Evidence], findings: Sequence[Finding]) -> Iterator[Line]:
+    for evidence in seen:
+        yield Line("")
+        yield from _evidence_lines(steps[evidence.what], evidence)
+    for finding in findings:
+        yield Line("")
+        yield from _finding_lines(finding)
 
 
 def _evidence_lines(step: Step, evidence: Evidence) -> Iterator[Line]:

@@ -19,6 +19,7 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
+from holdfast.errors import FencedOut
 from holdfast.guards import failpoints
 from holdfast.guards.conformance.checks import Chapter, expect, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.children import Nursery, nursery
@@ -171,16 +172,35 @@ def _write_on(factory: Factory, asynchronous: bool, resource: str, first: int, s
 
 
 async def _survey(acknowledged: int, guarded: Guarded) -> int:
-    """What a killed writer has left; returns the fence with which the next one may begin."""
+    """What a killed writer has left; returns the fence with which the next one may begin.
+
+    The write that it was about to make may have been sent, and a server finishes what it was sent by one who is gone:
+    it can still land while we look. A fence above it ends that.
+    """
+    last = acknowledged + 1
     value, fence = await guarded.look()
-    found = re.fullmatch(rf"(\d+) {PADDING} (\d+)", value or "")
-    expect(found is not None and found[1] == found[2], f"the value is torn: {shown(value)}")
-    written = int(found[1]) if found else 0
+    written = _whole(value)
     expect(written >= acknowledged, f"the acknowledged write {acknowledged} is lost; the value is of {written}")
-    expect(written <= acknowledged + 1, f"the value is of {written}, but only {acknowledged} had been acknowledged")
+    expect(written <= last, f"the value is of {written}, but only {acknowledged} had been acknowledged")
     expect(fence is not None and fence >= written, f"the value of {written} lies under the fence {fence}")
     newest = written if fence is None else fence
-    expect(newest <= acknowledged + 1, f"the fence is {newest}, but {acknowledged} was the last acknowledged")
-    await expect_fenced_out(guarded.overwrite(newest - 1, "stale"), fence=newest - 1, seen=newest, what="afterwards")
-    expect_equal(await guarded.enter(newest + 1), value, "what the next holder read")
-    return newest + 1
+    expect(newest <= last, f"the fence is {newest}, but {acknowledged} was the last acknowledged")
+    try:
+        await guarded.overwrite(newest - 1, "stale")
+    except FencedOut as refusal:
+        told = (refusal.fence, refusal.seen)
+        expect(
+            told in {(newest - 1, newest), (newest - 1, last)}, f"refused with {shown(told)}; {newest} had been seen"
+        )
+    else:
+        expect(False, f"fence {newest - 1} was accepted although {newest} had been seen")
+    read = _whole(await guarded.enter(last + 1))
+    expect(read in {written, last}, f"the next holder read the value of {read}, after that of {written} was seen")
+    return last + 1
+
+
+def _whole(value: str | None) -> int:
+    """The fence that a value carries at both ends: all of it is of one write."""
+    found = re.fullmatch(rf"(\d+) {PADDING} (\d+)", value or "")
+    expect(found is not None and found[1] == found[2], f"the value is torn: {shown(value)}")
+    return int(found[1]) if found else 0

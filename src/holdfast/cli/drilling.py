@@ -1,0 +1,238 @@
+"""`holdfast drill`: break it on purpose, and see that nothing is lost. See docs/drills.md."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.exits import Exit
+from holdfast.cli.options import Json, Url, connect, url_of
+from holdfast.cli.outfile import write_whole
+from holdfast.cli.planes import settings
+from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.drills.catalogue import Drill
+    from holdfast.drills.model import Plan, Verdict
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast drill quick --report drill.html",
+        "[dim]$[/dim] holdfast drill pause --store redis",
+        "[dim]$[/dim] holdfast drill mark --url redis://staging:6379 --for 3600",
+        "[dim]$[/dim] holdfast drill kill --url redis://staging:6379 --ttl 10 --slo 12",
+        "[bold]Where[/bold]",
+        "In a store of its own, unless --url or --config names one; that one must be marked as a test deployment.",
+        "[bold]Exit codes[/bold]",
+        "0 everything ended as it must; 1 it did not; 64 usage, or a store that is not marked; 69, 78 no store.",
+    )
+)
+
+Config = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="The store, TTL and SLO of these settings.", show_default=False),
+]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", metavar="KIND", help="What to start without --url: sqlite or redis. [dim](sqlite)[/dim]"),
+]
+Ttl = Annotated[
+    float | None,
+    typer.Option("--ttl", metavar="S", help="The TTL of the drill's locks. [dim](1, or as --config)[/dim]"),
+]
+Slo = Annotated[
+    float | None,
+    typer.Option("--slo", metavar="S", help="How long a takeover may take. [dim](as --config; else the TTL + 1)[/dim]"),
+]
+Duration = Annotated[
+    float | None, typer.Option("--duration", metavar="S", help="About how long. [dim](as the drill has it)[/dim]")
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write a report there, with pictures.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Where chance comes from, where there is any.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands: one for each drill, and those that say where drills may run."""
+    from holdfast.drills.names import NAMES
+
+    group = typer.Typer(help="Break it on purpose, and see that nothing is lost.", epilog=EPILOG)
+    group.callback(invoke_without_command=True)(listing)
+    for name, shows in NAMES.items():
+        group.command(name, help=shows, epilog=EPILOG)(_command(name))
+    group.command("mark")(mark)
+    group.command("unmark")(unmark)
+    app.add_typer(group, name="drill", rich_help_panel=None)
+
+
+def listing(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Break it on purpose, and see that nothing is lost."""
+    if context.invoked_subcommand is not None:
+        return
+    from holdfast.drills.catalogue import DRILLS
+
+    if json:
+        put_json(
+            {
+                "drill": each.name,
+                "shows": each.shows,
+                "needs": str(each.need),
+                "seconds": each.seconds,
+                "requirements": list(each.proves),
+            }
+            for each in DRILLS
+        )
+        return
+    table = plain_table(("DRILL", "left"), ("ABOUT", "right"), ("NEEDS", "left"), ("SHOWS", "left"))
+    for each in DRILLS:
+        table.add_row(cell(each.name, "bold"), f"{each.seconds:.0f} s", cell(str(each.need)), cell(each.shows))
+    put_table(table)
+
+
+def _command(name: str) -> Callable[..., int]:
+    def command(
+        context: typer.Context,
+        url: Url = None,
+        config: Config = None,
+        store: Store = None,
+        ttl: Ttl = None,
+        slo: Slo = None,
+        duration: Duration = None,
+        seed: Seed = 0,
+        report: ReportFile = None,
+        json: Json = False,
+    ) -> int:
+        given = {"ttl": ttl, "slo": slo, "duration": duration, "store": store, "seed": seed}
+        return play(name, url_of(context, url), config, given, report, as_json=json)
+
+    return command
+
+
+def play(
+    name: str, url: str | None, config: str | None, given: dict[str, Any], report: Path | None, *, as_json: bool
+) -> int:
+    """Run one drill and show what came of it."""
+    from holdfast.cli.drillviews import Progress, put_verdict
+    from holdfast.drills.catalogue import drill
+    from holdfast.drills.planning import planned
+    from holdfast.drills.running import run
+    from holdfast.drills.telling import as_dict
+
+    chosen = drill(name)
+    plan = planned(chosen, **_filled(chosen, url, config, given))
+    if report is not None and not report.resolve().parent.is_dir():
+        raise BadInput("--report", f"{report.parent} is not a directory", "name a file in one that is there")
+    with _ends_in_order(), Progress(as_json=as_json) as progress:
+        progress.begin(chosen, plan)
+        verdict = run(chosen, plan, progress, _replay(name, plan))
+    if report is not None:
+        _write(report, verdict)
+    if as_json:
+        put_json({"event": "verdict", **as_dict(verdict), "report": None if report is None else str(report)})
+    else:
+        put_verdict(verdict, None if report is None else str(report))
+    return Exit.OK if verdict.passed else Exit.NO
+
+
+def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What was said, and what the settings say where nothing was. Settings that are not named are not looked at."""
+    from holdfast.drills.model import Need
+
+    if config is None:
+        return {**given, "url": url}
+    named = settings(config)
+    ttl = named.scheduler.job_ttl if given["ttl"] is None else given["ttl"]
+    slo = named.takeover if given["slo"] is None else given["slo"]
+    place = None if chosen.need is Need.PLANE or given["store"] is not None else named.lease_url
+    return {**given, "ttl": ttl, "slo": slo, "url": place if url is None else url}
+
+
+def _replay(name: str, plan: Plan) -> str:
+    """The command that does the same again, without any password."""
+    from holdfast.stores.registry import redacted
+
+    words = ["holdfast", "drill", name]
+    if plan.url is not None:
+        words += ["--url", redacted(plan.url)]
+    elif plan.own != "sqlite":
+        words += ["--store", plan.own]
+    for option, value in (("--ttl", plan.ttl_s), ("--slo", plan.slo_s), ("--duration", plan.duration_s)):
+        words += [] if value is None else [option, f"{value:g}"]
+    return shlex.join([*words, "--seed", str(plan.seed)] if plan.seed else words)
+
+
+def _write(report: Path, verdict: Verdict) -> None:
+    from holdfast.drills.report import page
+
+    when = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
+    write_whole("--report", report, page(verdict, when).encode())
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """TERM is like Ctrl-C: whatever was started is ended, and whatever is held is given back."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        say("ended early; there is no verdict, and nothing was left behind")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def mark(
+    context: typer.Context,
+    url: Url = None,
+    seconds: Annotated[
+        float, typer.Option("--for", metavar="S", help="How long from now; at most a week. [dim](a day)[/dim]")
+    ] = 86_400.0,
+    json: Json = False,
+) -> None:
+    """Say that a store is a test deployment, in which drills may run for a while."""
+    from holdfast.drills.permission import mark as set_mark
+
+    if url_of(context, url) is None:
+        raise BadInput("--url", "is not given", "name the store that is to be broken on purpose")
+    with connect(context, url, service="drill") as locks:
+        look = set_mark(locks, seconds)
+    if json:
+        put_json(look.as_dict())
+        return
+    out().print(cell(f"drills may run there for {seconds:g} s; {look.key} says so"), soft_wrap=True)
+    if look.since is not None:
+        out().print(cell(f"marked at {moment(look.since)}; holdfast drill unmark takes it back", "dim"), soft_wrap=True)
+
+
+def unmark(context: typer.Context, url: Url = None, json: Json = False) -> int:
+    """Say that drills may not run in a store any more. Exits 1 when they might not anyway."""
+    from holdfast.drills.permission import unmark as take_mark
+
+    if url_of(context, url) is None:
+        raise BadInput("--url", "is not given", "name the store that was marked")
+    with connect(context, url, service="drill") as locks:
+        gone = take_mark(locks)
+    if json:
+        put_json({"unmarked": gone})
+    else:
+        out().print(cell("drills may not run there any more" if gone else "it was not marked"))
+    return Exit.OK if gone else Exit.NO

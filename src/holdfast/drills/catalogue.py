@@ -1,0 +1,156 @@
+"""Every drill that there is: its name, what it shows, what it needs, how long it takes, and what it plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.drills import compounding, delaying, killing, outages, pausing, plane_killing, restarting, waves
+from holdfast.drills.model import Guard, Need, Plan
+from holdfast.drills.names import NAMES
+from holdfast.drills.stage import Stage
+from holdfast.errors import BadInput
+
+SLACK_S: Final = 60.0  # for processes to start on a machine that is busy
+_KILLS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One drill."""
+
+    name: str
+    shows: str  # one sentence
+    proves: tuple[str, ...]  # requirements
+    need: Need
+    seconds: float  # about how long it takes, with a TTL of a second
+    ttls: int  # how many leases it waits for to run out, whatever their length
+    play: Callable[[Stage, float], None]
+
+    def limit_s(self, plan: Plan) -> float:
+        """How long it may take at most; then whatever is still missing counts as broken."""
+        wanted = self.seconds if plan.duration_s is None else plan.duration_s
+        return SLACK_S + 3.0 * (wanted + self.ttls * plan.ttl_s)
+
+
+def _pause(stage: Stage, seconds: float) -> None:
+    rounds = pausing.rounds_for(seconds, stage.plan.ttl_s, len(Guard))
+    for guard in Guard:
+        pausing.play(stage, guard, rounds)
+
+
+def _kill(stage: Stage, seconds: float) -> None:
+    killing.play(stage, max(3, min(_KILLS, int(seconds / (stage.plan.ttl_s + 1.0)))))
+    plane_killing.play(stage)
+    if stage.plan.url is not None:
+        stage.cannot.append(
+            "the plane was one of the drill's own, on a SQLite file: a drill kills no process that it has not started"
+        )
+
+
+def _compound(stage: Stage, seconds: float) -> None:
+    for _ in range(max(1, int(seconds / 2 / (2 * stage.plan.ttl_s + 2.0)))):
+        for guard in (Guard.OFF, Guard.ON):
+            compounding.play(stage, guard)
+
+
+def _pause_and_delay(stage: Stage, seconds: float) -> None:
+    rounds = pausing.rounds_for(seconds, 1.5 * stage.plan.ttl_s, 2)
+    for guard in (Guard.OFF, Guard.ON):
+        delaying.play(stage, guard, rounds)
+
+
+def _rolling_restart(stage: Stage, seconds: float) -> None:
+    restarting.play(stage, max(1, int(seconds / restarting.ROUND_S)))
+
+
+def _quick(stage: Stage, seconds: float) -> None:
+    for guard in Guard:
+        pausing.play(stage, guard, 2)
+    killing.play(stage, 3)
+    _compound(stage, min(seconds, 1.0))
+
+
+DRILLS: Final = (
+    Drill(
+        "quick",
+        NAMES["quick"],
+        ("R35", "R73", "R130"),
+        Need.SHARED,
+        seconds=15.0,
+        ttls=11,
+        play=_quick,
+    ),
+    Drill(
+        "pause",
+        NAMES["pause"],
+        ("R73",),
+        Need.SHARED,
+        seconds=30.0,
+        ttls=6,
+        play=_pause,
+    ),
+    Drill(
+        "kill",
+        NAMES["kill"],
+        ("R130", "R131", "R140"),
+        Need.SHARED,
+        seconds=20.0,
+        ttls=8,
+        play=_kill,
+    ),
+    Drill(
+        "compound",
+        NAMES["compound"],
+        ("R35",),
+        Need.SHARED,
+        seconds=8.0,
+        ttls=4,
+        play=_compound,
+    ),
+    Drill(
+        "outage",
+        NAMES["outage"],
+        ("R90", "R97", "R107"),
+        Need.SHARED,
+        seconds=30.0,
+        ttls=4,
+        play=outages.play,
+    ),
+    Drill(
+        "retry-waves",
+        NAMES["retry-waves"],
+        ("R153", "R154", "R157"),
+        Need.SHARED,
+        seconds=36.0,
+        ttls=1,
+        play=waves.play,
+    ),
+    Drill(
+        "pause-and-delay",
+        NAMES["pause-and-delay"],
+        ("R30",),
+        Need.NETWORK,
+        seconds=20.0,
+        ttls=8,
+        play=_pause_and_delay,
+    ),
+    Drill(
+        "rolling-restart",
+        NAMES["rolling-restart"],
+        ("R131",),
+        Need.PLANE,
+        seconds=25.0,
+        ttls=0,
+        play=_rolling_restart,
+    ),
+)
+
+
+def drill(name: str) -> Drill:
+    """The drill of that name, or `BadInput` that lists those there are."""
+    found = next((each for each in DRILLS if each.name == name), None)
+    if found is None:
+        raise BadInput("drill", f"{name!r} is not a drill", f"there is {', '.join(each.name for each in DRILLS)}")
+    return found

@@ -1,0 +1,191 @@
+"""What a drill is, what it saw, and what is said about it: values, and no I/O.
+
+A drill plays scenes. A scene is one arrangement of workers, a store and a guarded resource that something bad was done
+to; it ends with a history in the one vocabulary (`core.history`), which the one checker reads (`core.invariants`).
+Times are wall-clock nanoseconds of the host on which everything ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from holdfast.core.history import Record
+from holdfast.core.invariants import Violation
+from holdfast.types import NS
+
+
+class Guard(StrEnum):
+    """How the resource of a scene defends itself."""
+
+    OFF = "off"  # whoever believes to hold the lock writes
+    WRITES = "writes"  # the fence is checked on writes alone, and not registered before the first read
+    ON = "on"  # the fence is registered before the first read, and checked with every write
+
+
+class SpanKind(StrEnum):
+    """What was done to somebody for a while."""
+
+    PAUSE = "paused"
+    OUTAGE = "store unreachable"
+    DELAY = "slow network"
+    DOWN = "killed"
+    RESTART = "being replaced"
+
+
+class Span(NamedTuple):
+    """Something bad, from when until when, and to whom (empty: to everybody)."""
+
+    kind: SpanKind
+    who: str
+    from_ns: int
+    to_ns: int
+
+
+class Takeover(NamedTuple):
+    """How long it took from a failure until somebody else could go on."""
+
+    what: str
+    from_ns: int
+    to_ns: int
+    slo_ns: int
+
+    @property
+    def took_ns(self) -> int:
+        """The time between the two."""
+        return self.to_ns - self.from_ns
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the SLO was kept."""
+        return self.took_ns <= self.slo_ns
+
+
+class Figure(NamedTuple):
+    """One number of the report, as people read it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Claim(NamedTuple):
+    """Something that had to be so, beyond the rules of histories, and whether it was."""
+
+    text: str
+    kept: bool
+    seen: str
+
+
+class Curve(NamedTuple):
+    """A line of a plot: how often something happened in each stretch of time."""
+
+    name: str
+    from_ns: int  # the beginning of the first stretch
+    width_ns: int
+    counts: Sequence[int]
+
+
+def curve(name: str, times_ns: Iterable[int], from_ns: int, to_ns: int, width_ns: int) -> Curve:
+    """Count moments by stretches of time. What is outside is left out."""
+    counts = [0] * max(1, -(-(to_ns - from_ns) // width_ns))
+    for at_ns in times_ns:
+        place = (at_ns - from_ns) // width_ns
+        if 0 <= place < len(counts):
+            counts[place] += 1
+    return Curve(name, from_ns, width_ns, counts)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What happened in one arrangement."""
+
+    title: str
+    done: str  # what was done, in one or two sentences
+    guard: Guard | None  # None: it is not about a guarded resource
+    history: list[Record] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    takeovers: list[Takeover] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    unread: int = 0  # lines of ledgers that could not be read: a killed process may leave one
+    dropped: int = 0  # records that a ledger could not write
+
+    @property
+    def bites(self) -> bool:
+        """Whether a loss must be seen here: a drill that loses nothing without guards proves nothing with them."""
+        return self.guard in (Guard.OFF, Guard.WRITES)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A scene and what is to be said about it."""
+
+    scene: Scene
+    losses: tuple[Violation, ...]  # broken rules about the resource that the scene was there to show
+    violations: tuple[Violation, ...]  # broken rules that nothing excuses
+    lost: int  # acknowledged updates that are not part of what the resource has now
+    refused: int  # stale steps that the guard turned away
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended as it must."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of a drill."""
+
+    drill: str
+    store: str
+    ttl_s: float
+    slo_s: float
+    took_s: float
+    replay: str  # the command that does it again
+    judged: tuple[Judged, ...]
+    cannot: tuple[str, ...] = ()  # what was left out, and why
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was played ended as it must."""
+        return bool(self.judged) and all(each.ok for each in self.judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a drill is run. Made by `planning.planned`, which refuses what cannot work."""
+
+    url: str | None = None  # None: a store of the drill's own
+    own: str = "sqlite"  # which one then
+    ttl_s: float = 1.0
+    slo_s: float | None = None
+    duration_s: float | None = None  # None: as the drill has it
+    seed: int = 0
+
+    @property
+    def ttl_ns(self) -> int:
+        """The TTL of every lock of the drill."""
+        return round(self.ttl_s * NS)
+
+    @property
+    def slo_seconds(self) -> float:
+        """The takeover SLO: as stated, else the TTL and a second, which is what Holdfast promises."""
+        return self.ttl_s + 1.0 if self.slo_s is None else self.slo_s
+
+    @property
+    def slo_ns(self) -> int:
+        """The same in nanoseconds."""
+        return round(self.slo_seconds * NS)
+
+
+class Need(StrEnum):
+    """What a drill needs of the store."""
+
+    SHARED = "any shared store"
+    NETWORK = "a store behind a network (redis://)"
+    PLANE = "a plane of its own"

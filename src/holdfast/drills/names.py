@@ -1,0 +1,26 @@
+"""The drills by name, for whoever only lists them: `catalogue` brings everything that they play."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "quick": "The essentials of pause, kill and compound: what is lost without fences, and that nothing is with "
+        "them.",
+        "pause": "A holder stopped for longer than its lease, between check and write: the loss, and how a guard "
+        "prevents it.",
+        "kill": "Holders, a scheduler and a worker killed without grace: takeover against the SLO, and no job ended "
+        "twice.",
+        "compound": "Renewals that fail, a lease that runs out, a stale release and a late write, all in one scene.",
+        "outage": "The store unreachable for 30 s (--duration) under each error policy: fallbacks, duplicates, "
+        "recovery.",
+        "retry-waves": "Many contenders for one lock, with a fixed delay, with ±200 ms, and exponential: waves, waits "
+        "and retries.",
+        "pause-and-delay": "Long pauses and a slow network at the same time.",
+        "rolling-restart": "Every process of a plane replaced under load: nothing lost, nothing done twice, no lease "
+        "waited out.",
+    }
+)

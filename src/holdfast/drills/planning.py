@@ -1,0 +1,41 @@
+"""How a drill is to be run, from what somebody asked for: checked completely before anything is started."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.drills.catalogue import Drill
+from holdfast.drills.model import Need, Plan
+from holdfast.drills.stores import OWN
+from holdfast.errors import BadInput
+from holdfast.types import MS, NS, duration_ns
+
+TTL_S: Final = 1.0
+_TTL_LOW_NS, _TTL_HIGH_NS = 500 * MS, 3600 * NS
+
+
+def planned(
+    drill: Drill,
+    *,
+    url: str | None = None,
+    store: str | None = None,
+    ttl: float | None = None,
+    slo: float | None = None,
+    duration: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """A plan, or `BadInput` that names the option and the fix."""
+    if store is not None and store not in OWN:
+        raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(OWN)}")
+    if store is not None and url is not None:
+        raise BadInput("--store", "is the drill's own, and --url names another", "choose one of them")
+    if store == "sqlite" and drill.need is Need.NETWORK:
+        raise BadInput("--store", f"{drill.name} needs {drill.need}", "use --store redis")
+    if url is not None and drill.need is Need.PLANE:
+        raise BadInput("--url", f"{drill.name} runs on {drill.need}, and touches nothing else", "leave it out")
+    if url is not None and url.lower().startswith("sqlite:") and drill.need is Need.NETWORK:
+        raise BadInput("--url", f"{drill.name} needs {drill.need}", "give such a URL, or none and --store redis")
+    lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
+    bound = None if slo is None else duration_ns("--slo", slo, low_ns=MS, high_ns=86_400 * NS) / NS
+    length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=3600 * NS) / NS
+    return Plan(url, store or "sqlite", lease, bound, length, seed)

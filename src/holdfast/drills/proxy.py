@@ -1,0 +1,147 @@
+"""A TCP proxy on a loopback port that does on purpose what networks do by accident: delay, or be away.
+
+Bounded: at most `LINES_MAX` connections at a time, 64 KiB on the way in each direction of each, and no wait without a
+limit or an end. While it is away, open connections are cut with a reset and new ones are refused. Everything it started
+ends with `close`.
+
+Clock: monotonic, for delays. A delay holds back each piece by itself, so it costs throughput as a slow line does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+LINES_MAX: Final = 512
+_PIECE: Final = 65_536
+_CONNECT_S: Final = 5.0
+_JOIN_S: Final = 5.0
+
+
+class Proxy:
+    """Forwards a loopback port to a server."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._changed = threading.Condition()
+        self._away = False
+        self._delay_s = 0.0
+        self._closed = False
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        """Be away: reset what is open, refuse what is new."""
+        with self._changed:
+            self._away = True
+        self._reset()
+
+    def mend(self) -> None:
+        """Be there again."""
+        with self._changed:
+            self._away = False
+
+    def delay(self, seconds: float) -> None:
+        """Hold back each piece by so much, in both directions, from now on."""
+        with self._changed:
+            self._delay_s = seconds
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End everything."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._reset()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, target: Any, *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closed:  # ends when the listener is closed
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._changed:
+                refused = self._away or len(self._pairs) >= LINES_MAX
+            far = None if refused else self._reach()
+            if far is None:
+                _cut(near)
+                continue
+            for end in (near, far):
+                end.settimeout(None)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = (near, far)
+            with self._changed:
+                if not self._away:
+                    self._pairs.add(pair)
+            if pair not in self._pairs:  # it was cut while the other side was being reached
+                _cut(near)
+                _cut(far)
+                continue
+            self._start(self._pump, near, far, pair)
+            self._start(self._pump, far, near, pair)
+
+    def _reach(self) -> socket.socket | None:
+        try:
+            return socket.create_connection(self._target, _CONNECT_S)
+        except OSError:
+            return None
+
+    def _pump(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
+        try:
+            while data := source.recv(_PIECE):
+                with self._changed:
+                    if self._delay_s:
+                        self._changed.wait_for(lambda: self._closed or pair not in self._pairs, self._delay_s)
+                    if pair not in self._pairs:
+                        return  # it was cut meanwhile, and what was on the way is lost
+                sink.sendall(data)
+        except OSError:
+            pass  # one of the ends has gone, which is what the other one is told now
+        finally:
+            with self._changed:
+                self._pairs.discard(pair)
+            for end in pair:
+                _cut(end)
+
+    def _reset(self) -> None:
+        with self._changed:
+            pairs, self._pairs = self._pairs, set()
+            self._changed.notify_all()
+        for pair in pairs:
+            for end in pair:
+                _cut(end)
+
+
+def _cut(end: socket.socket) -> None:
+    """Close with a reset, as a crashed host or a firewall does."""
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RD)  # wakes the pump that reads from it; a plain close would not
+    end.close()

@@ -1,0 +1,35 @@
+"""Runs a drill: opens the store, plays the scenes, judges them, and leaves nothing behind.
+
+Promises: bounded in time (`Drill.limit_s`); temporary files, processes, servers and leases of the drill are gone when
+`run` returns or raises, also on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from holdfast.drills.catalogue import Drill
+from holdfast.drills.judging import judge
+from holdfast.drills.model import Need, Plan, Verdict
+from holdfast.drills.stage import Stage, Tell
+from holdfast.drills.stores import opened
+
+
+def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
+    """Play a drill and say what is to be said of it. `replay` is the command that does it again."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-drill-") as directory,
+        opened(plan, Path(directory), network=drill.need is Need.NETWORK) as way,
+    ):
+        stage = Stage(plan, way, Path(directory), tell, drill.limit_s(plan))
+        try:
+            drill.play(stage, drill.seconds if plan.duration_s is None else plan.duration_s)
+        finally:
+            stage.clean()
+        judged = tuple(judge(scene) for scene in stage.scenes)
+    shown = "a plane of its own, on a SQLite file" if drill.need is Need.PLANE else way.shown
+    took_s = time.monotonic() - began
+    return Verdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))

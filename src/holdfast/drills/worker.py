@@ -1,0 +1,240 @@
+"""A worker of a drill: an ordinary process that takes locks, reads and writes under them, and keeps an audit ledger.
+
+Reads one order per line (JSON) and answers with one event per line, so that whoever directs the drill waits for what
+happened and never guesses how long it takes. Run with `python -m holdfast.drills.worker PARENT`; its first line is not
+an order, but says who it is and where everything is.
+
+Promises: it dies with whoever started it, also when that is killed and also while it is stopped itself (the kernel sees
+to it on Linux; elsewhere it ends when its orders end, as soon as it runs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast.blocking.lease import DegradedLease, Lease
+from holdfast.drills.account import Account, Balance
+from holdfast.drills.contending import contend
+from holdfast.drills.effects import Effects
+from holdfast.drills.lifeline import tie_to
+from holdfast.drills.model import Guard
+from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
+from holdfast.guards import failpoints
+from holdfast.observe.ledger import Ledger
+
+POLICY = {"closed": "fail_closed", "open": "fail_open", "wait": "wait"}
+_BREATH_S = 0.02
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Does what it is told, and says what came of it."""
+
+    def __init__(
+        self, name: str, url: str, scene: str, prefix: str, guard: str, ttl: float, request_timeout: float
+    ) -> None:
+        place = Path(scene)
+        self._name = name
+        self._prefix = prefix
+        self._ttl = ttl
+        self._ledger = Ledger(place / "ledger", everything=True, sync=None)
+        self._locks = holdfast.connect(
+            url, service=name, policy=POLICY, observers=[self._ledger], request_timeout=request_timeout
+        )
+        self._account = Account(place / "account.db", Guard(guard), self._ledger)
+        self._effects = Effects(place / "effects.db", name)
+        self._lease: Lease | None = None
+        self._seen = Balance(0, 0)
+        self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._orders: Mapping[str, Callable[..., None]] = {
+            "take": self.take,
+            "read": self.read,
+            "write": self.write,
+            "insist": self.insist,
+            "standing": self.standing,
+            "release": self.release,
+            "add": self.add,
+            "serve": self.serve_items,
+            "contend": self.contend,
+        }
+
+    def serve(self) -> None:
+        """Follow orders until there are no more."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.tell("ready")
+        while (order := self._lines.get()).get("do") != "end":
+            do = order.pop("do")
+            if do not in ("go", "stop"):  # one that came when nobody waited for it any more
+                self._orders[do](**order)
+        self._locks.close()
+        self._ledger.close()
+        self._account.close()
+        self._effects.close()
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Say what happened."""
+        sys.stdout.write(json.dumps({"event": event, "at_ns": time.time_ns(), **fields}) + "\n")
+        sys.stdout.flush()
+
+    def take(self, key: str) -> None:
+        """Take a lock, however long that takes, and keep it."""
+        self.tell("asking", key=key)
+        lock = self._locks.lock(key, ttl=self._ttl, family="drill")
+        lease = self._lease = _insisting(lock.acquire)
+        self.tell("granted", fence=lease.fence)
+
+    def read(self) -> None:
+        """Read the balance under the lease; with a full guard, the fence is registered first."""
+        found = self._account.read(self._held())
+        self._seen = self._seen if found is None else found
+        self.tell("read", accepted=found is not None, balance=self._seen.balance, version=self._seen.version)
+
+    def write(self, version: int, *, held_up: bool = False, deaf: bool = False) -> None:
+        """Add 1 to what was read. `held_up`: say so between the check of the lease and the write, and wait there."""
+        lease, based_on = self._held(), self._seen.version
+        new = Balance(self._seen.balance + 1, version)
+        point = failpoints.armed("admitted", self._wait_for_go) if held_up else contextlib.nullcontext()
+        with point:
+            accepted = self._account.write(lease, new, based_on, self._name, deaf=deaf)
+        self.tell("wrote", fence=lease.fence, version=version, accepted=accepted)
+
+    def insist(self) -> None:
+        """Go on as an owner that does not look at its lease: renew, then release. The store is asked each time."""
+        lease = self._held()
+        tenure = lease._tenure  # noqa: SLF001 - a lease refuses by itself; here its token goes to the store all the same
+        token = f"{tenure.token}.{tenure.renewal.claim}"
+        renew, release = partial(self._locks.renew_token, lease.key, token, lease.ttl), self._locks.release_token
+        self.tell("renewal", accepted=not _refused(renew))
+        self.tell("release", accepted=not _refused(partial(release, lease.key, token)))
+
+    def standing(self) -> None:
+        """Say what the lease itself thinks."""
+        lease = self._held()
+        self.tell("standing", held=lease.held, reason=lease.lost.reason)
+
+    def release(self) -> None:
+        """Give back what is held."""
+        self.tell("released", confirmed=self._held().release())
+
+    def add(self, key: str, first: int, step: int, think: float) -> None:
+        """Take the lock, read, think, write, release, again and again until told to stop. Versions are all its own."""
+        version, added, refused, lost, failed = first, 0, 0, 0, 0
+        lock = self._locks.lock(key, ttl=self._ttl, family="drill", timeout=1.0)
+        while not self._stop.is_set():
+            try:
+                with lock as lease:
+                    self._lease = lease
+                    found = self._account.read(lease)
+                    time.sleep(think)
+                    if found is None or not self._account.write(
+                        lease, Balance(found.balance + 1, version), found.version, self._name
+                    ):
+                        refused += 1
+                    else:
+                        added += 1
+                        version += step
+            except LeaseLost:
+                lost += 1
+            except (LockBusy, BackendError):
+                failed += 1
+            time.sleep(_BREATH_S)
+        self.tell("added", added=added, refused=refused, lost=lost, failed=failed)
+
+    def serve_items(self, risk: str, items: int, each: float, ttl: float) -> None:
+        """Do numbered pieces of work once each, as a replica does: under a lock of the class, until told to stop."""
+        counts = {"done": 0, "degraded": 0, "denied": 0, "failed": 0}
+        for item in range(items):
+            if self._stop.is_set():
+                break
+            self._one(risk, item, each, ttl, counts)
+        self.tell("served", **counts)
+
+    def _one(self, risk: str, item: int, each: float, ttl: float, counts: dict[str, int]) -> None:
+        """One piece, tried until it is done by somebody, or there is no more time."""
+        key = f"{self._prefix}{risk}:{item}"
+        while not self._stop.is_set() and not self._effects.done(risk, item):
+            try:
+                with self._locks.lock(key, risk=risk, ttl=ttl, family=f"drill.{risk}", timeout=1.0) as lease:
+                    degraded = isinstance(lease, DegradedLease)
+                    if not self._effects.done(risk, item):
+                        self._effects.attempt(risk, item, lease.fence)
+                        time.sleep(each)
+                        self._effects.effect(risk, item)
+                        counts["degraded" if degraded else "done"] += 1
+            except LeaseLost:
+                continue
+            except PolicyDenied:
+                counts["denied"] += 1
+            except (LockBusy, BackendError):
+                counts["failed"] += 1
+            self._stop.wait(_BREATH_S)
+
+    def contend(self, key: str, delay: str, threads: int, holds: int, hold: float, seed: int) -> None:
+        """Many contenders in this process, each of which comes again after the delay when the lock is busy."""
+        found = contend(self._locks, key, delay, threads, holds, hold, seed, self._stop, ttl=self._ttl)
+        self.tell("contended", **found)
+
+    def _wait_for_go(self) -> None:
+        self.tell("held_up")
+        while self._lines.get().get("do") != "go":
+            continue
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            order = json.loads(line)
+            if order["do"] == "stop":
+                self._stop.set()
+            elif order["do"] == "start":
+                self._stop.clear()
+            else:
+                self._lines.put(order)
+        os._exit(1)  # nobody directs any more
+
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise RuntimeError("was told to use a lease before it was told to take one")
+        return self._lease
+
+
+def _insisting(act: Callable[[], T]) -> T:
+    """What a store that is slow or away cannot answer is asked again; whoever directs has a limit."""
+    while True:  # ends with an answer, or with this process
+        try:
+            return act()
+        except BackendError:
+            time.sleep(_BREATH_S)
+
+
+def _refused(act: Callable[[], None]) -> bool:
+    try:
+        _insisting(act)
+    except NotOwner:
+        return True
+    return False
+
+
+def main() -> None:
+    """Serve."""
+    tie_to(int(sys.argv[1]))
+    log = logging.getLogger("holdfast")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+    Worker(**json.loads(sys.stdin.readline())).serve()
+
+
+if __name__ == "__main__":
+    main()

