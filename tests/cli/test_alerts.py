@@ -56,6 +56,7 @@ def test_it_lists_alerts_for_people_and_programs(shell: Shell) -> None:
         (("--list", "--tests"), "leave out --tests"),
         (("--config", "missing.toml"), "missing.toml"),
         (("--out", "nowhere/rules.yml"), "cannot be written"),
+        (("--out", ""), "is a directory"),
     ],
 )
 def test_bad_input_is_said_and_nothing_is_written(shell: Shell, words: tuple[str, ...], said: str) -> None:

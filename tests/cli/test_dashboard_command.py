@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_it_writes_a_whole_file_and_keeps_the_one_before_when_it_cannot(shell: S
         assert (wrong.code, wrong.out) == (64, "")
         assert problem in wrong.err
     assert sorted(path.name for path in shell.directory.iterdir() if "board" in path.name) == ["board.json"]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole("--out", pipe, b"rules")
+        assert os.read(reader, 100) == b"rules"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_file_keeps_its_rights_and_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import Json
+from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import cell, plain_table, put_json, put_table, say
 from holdfast.errors import BadInput
@@ -55,7 +56,7 @@ def alerts(
     if show:
         _show(plan, as_json=json)
         return
-    from holdfast.ops.alert_files import rules_document, written, yaml_text
+    from holdfast.ops.alert_files import rules_document, yaml_text
     from holdfast.ops.alert_scenarios import tests_document
 
     document: dict[str, Any] = tests_document(plan, rules) if tests else rules_document(plan)
@@ -63,7 +64,7 @@ def alerts(
     if out is None:
         print(text, end="")
         return
-    written(text, out)
+    write_whole("--out", out, text.encode())
     what = f"{len(document['tests'])} tests" if tests else _counted(document)
     say(f"{what} in {out}; {'run' if tests else 'check'} them: promtool {'test' if tests else 'check'} rules {out}")
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.errors import Misconfigured
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_rules import groups
 
@@ -32,14 +31,3 @@ def yaml_text(document: Mapping[str, Any]) -> str:
         raise Misconfigured("alert rules as YAML need PyYAML: pip install 'holdfast[plane]', or use --json") from None
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100_000)
     return MADE_BY + text
-
-
-def written(text: str, path: Path) -> None:
-    """Put a text into a file, whole or not at all: a server that reloads must not find half of it."""
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise BadInput("out", f"{path} cannot be written: {error.strerror or error}", "name another file") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -178,3 +179,30 @@ def test_an_api_killed_between_request_and_answer_gives_the_same_job_to_whoever_
         assert {key: client.submit(key) for key in jobs} == jobs
         check(it, jobs.values())
         assert it.query("SELECT count(*) FROM plane_job") == [(2,)]
+
+
+@on_the_fleet
+@pytest.mark.timeout(300)
+def test_two_apis_give_one_job_for_a_key_and_one_goes_on_when_the_other_is_killed(
+    fleet_servers: Servers, tmp_path: Path
+) -> None:
+    with fleet(fleet_servers, tmp_path, planes=2, workers=2) as it, Client(it) as client:
+        assert it.api is not None
+        first, second = it.api, it.open_api().ready()
+
+        def ask(api: Process, key: str) -> tuple[str, str]:
+            wanted = {"topic": "effect", "payload": {}, "max_attempts": 20}
+            headers = {"idempotency-key": key}
+            answer = httpx.post(f"{api.address}/api/v1/jobs", json=wanted, headers=headers, trust_env=False, timeout=30)
+            assert answer.status_code in (200, 201), answer.text
+            return key, str(answer.json()["id"])
+
+        keys = [f"both-{number}" for number in range(20)]
+        with ThreadPoolExecutor(8) as pool:
+            told = [pool.submit(ask, api, key) for key in keys for api in (first, second)]
+        jobs = {each.result() for each in told}
+        assert sorted(key for key, _ in jobs) == sorted(keys), "each key has one job, whoever was asked"
+        first.kill()
+        jobs.add(("later", client.submit("later")))
+        check(it, [job for _, job in jobs])
+        assert it.query("SELECT count(*) FROM plane_job") == [(21,)]
