@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,7 +23,7 @@ from holdfast.types import NS
 from holdfast.web import assets
 from holdfast.web.auth import Access, Principal
 from holdfast.web.metrics import Answers
-from holdfast.web.problems import UNEXPECTED, Problem, logged
+from holdfast.web.problems import FIELD_CHARS_MAX, INVALID, UNEXPECTED, Problem, logged
 
 BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
@@ -91,7 +91,7 @@ class Intake:
             scope["state"]["principal"] = principal
             if self._vitals.draining and scope["path"] != METRICS_PATH:
                 return _CLOSING
-        return _unreadable(headers)
+        return _unreadable(headers) or _ambiguous(scope)
 
     def _too_often(self, scope: Scope, principal: Principal | None) -> Problem | None:
         """Whoever has a token is counted by it, whoever has none by their address."""
@@ -120,6 +120,16 @@ def _unreadable(headers: Headers) -> Problem | None:
     if kind != _JSON:
         return Problem(415, "unsupported-media-type", f"send {_JSON}", headers={"accept": _JSON})
     return None
+
+
+def _ambiguous(scope: Scope) -> Problem | None:
+    """A parameter that is given twice would be read as one of the two, and nobody could tell which was meant."""
+    given = Counter(name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    name, times = max(given.items(), key=lambda each: each[1], default=("", 0))
+    if times < 2:
+        return None
+    wrong = {"field": name[:FIELD_CHARS_MAX], "problem": f"it is given {times} times", "fix": "give it once"}
+    return Problem(INVALID, "invalid", "a parameter of the address is given more than once", {"errors": [wrong]})
 
 
 def _too_large() -> Problem:

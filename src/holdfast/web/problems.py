@@ -36,7 +36,7 @@ from holdfast.plane.service import NotAllowed
 INVALID: Final = 422
 """What was sent cannot be right. 400 is for what cannot be read at all."""
 
-_FIELD_CHARS_MAX: Final = 200
+FIELD_CHARS_MAX: Final = 200
 _ERRORS_MAX: Final = 50
 
 _log = logging.getLogger("holdfast.web")
@@ -170,7 +170,7 @@ def invalid(found: Sequence[Mapping[str, Any]]) -> Problem:
 def _field(place: Sequence[str | int]) -> str:
     """`body.labels.team` is `labels.team`; an unknown name is shown no longer than a known one could be."""
     parts = [str(part) for part in place[1:]] or [str(place[0])]
-    return ".".join(parts)[:_FIELD_CHARS_MAX]
+    return ".".join(parts)[:FIELD_CHARS_MAX]
 
 
 def request_id_of(request: Request) -> str:
