@@ -257,6 +257,25 @@ async def test_a_cancelled_work_frees_its_rows_and_its_connection(postgres_url: 
     await small.close()
 
 
+async def test_a_client_that_is_gone_in_the_middle_of_a_statement_frees_its_rows(
+    postgres_url: str, postgres_connect: PostgresConnect
+) -> None:
+    patient = PostgresDatabase(postgres_url, statement_timeout_ns=600 * NS)
+    connection = await patient._pool.connect()  # as the database makes them
+    pid = connection.info.backend_pid
+    asked = asyncio.create_task(connection.execute("SELECT pg_sleep(600)"))
+    watching: psycopg.Connection[tuple[object, ...]] = postgres_connect(autocommit=True)
+    state = "SELECT state FROM pg_stat_activity WHERE pid = %s"
+    while watching.execute(state, [pid]).fetchone() != ("active",):  # noqa: ASYNC110 - the server rings no bell
+        await asyncio.sleep(0.01)
+    connection.pgconn.finish()  # as the kernel does for a process that is killed
+    with pytest.raises(psycopg.OperationalError):
+        await asked
+    while watching.execute(state, [pid]).fetchone():  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.05)
+    await patient.close()
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -52,6 +52,9 @@ _SESSION: Final = """
            CASE WHEN current_setting('synchronous_commit') = 'off'
                 THEN set_config('synchronous_commit', 'on', false) END
 """
+# A server that runs a statement does not notice that its client has gone, and keeps the rows of the transaction locked
+# until the statement ends. So dies a process in the middle, and so ends a cancellation that the server has missed.
+_NOTICE_GONE: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 
 
 class PostgresPool:
@@ -182,6 +185,8 @@ class PostgresPool:
         # as there are widths, and may overflow in the narrow ones.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         await connection.execute(_SESSION, self._limits)
+        with contextlib.suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
+            await connection.execute(_NOTICE_GONE)  # not before Postgres 14, and not on every platform
 
     def _reporting(self) -> type[Connection]:
         """A class of connections that tells this pool how connecting went: the library's pool only logs it."""
