@@ -28,6 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VI
 WORKERS ?= auto
 SEEDS ?= 1000
 FIRST ?= 0
+CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
 .PHONY: help run test test-fast lint format types bench drill simulate model docs ledger lock install clean
@@ -71,8 +72,13 @@ drill: $(STAMPS)/run ## Break it on purpose on a file of its own: pauses, kills,
 	@mkdir -p build
 	@$(BIN)/holdfast drill quick --report build/drill.html $(ARGS)
 
-simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0
+simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0; or a campaign that can be stopped and goes on: HOURS=1000 lock-hours
+ifdef HOURS
+	@mkdir -p $(dir $(CAMPAIGN))
+	@$(PY) -m holdfast.testing.simulate --hours $(HOURS) --first $(FIRST) --campaign $(CAMPAIGN) $(ARGS)
+else
 	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+endif
 
 model: $(STAMPS)/dev ## Every state of the model of leases and fences, with Spin: minutes; ARGS=--small: seconds
 	@$(PY) tools/model.py $(ARGS)
@@ -88,6 +94,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/runbooks.py --write
 	@$(PY) tools/zoo_page.py --write
 	@$(PY) tools/example_pages.py --write
+	@$(PY) tools/threats.py --write
 	@$(PY) tools/ledger.py --write
 
 ledger: $(STAMPS)/dev ## One line for each requirement: what proves it

@@ -17,10 +17,11 @@ LIMIT_S: Final = 20.0
 
 
 class FaultProxy:
-    """Forwards one loopback port to another."""
+    """Forwards one loopback port to another, or to a unix socket."""
 
-    def __init__(self, target_port: int) -> None:
-        self._target = ("127.0.0.1", target_port)
+    def __init__(self, target: int | str) -> None:
+        """`target`: a port of this host, or the path of a socket."""
+        self._target = target
         self._changed = threading.Condition()
         self._stalled: set[Direction] = set()
         self._held: Counter[Direction] = Counter()
@@ -120,17 +121,29 @@ class FaultProxy:
             try:
                 if refusing:
                     raise ConnectionRefusedError
-                far = socket.create_connection(self._target, LIMIT_S)
+                far = self._connected()
             except OSError:
                 _cut(near)
                 continue
             for end in (near, far):
                 end.settimeout(None)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if end.family != socket.AF_UNIX:
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._changed:
                 self._pairs.append((near, far))
             self._start(self._pump, near, far, "to_server", (near, far))
             self._start(self._pump, far, near, "to_client", (near, far))
+
+    def _connected(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target), LIMIT_S)
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(self._target)
+        except OSError:
+            made.close()
+            raise
+        return made
 
     def _pump(
         self,

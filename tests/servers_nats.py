@@ -18,7 +18,7 @@ import sysconfig
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,9 +57,18 @@ def nats_executables() -> tuple[NatsExecutable, ...]:
 class NatsServer:
     """One running server. Ends only the process that it started."""
 
-    def __init__(self, executable: NatsExecutable, directory: Path) -> None:
+    def __init__(
+        self,
+        executable: NatsExecutable,
+        directory: Path,
+        *,
+        args: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.executable = executable
         self.directory = directory
+        self._args = args
+        self._environment = None if environment is None else {**os.environ, **environment}
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -90,8 +99,9 @@ class NatsServer:
         self.process = subprocess.Popen(
             [
                 *(self.executable.path, "--addr", "127.0.0.1", "--port", str(self.port), "--jetstream"),
-                *("--store_dir", str(self.directory / "store"), "--log", str(self.directory / "log")),
+                *("--store_dir", str(self.directory / "store"), "--log", str(self.directory / "log"), *self._args),
             ],
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -144,10 +154,12 @@ class NatsServer:
 
 
 @contextlib.contextmanager
-def start_nats(executable: NatsExecutable) -> Iterator[NatsServer]:
-    """A running server for the length of the block."""
+def start_nats(
+    executable: NatsExecutable, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[NatsServer]:
+    """A running server for the length of the block. `environment` is added to our own."""
     directory = Path(tempfile.mkdtemp(prefix="hf-nats-"))
-    server = NatsServer(executable, directory)
+    server = NatsServer(executable, directory, args=args, environment=environment)
     try:
         server.start()
         yield server

@@ -24,6 +24,7 @@ TITLES = {
     "holdfast-contention": "Waiting",
     "holdfast-renewal": "Keeping leases",
     "holdfast-loops": "Loops and takeovers",
+    "holdfast-takeovers": "Takeovers of jobs",
     "holdfast-store": "The lease store and the error policy",
     "holdfast-processes": "Processes",
 }

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from marks import BadMarker, literal_ids, marked
 from pages import ROOT, blocks, pages
 
 PAGE = ROOT / "docs" / "requirements.md"
@@ -48,10 +49,6 @@ class Requirement:
     holds: str
 
 
-class BadMarker(Exception):
-    """A marker that the ledger cannot read, or that names a requirement which does not exist."""
-
-
 def requirements() -> dict[str, Requirement]:
     """All requirements by id, in order."""
     table = tomllib.loads((ROOT / "tools" / "requirements.toml").read_text(encoding="utf-8"))
@@ -61,7 +58,7 @@ def requirements() -> dict[str, Requirement]:
 def collect() -> dict[str, list[str]]:
     """Everything that proves something, by requirement id. Ids without proof map to an empty list."""
     proofs: dict[str, list[str]] = {key: [] for key in requirements()}
-    for proof, ids in [*_from_tests(), *_from_kit(), *_from_pages()]:
+    for proof, ids in [*marked(ROOT, "requires"), *_from_kit(), *_from_pages()]:
         for each in ids:
             if each not in proofs:
                 raise BadMarker(f"{proof} names {each}, which is not in tools/requirements.toml")
@@ -77,13 +74,6 @@ def _from_pages() -> Iterator[tuple[str, tuple[str, ...]]]:
                 raise BadMarker(f"{block.where} claims to prove {' '.join(block.requires)} but is never executed")
             if block.requires:
                 yield f"{page.relative_to(ROOT).as_posix()}#{block.section}", block.requires
-
-
-def _from_tests() -> Iterator[tuple[str, tuple[str, ...]]]:
-    for path in sorted((ROOT / "tests").glob("**/test_*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        tree = ast.parse(path.read_text(encoding="utf-8"), name)
-        yield from _from_body(tree.body, name, _module_marks(tree, name))
 
 
 def _from_kit() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -117,66 +107,8 @@ def _proves(decorator: ast.expr, where: str) -> list[str]:
     for keyword in decorator.keywords:
         if keyword.arg == "proves":
             values = keyword.value.elts if isinstance(keyword.value, ast.Tuple) else [keyword.value]
-            ids += _literal_ids(values, where)
+            ids += literal_ids(values, where)
     return ids
-
-
-def _from_body(body: list[ast.stmt], name: str, inherited: _Marks) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for node in body:
-        if isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            marks = inherited.plus(_read(node.decorator_list, f"{name}::{node.name}"))
-            yield from _from_body(node.body, f"{name}::{node.name}", marks)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            proof = f"{name}::{node.name}"
-            marks = inherited.plus(_read(node.decorator_list, proof))
-            if marks.ids and not marks.void:
-                yield proof, marks.ids
-
-
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """What the markers of one place say: which ids, and whether the test never runs to a pass."""
-
-    ids: tuple[str, ...] = ()
-    void: bool = False
-
-    def plus(self, other: _Marks) -> _Marks:
-        """Both together, as pytest combines the markers of module, class and function."""
-        return _Marks(self.ids + other.ids, self.void or other.void)
-
-
-def _module_marks(tree: ast.Module, name: str) -> _Marks:
-    marks = _Marks()
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets):
-            marks = marks.plus(_read([node.value], name))
-    return marks
-
-
-def _read(expressions: list[ast.expr], where: str) -> _Marks:
-    ids: list[str] = []
-    void = False
-    for node in (inner for outer in expressions for inner in ast.walk(outer)):
-        if isinstance(node, ast.Call) and _mark_name(node.func) == "requires":
-            ids += _literal_ids(node.args, where)
-        void = void or _mark_name(node) in {"skip", "xfail"}
-    return _Marks(tuple(ids), void)
-
-
-def _literal_ids(arguments: list[ast.expr], where: str) -> list[str]:
-    ids: list[str] = []
-    for argument in arguments:
-        if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise BadMarker(f"{where} computes its requirement ids; write them out, so that the ledger can read them")
-        ids.append(argument.value)
-    return ids
-
-
-def _mark_name(node: ast.AST) -> str | None:
-    """The marker's name in `pytest.mark.<name>`, else None."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "mark":
-        return node.attr
-    return None
 
 
 def line(requirement: Requirement, proofs: list[str]) -> str:

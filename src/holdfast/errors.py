@@ -59,13 +59,26 @@ class BadInput(HoldfastError, ValueError):
 
 
 class LockBusy(HoldfastError):
-    """Somebody else holds the lock. Not a failure: contention is normal."""
+    """Somebody else holds the lock. Not a failure: contention is normal.
 
-    def __init__(self, message: str, *, key: str = "", holder: str | None = None, retry_after: float = 0.0) -> None:
+    `remaining`: seconds that the holder's lease still had, as the store saw it; None: the store was not asked or cannot
+    tell.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str = "",
+        holder: str | None = None,
+        retry_after: float = 0.0,
+        remaining: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.key = key
         self.holder = holder
         self.retry_after = retry_after
+        self.remaining = remaining
 
 
 class AcquireTimeout(LockBusy, TimeoutError):

@@ -47,6 +47,7 @@ class ForcedRelease:
 
 
 LIMIT_MAX = 1_000_000
+REASON_CHARS_MAX = 1000
 
 
 def check_limit(limit: object) -> int:
@@ -60,6 +61,8 @@ def check_reason(reason: object) -> str:
     """Why a lock is being broken, or `BadInput`."""
     if not isinstance(reason, str) or not reason.strip():
         raise BadInput("reason", "is empty", "say why the lock is being broken; it is kept in the audit record")
+    if len(reason) > REASON_CHARS_MAX:
+        raise BadInput("reason", "is too long", f"use at most {REASON_CHARS_MAX} characters; the store keeps them")
     return reason
 
 

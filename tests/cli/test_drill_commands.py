@@ -144,3 +144,12 @@ def test_workers_die_with_a_drill_that_is_killed(shell: Shell, monkeypatch: pyte
     process.kill()
     shell.finish(process)
     until(lambda: not any(alive(pid) for pid in children), "the workers to die")
+
+
+@pytest.mark.parametrize(
+    ("drill", "told"), [("failover", "cannot fail over a server"), ("clock", "cannot move the clock of a server")]
+)
+def test_a_store_that_cannot_be_broken_like_that_is_refused(shell: Shell, drill: str, told: str) -> None:
+    done = shell.run("drill", drill, "--url", "redis://127.0.0.1:9")
+    assert (done.code, done.out) == (64, "")
+    assert f"{told} that it has not started itself" in done.err

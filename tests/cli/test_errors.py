@@ -212,12 +212,12 @@ def test_every_code_is_explained_and_none_is_used_twice() -> None:
 def test_the_manual_has_the_table_of_exit_codes_and_every_option_of_every_command() -> None:
     from typer.main import get_command
 
-    from holdfast.cli.app import app
+    from holdfast.cli.app import make_app
     from holdfast.cli.exits import table
 
     manual = (ROOT / "docs" / "shell.md").read_text(encoding="utf-8")
     assert table() in manual, "docs/shell.md has another table of exit codes than cli/exits.py:\n" + table()
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # a group has commands
+    commands: dict[str, Any] = get_command(make_app()).commands  # type: ignore[attr-defined]  # a group has commands
     missing = [f"holdfast {name}" for name in commands if f"`holdfast {name}" not in manual]
     missing += [
         f"{name} {option}"
@@ -227,3 +227,17 @@ def test_the_manual_has_the_table_of_exit_codes_and_every_option_of_every_comman
         if option.startswith("--") and f"`{option}" not in manual
     ]
     assert missing == []
+
+
+def test_each_command_comes_from_the_module_that_the_table_names_and_loads_no_other() -> None:
+    from typer.main import get_command
+
+    from holdfast.cli.app import COMMANDS, make_app
+
+    def commands(only: str | None) -> set[str]:
+        made: dict[str, Any] = get_command(make_app(only)).commands  # type: ignore[attr-defined]  # a group has some
+        return set(made)
+
+    assert commands(None) == set(COMMANDS)
+    for module in set(COMMANDS.values()):
+        assert commands(module) == {name for name, where in COMMANDS.items() if where == module}

@@ -14,9 +14,19 @@ def test_it_lists_every_lock_with_its_kind(shell: Shell) -> None:
     done = shell.run("inventory")
     assert (done.code, done.err) == (0, "")
     head, *rows = done.out.splitlines()
-    assert head.split()[:6] == ["FAMILY", "KEY", "SCOPE", "TTL", "RENEWED", "RELEASED"]
+    assert head.split()[:8] == ["FAMILY", "KEY", "SCOPE", "TTL", "RENEWED", "GIVES", "UP", "RELEASED"]
     assert [row.split()[0] for row in rows] == list(FAMILIES)
-    assert rows[0].split()[1:8] == ["holdfast:scheduler:job:<job>", "per", "item", "60", "s", "20", "s"]
+    assert rows[0].split()[1:10] == [
+        "holdfast:scheduler:job:<job>",
+        "per",
+        "item",
+        "60",
+        "s",
+        "20",
+        "s",
+        "3",
+        "failures",
+    ]
 
 
 def test_the_times_are_those_of_the_settings(shell: Shell) -> None:
@@ -24,6 +34,7 @@ def test_the_times_are_those_of_the_settings(shell: Shell) -> None:
     found = {each["family"]: each for each in shell.run("inventory", "--json").json}
     assert set(found) == set(FAMILIES)
     assert (found["reconciler"]["ttl"], found["reconciler"]["renew_every"]) == (14.0, None)
+    assert found["reconciler"]["failures"] is None
     assert found["reconciler"]["release"] == "expiry"
     assert found["scheduler.job"]["on_busy"] == "wait 2 s, then retry after 500 ms"
 

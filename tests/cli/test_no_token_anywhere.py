@@ -232,6 +232,7 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.threat("X2")
 def test_no_token_is_in_anything_that_somebody_can_read(place: tuple[str, Outage], shell: Shell, sinks: Sinks) -> None:
     url, outage = place
     use_blocking(url, sinks, outage)

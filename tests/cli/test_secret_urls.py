@@ -24,6 +24,7 @@ PLANE = [
 ]
 
 
+@pytest.mark.threat("X3")
 @pytest.mark.parametrize("url", [REDIS, WRONG], ids=["redis", "wrong"])
 @pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
 def test_a_store_that_cannot_be_had_is_named_without_its_password(
@@ -37,6 +38,7 @@ def test_a_store_that_cannot_be_had_is_named_without_its_password(
     assert "127.0.0.1:1" in done.err or "***" in done.err or "gopher" in done.err
 
 
+@pytest.mark.threat("X3")
 @pytest.mark.parametrize("url", [POSTGRES, QUERY, WRONG], ids=["postgres", "query", "wrong"])
 @pytest.mark.parametrize("words", PLANE, ids=lambda words: "-".join(words[:2]))
 def test_a_plane_that_cannot_be_had_is_named_without_its_password(
@@ -48,6 +50,7 @@ def test_a_plane_that_cannot_be_had_is_named_without_its_password(
     assert SECRET not in done.out + done.err
 
 
+@pytest.mark.threat("X3")
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
 def test_the_settings_are_shown_without_their_passwords(shell: Shell, more: tuple[str, ...]) -> None:
     furnish(shell)
@@ -59,6 +62,7 @@ def test_the_settings_are_shown_without_their_passwords(shell: Shell, more: tupl
     assert SECRET not in queried.out + queried.err
 
 
+@pytest.mark.threat("X3")
 @pytest.mark.parametrize("debugging", ["", "1"])
 def test_and_a_plane_says_so_in_its_log_too(shell: Shell, debugging: str) -> None:
     furnish(shell)

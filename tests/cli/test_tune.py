@@ -84,7 +84,8 @@ def test_what_is_applied_is_what_was_shown_and_then_the_check_passes(shell: Shel
     wrong = "scheduler.job_ttl (scheduler.job), takeover SLO: TTL 60 s is taken over after up to 60.5 s, 30.5 s beyond"
     assert wrong in checked.out
     shown = shell.run("tune", "--history", "audit", "--diff")
-    assert "+job_ttl = 29.5  # as always" in shown.out
+    assert "+job_ttl = 29.5  # as always\n+job_renew_every = 9.833\n+job_failures = 3\n" in shown.out
+    assert "+[approvals]\n+lock_ttl = 10\n+lock_renew_every = 2.5\n+lock_failures = 4\n" in shown.out
     assert "job_ttl = 60" in path.read_text(), "it was only shown"
     applied = shell.run("tune", "--history", "audit", "--apply", "--json")
     assert applied.code == 0
@@ -97,6 +98,16 @@ def test_what_is_applied_is_what_was_shown_and_then_the_check_passes(shell: Shel
     assert "what is set agrees with the evidence" in again.out
     assert "nothing to change" in shell.run("tune", "--history", "audit", "--apply").out
     assert shell.run("up", "--check").code == 0, "a plane takes the promise now"
+    path.write_text(path.read_text().replace("lock_failures = 4", "lock_failures = 1"))
+    checked = shell.run("tune", "--history", "audit", "--check")
+    assert checked.code == 1
+    assert (
+        "approvals.lock_failures (approval), evidence: 1 failed renewal ends a lease that is renewed every 2.5 s"
+        in (checked.out)
+    )
+    path.write_text(path.read_text().replace("lock_renew_every = 2.5", "lock_renew_every = 8"))
+    refused = shell.run("up", "--check")
+    assert (refused.code, "approvals.lock_renew_every (holdfast.toml:" in refused.err) == (64, True)
 
 
 def test_a_check_that_could_judge_nothing_is_not_passed(shell: Shell) -> None:

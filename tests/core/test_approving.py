@@ -311,6 +311,7 @@ _SITUATIONS = st.builds(
 )
 
 
+@pytest.mark.threat("X12")
 @given(st.sampled_from(Verdict), st.sampled_from(["ada", "bob"]), _SITUATIONS, st.none() | st.integers(0, 2))
 def test_no_decision_stands_that_should_not(
     verdict: Verdict, actor: str, found: Situation, revision: int | None

@@ -61,6 +61,7 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.threat("X16")
 @pytest.mark.parametrize("text", ESCAPES)
 def test_no_way_leads_out_of_the_language(text: str) -> None:
     with pytest.raises(BadExpression):
@@ -86,6 +87,7 @@ def test_keys_are_never_attributes_of_the_table() -> None:
     assert evaluate("[input.keys, input.items, input.get, input.pop]", {"input": {"get": 1}}) == [None, None, 1, None]
 
 
+@pytest.mark.threat("X16")
 @pytest.mark.parametrize(
     "text",
     [

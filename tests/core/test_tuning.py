@@ -29,13 +29,14 @@ from holdfast.core.tuning import (
     recommend,
     shortest_ttl_ns,
 )
-from holdfast.core.tuning_checks import Against, disagreements
+from holdfast.core.tuning_checks import Against, SettingNames, disagreements
 from holdfast.core.tuning_words import mechanisms, sentences
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, Instant
 
 lengths = st.integers(1, 600 * 1000).map(lambda ms: ms * MS)
 short = st.integers(0, 20 * 1000).map(lambda ms: ms * MS)
+NAMES = SettingNames("ttl", "renew_every", "failures")
 
 
 def given_(ns: int | None) -> Figure | None:
@@ -57,17 +58,18 @@ def work(hold: float, jitter: float, guard: float | None = None, slo: float | No
 
 
 def kept(
-    tail: float, pause: float, slo: float | None, present: float | None = None, *, free: bool = True
+    tail: float, pause: float, slo: float | None, present: float | None = None, every: float | None = None
 ) -> Recommendation:
     known = Evidence("kept", tail=seconds(tail), pauses=(seconds(pause),))
-    return recommend(known, demand(slo, present, free=free))
+    return recommend(known, demand(slo, present, every))
 
 
-def demand(slo: float | None, present: float | None, *, free: bool = True) -> Demand:
+def demand(slo: float | None, present: float | None, every: float | None = None, failures: int = 3) -> Demand:
     return Demand(
         slo=None if slo is None else seconds(slo),
         present=None if present is None else seconds(present),
-        interval_free=free,
+        every=None if every is None else seconds(every),
+        failures=failures,
     )
 
 
@@ -89,7 +91,7 @@ def test_a_ttl_of_60_s_cannot_keep_a_takeover_slo_of_30_s_and_that_is_said_with_
     assert said[0].startswith("a takeover SLO of 30 s is impossible with a TTL of 60 s unless")
     assert "60 s + 1 s = 61 s; it allows at most 29 s" in said[0]
     assert (found.ttl_ns, found.binding, found.possible) == (29 * NS, Binding.SLO, True)
-    (wrong,) = disagreements("job_ttl", asked, found)
+    (wrong,) = disagreements(SettingNames("job_ttl"), asked, found)
     assert (wrong.against, wrong.by_ns) == (Against.SLO, 31 * NS)
 
 
@@ -130,9 +132,33 @@ def test_under_high_jitter_renewals_come_more_often_and_the_failure_budget_follo
     assert rough.timing.renew_every_ns < calm.timing.renew_every_ns
     assert calm.timing.failures_max == 3 < rough.timing.failures_max
     assert any("rather than every third of the TTL" in each for each in sentences(demand(30, None), rough))
-    fixed = kept(1, 9, slo=30, free=False)
-    assert fixed.timing is not None
-    assert fixed.timing.renew_every_ns == settle(ttl=fixed.timing.ttl_ns / NS).renew_every_ns
+
+
+@pytest.mark.requires("R118", "R119")
+def test_an_interval_and_a_budget_that_are_set_stay_if_they_do_and_are_named_if_they_do_not() -> None:
+    fine = demand(30, 24, 6, failures=4)
+    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), fine)
+    assert found.timing == fine.timing
+    assert disagreements(NAMES, fine, found) == []
+    rare = demand(30, 24, 17)
+    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), rare)
+    (wrong,) = disagreements(NAMES, rare, found)
+    assert (wrong.setting, wrong.against) == ("renew_every", Against.EVIDENCE)
+    assert wrong.text.startswith("renewed every 17 s, a lease of 24 s outlives ")
+    assert wrong.text.endswith("; renew every 8 s")
+    assert found.timing == settle(ttl=24), "three renewals in a TTL"
+    assert "now renewed every 17 s and given up after 3 failures in a row; it should be renewed every 8 s" in str(
+        sentences(rare, found)
+    )
+    curt = demand(30, 24, failures=1)
+    found = recommend(Evidence("k", tail=seconds(0.1), pauses=(seconds(2),)), curt)
+    (wrong,) = disagreements(NAMES, curt, found)
+    assert wrong.setting == "failures"
+    assert wrong.text == (
+        "1 failed renewal ends a lease that is renewed every 8 s, and a silence of 4 x store tail 400 ms + longest "
+        "pause 2 s = 2.4 s may cost 1; allow 3"
+    )
+    assert found.timing == settle(ttl=24)
 
 
 @pytest.mark.requires("R113", "R117")
@@ -153,14 +179,24 @@ def test_work_that_is_not_renewed_fits_into_what_the_library_trusts(
 
 
 @pytest.mark.requires("R115", "R117", "R120")
-@given(tail=short, pause=short, slo=st.none() | lengths, present=st.none() | lengths, free=st.booleans())
+@given(
+    tail=short,
+    pause=short,
+    slo=st.none() | lengths,
+    present=st.none() | lengths,
+    every=st.none() | st.integers(15, 500),
+    failures=st.integers(1, 12),
+)
 def test_a_renewed_lease_keeps_both_bounds_or_says_that_it_cannot(
-    tail: int, pause: int, slo: int | None, present: int | None, free: bool
+    tail: int, pause: int, slo: int | None, present: int | None, every: int | None, failures: int
 ) -> None:
+    """Whatever is set now: an interval as thousandths of the TTL, and a failure budget."""
     known = Evidence("kept", tail=given_(tail), pauses=(Figure(pause, "seen"),))
     if present is not None and present < timing.TTL_MIN_NS:
         present = None
-    found = recommend(known, Demand(slo=given_(slo), present=given_(present), interval_free=free))
+    set_ns = None if every is None or present is None else max(MS, present * every // 1000)
+    asked = Demand(slo=given_(slo), present=given_(present), every=given_(set_ns), failures=failures)
+    found = recommend(known, asked)
     made = found.timing
     assert made is not None
     budgeted = 0 if found.too_long else pause
@@ -171,23 +207,31 @@ def test_a_renewed_lease_keeps_both_bounds_or_says_that_it_cannot(
     assert found.possible is (slo is None or made.ttl_ns + found.detection_ns <= slo)
     if found.possible and slo is not None:
         settle(ttl=made.ttl_ns / NS, renew_every=made.renew_every_ns / NS, takeover_slo=slo / NS)
-    elif slo is not None and not free:
+    elif slo is not None:
         assert found.binding in {Binding.SILENCE, Binding.SHORTEST}
-        assert not outlives(made.ttl_ns - STEP_NS, USUAL_PARTS, TAILS * tail + budgeted) or slo < timing.TTL_MIN_NS
-    agreed = disagreements("ttl", Demand(slo=given_(slo), present=Figure(made.ttl_ns, "recommended")), found)
+        assert not outlives(made.ttl_ns - STEP_NS, MOST_PARTS, TAILS * tail + budgeted) or slo < timing.TTL_MIN_NS
+    ours = Demand(
+        slo=given_(slo),
+        present=Figure(made.ttl_ns, "recommended"),
+        every=Figure(made.renew_every_ns, "recommended"),
+        failures=made.failures_max,
+    )
+    agreed = disagreements(NAMES, ours, found)
     assert [each.against for each in agreed] == ([] if found.possible else [Against.SLO])
+    if found.possible and not found.too_long:
+        assert recommend(known, ours).timing == made, "what is recommended is then left as it is"
 
 
 @pytest.mark.requires("R132", "R133")
-@given(tail=short, slo=lengths, more=short, present=st.none() | lengths, free=st.booleans())
+@given(tail=short, slo=lengths, more=short, present=st.none() | lengths)
 def test_more_slo_never_gives_a_shorter_ttl_and_more_tail_never_one_below_what_it_needs(
-    tail: int, slo: int, more: int, present: int | None, free: bool
+    tail: int, slo: int, more: int, present: int | None
 ) -> None:
     if present is not None and present < timing.TTL_MIN_NS:
         present = None
 
     def found(slo_ns: int, tail_ns: int) -> Recommendation:
-        asked = Demand(slo=given_(slo_ns), present=given_(present), interval_free=free)
+        asked = Demand(slo=given_(slo_ns), present=given_(present))
         return recommend(Evidence("kept", tail=given_(tail_ns)), asked)
 
     assert (found(slo, tail).ttl_ns or 0) <= (found(slo + more, tail).ttl_ns or 0)
@@ -265,11 +309,11 @@ def test_a_guard_below_the_drift_is_taken_and_remarked_upon() -> None:
 @pytest.mark.requires("R158")
 def test_retry_delays_of_a_family_are_held_against_its_ttl_and_its_median_hold() -> None:
     asked, found = demand(None, 30), kept(0.1, 1, None, 30)
-    assert disagreements("ttl", asked, found, Fixed(500 * MS), 100 * MS) == []
-    (wrong,) = disagreements("ttl", asked, found, Fixed(500 * MS), 2 * NS)
+    assert disagreements(SettingNames("ttl"), asked, found, Fixed(500 * MS), 100 * MS) == []
+    (wrong,) = disagreements(SettingNames("ttl"), asked, found, Fixed(500 * MS), 2 * NS)
     assert (wrong.setting, wrong.against, wrong.by_ns) == ("scheduler.busy_delay", Against.RETRY, 1500 * MS)
     assert "not above the median hold of 2 s" in wrong.text
-    (wide,) = disagreements("ttl", demand(None, 1), kept(0.01, 0.01, None, 1), jittered(0.5, 0.3), None)
+    (wide,) = disagreements(SettingNames("ttl"), demand(None, 1), kept(0.01, 0.01, None, 1), jittered(0.5, 0.3), None)
     assert wide.setting == "scheduler.busy_jitter"
     assert "safety budget" in wide.text
 

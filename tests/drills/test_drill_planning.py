@@ -28,6 +28,10 @@ from holdfast.errors import BadInput, Misconfigured
         ("pause-and-delay", {"store": "sqlite"}, "--store"),
         ("pause-and-delay", {"url": "sqlite:///leases.db"}, "--url"),
         ("rolling-restart", {"url": "redis://127.0.0.1"}, "--url"),
+        ("failover", {"url": "redis://127.0.0.1"}, "--url"),
+        ("failover", {"store": "sqlite"}, "--store"),
+        ("clock", {"url": "sqlite:///leases.db"}, "--url"),
+        ("clock", {"store": "redis"}, "--store"),
         ("pause", {"ttl": 0.01}, "--ttl"),
         ("pause", {"ttl": "long"}, "--ttl"),
         ("pause", {"slo": 0}, "--slo"),
@@ -164,3 +168,31 @@ def test_the_proxy_carries_cuts_and_carries_again(echo: int) -> None:
         assert not _carries(proxy.port, b"refused")
         proxy.mend()
         assert _carries(proxy.port, b"again")
+
+
+def test_the_proxy_falls_silent_and_leads_elsewhere(echo: int) -> None:
+    with Proxy("127.0.0.1", 9) as proxy:
+        proxy.aim("127.0.0.1", echo)
+        with socket.create_connection(("127.0.0.1", proxy.port), 10) as line:
+            line.sendall(b"open")
+            assert line.recv(1024) == b"open"
+            proxy.hush()
+            line.sendall(b"unheard")
+            line.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                line.recv(1024)
+            assert not _carries(proxy.port, b"nobody new")
+            line.settimeout(10)
+            proxy.mend()
+            assert line.recv(1024) == b"unheard", "what was on the way arrives when it is over"
+            proxy.aim("127.0.0.1", 9)
+            with suppress(ConnectionResetError):
+                assert line.recv(1024) == b"", "what led to the old server is cut"
+
+
+def test_a_server_that_a_drill_has_not_started_is_neither_failed_over_nor_given_another_time() -> None:
+    with pytest.raises(BadInput, match=r"cannot fail over a server that it has not started itself.*leave it out"):
+        planned(drill("failover"), url="redis://127.0.0.1:6379")
+    with pytest.raises(BadInput, match="cannot move the clock of a server that it has not started itself"):
+        planned(drill("clock"), url="redis://127.0.0.1:6379")
+    assert planned(drill("failover"), store="redis").url is None

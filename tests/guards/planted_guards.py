@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from guards.reference_guard import FileGuard, State
+from holdfast.core import failpoints
 from holdfast.core.fencing import check_fence
 from holdfast.errors import FencedOut
-from holdfast.guards import Fenced, failpoints
+from holdfast.guards import Fenced
 
 GAP_S = 0.002
 
@@ -220,7 +221,7 @@ class WritesTheValueFirst(FileGuard):
             state = self.load()
             self.check(state, fence)
             self.save(State(value, state.fence))
-            failpoints.reach("written")
+            failpoints.reach("guard.written")
             self.save(State(value, fence))
 
 
@@ -244,7 +245,7 @@ class DeletesTheMemoryFirst(FileGuard):
         with self.locked():
             self.check(self.load(), fence)
             self.path.unlink()
-            failpoints.reach("reserved")
+            failpoints.reach("guard.reserved")
             self.save(State(None, fence))
 
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.core import failpoints
 from holdfast.core.fencing import check_fence
 from holdfast.errors import FencedOut, Unfenced
-from holdfast.guards import Fenced, failpoints
+from holdfast.guards import Fenced
 
 
 class State(NamedTuple):
@@ -80,7 +81,7 @@ class FileGuard:
     def save(self, state: State) -> None:
         new = self.path.with_suffix(".new")
         new.write_text(json.dumps(state))
-        failpoints.reach("generation")
+        failpoints.reach("guard.generation")
         new.replace(self.path)
 
     @contextmanager

@@ -8,10 +8,11 @@ import pytest
 
 import holdfast
 from fixtures_guards import carried
+from holdfast.core import failpoints
 from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.history import Kind, Record
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
-from holdfast.guards import Bearer, CarriedFence, failpoints
+from holdfast.guards import Bearer, CarriedFence
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.runtime.driving import run_now
 
@@ -149,8 +150,8 @@ def test_a_carried_fence_is_checked_when_it_is_made(key: str, fence: int) -> Non
 
 def test_failpoints_act_only_inside_their_block_and_only_by_known_names() -> None:
     reached: list[str] = []
-    with failpoints.armed("admitted", lambda: reached.append("outer")):
-        with failpoints.armed("admitted", lambda: reached.append("inner")):
+    with failpoints.armed("guard.admitted", lambda: reached.append("outer")):
+        with failpoints.armed("guard.admitted", lambda: reached.append("inner")):
             admit(Admission("g"), carried(7))
         admit(Admission("g"), carried(7))
     admit(Admission("g"), carried(7))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fixtures_tables import Place, every_engine, on, postgres_only
-from holdfast.guards import failpoints, install
+from holdfast.core import failpoints
+from holdfast.guards import install
 from holdfast.guards.attacks import ATTACKS
 from holdfast.guards.proving import Proof, Verdict
 
@@ -187,7 +188,7 @@ class Interrupted(BaseException):
     """Ctrl-C, at a place that was chosen."""
 
 
-@pytest.mark.parametrize("point", ["admitted", "reserved", "written", "entered"])
+@pytest.mark.parametrize("point", ["guard.admitted", "guard.reserved", "guard.written", "guard.entered"])
 @pytest.mark.parametrize("mode", ["none", "strict"])
 def test_an_interrupted_check_leaves_no_trace(place: Place, mode: str, point: str) -> None:
     install.install(place.url, "invoices", trigger=mode)

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from fixtures_guards import carried
+from holdfast.core import failpoints
 from holdfast.errors import (
     BadInput,
     Closed,
@@ -22,7 +23,7 @@ from holdfast.errors import (
     RowMissing,
     Unfenced,
 )
-from holdfast.guards import CarriedFence, Fenced, GuardStatistics, failpoints
+from holdfast.guards import CarriedFence, Fenced, GuardStatistics
 from holdfast.guards.aio import files as aio
 from holdfast.guards.filenames import draft_name, generation_name
 from holdfast.guards.files import GuardedFiles
@@ -306,7 +307,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_step(
 
 def test_the_folder_may_be_renamed_while_it_is_used(files: GuardedFiles[Fenced], folder: Path) -> None:
     moved = folder.parent / "moved"
-    with failpoints.armed("generation", lambda: folder.rename(moved)):
+    with failpoints.armed("guard.generation", lambda: folder.rename(moved)):
         files.write(A, "x", b"1")
     assert sorted(content(moved)) == [generation_name("x"), "x"]
 
@@ -347,7 +348,7 @@ async def test_a_cancelled_write_is_seen_to_its_end_before_the_cancellation_goes
         loop.call_soon_threadsafe(reached.set)
         assert go.wait(30)
 
-    with failpoints.armed("generation", stop):
+    with failpoints.armed("guard.generation", stop):
         writing = asyncio.create_task(files.write(A, "x", b"1"))
         await reached.wait()
         for _ in range(cancellations):
@@ -375,7 +376,7 @@ async def test_a_cancelled_write_that_fails_is_a_cancellation(folder: Path) -> N
         assert go.wait(30)
         raise OSError(5, "Input/output error")
 
-    with failpoints.armed("generation", fail):
+    with failpoints.armed("guard.generation", fail):
         writing = asyncio.create_task(files.write(B, "x", b"3"))
         await reached.wait()
         writing.cancel()

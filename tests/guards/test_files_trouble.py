@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures_guards import carried
+from holdfast.core import failpoints
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BackendError, FencedOut, Misconfigured, Unavailable
-from holdfast.guards import Fenced, failpoints, fileflow, filelock, generation
+from holdfast.guards import Fenced, fileflow, filelock, generation
 from holdfast.guards.filenames import draft_name, generation_name
 from holdfast.guards.files import GuardedFiles
 
@@ -134,7 +135,7 @@ def test_a_change_that_may_not_last_is_told_apart_from_one_that_was_not_made(
         nonlocal replaced
         replaced = True
 
-    with monkeypatch.context() as patch, failpoints.armed("replaced", note):
+    with monkeypatch.context() as patch, failpoints.armed("guard.replaced", note):
         failing_sync(patch, lambda descriptor: replaced)
         with pytest.raises(BackendError, match="may not survive a power failure") as told:
             files.write(B, "x", b"new")
@@ -242,7 +243,7 @@ def test_threads_of_one_process_take_turns(tmp_path: Path) -> None:
         for _ in range(10):
             files.write(A, "x", bytes(1000))
 
-    with failpoints.armed("generation", lambda: count(1)), failpoints.armed("written", lambda: count(-1)):
+    with failpoints.armed("guard.generation", lambda: count(1)), failpoints.armed("guard.written", lambda: count(-1)):
         threads = [threading.Thread(target=write_ten) for _ in range(6)]
         for thread in threads:
             thread.start()
@@ -281,7 +282,7 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_does_not_count(tmp_path: Pa
 def test_memory_that_is_taken_away_under_a_step_is_noticed(files: GuardedFiles[Fenced], tmp_path: Path) -> None:
     files.write(A, "x", b"1")
     with (
-        failpoints.armed("generation", (tmp_path / generation_name("x")).unlink),
+        failpoints.armed("guard.generation", (tmp_path / generation_name("x")).unlink),
         pytest.raises(Misconfigured, match="deleted or replaced"),
     ):
         files.write(B, "x", b"2")

@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from holdfast.core import failpoints
 from holdfast.core.history import Kind, Record
 from holdfast.errors import BadInput, FencedOut, Timeout, Unavailable, Unfenced
-from holdfast.guards import CarriedFence, failpoints
+from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of, problem_of, writes
 from holdfast.guards.http_headers import request_headers
 from holdfast.guards.httpx import AsyncFencedTransport
@@ -279,7 +280,7 @@ async def test_the_fence_is_registered_before_the_handler_begins(
         connection.close()
         assert service.reached == []
 
-    with failpoints.armed("noted", look):
+    with failpoints.armed("guard.noted", look):
         await service.ask("GET", 7)
     assert noted == [("http", KEY, 7)]
     assert service.reached == [("GET", CarriedFence(KEY, 7))]

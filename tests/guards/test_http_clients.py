@@ -17,9 +17,10 @@ import requests
 import holdfast
 from fixtures_guards import carried
 from fixtures_http import MakeSender, Server, listening
+from holdfast.core import failpoints
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unfenced
-from holdfast.guards import CarriedFence, failpoints
+from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware
 from holdfast.guards.http_client import ClientStatistics, origin_of
 from holdfast.guards.httpx import FencedTransport
@@ -119,7 +120,7 @@ def test_a_lease_that_is_lost_between_the_check_and_the_sending_is_refused_by_th
             with lock as newer, FencedTransport(newer, httpx.HTTPTransport(verify=False)) as transport:
                 transport.handle_request(httpx.Request("PUT", guarded_server.url)).read()
 
-        with pytest.raises(FencedOut) as refused, failpoints.armed("admitted", _once(pause)):
+        with pytest.raises(FencedOut) as refused, failpoints.armed("guard.admitted", _once(pause)):
             sender("PUT", guarded_server.url)
     assert refused.value.fence < refused.value.seen
     assert len(guarded_server.reached) == 1

@@ -330,6 +330,7 @@ def test_what_is_no_database_is_refused(database: Any, said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.threat("X5")
 @pytest.mark.parametrize(
     ("settings", "field"),
     [

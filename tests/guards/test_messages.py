@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import holdfast
 from fixtures_guards import carried
+from holdfast.core import failpoints
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unavailable, Unfenced
-from holdfast.guards import CarriedFence, failpoints
+from holdfast.guards import CarriedFence
 from holdfast.guards.aio import messages as aio
 from holdfast.guards.http_headers import presented
 from holdfast.guards.messages import Inbox, InboxStatistics, byte_pairs, carried_in, stamped
@@ -240,7 +241,7 @@ def test_a_consumer_that_dies_after_the_fence_was_noted_can_take_the_message_aga
     def die() -> None:
         raise KeyboardInterrupt
 
-    with failpoints.armed("noted", die), pytest.raises(KeyboardInterrupt):
+    with failpoints.armed("guard.noted", die), pytest.raises(KeyboardInterrupt):
         inbox.admit(stamped(A))
     assert inbox.admit(stamped(A)) == A
 

@@ -14,9 +14,10 @@ import pytest
 import holdfast
 from fixtures_guards import carried
 from fixtures_outbox import Bus, Stage
+from holdfast.core import failpoints
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Misconfigured, Unfenced
-from holdfast.guards import GuardStatistics, failpoints
+from holdfast.guards import GuardStatistics
 from holdfast.guards.aio import outbox as aio_outbox
 from holdfast.guards.aio.relay import Relay as AioRelay
 from holdfast.guards.messages import carried_in
@@ -195,7 +196,7 @@ def test_an_outbox_that_was_never_prepared_says_so(stage: Stage) -> None:
     assert len(stage.stored()[0]) == 1
 
 
-@pytest.mark.parametrize("point", ["reserved", "written"])
+@pytest.mark.parametrize("point", ["guard.reserved", "guard.written"])
 def test_who_dies_in_the_middle_leaves_nothing_behind(stage: Stage, point: str) -> None:
     def die() -> None:
         raise KeyboardInterrupt

@@ -12,10 +12,10 @@ import pytest
 import holdfast
 from fixtures_guards import carried
 from fixtures_redis_guards import Stage, settled
+from holdfast.core import failpoints
 from holdfast.core.fencing import FENCE_MAX, accepts
 from holdfast.core.history import Kind, Record
 from holdfast.errors import Closed, FencedOut, LeaseLost, Misconfigured, NotEntered, Unfenced
-from holdfast.guards import failpoints
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio]
 
@@ -200,7 +200,7 @@ async def test_a_holder_that_pauses_between_the_check_and_the_write_is_refused(s
     def newer_enters() -> None:
         stage.raw.set(f"holdfast:fence:{{{key}}}", 2)
 
-    with failpoints.armed("admitted", newer_enters), pytest.raises(FencedOut):
+    with failpoints.armed("guard.admitted", newer_enters), pytest.raises(FencedOut):
         await keys.set(A, key, "late")
     async with keys.section(B, key) as entry:
         stage.raw.set(f"holdfast:fence:{{{key}}}", 3)

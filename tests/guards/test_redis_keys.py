@@ -87,6 +87,7 @@ def test_every_key_has_a_fence_in_its_slot_or_is_refused(key: bytes) -> None:
         assert key in name
 
 
+@pytest.mark.threat("X4")
 @given(st.lists(st.text('{}a@#[]",', min_size=1, max_size=7), min_size=2, max_size=40, unique=True))
 @example(["a", "{a}", "@{a}", "@a", "{a}{a}"])
 def test_no_two_things_share_a_fence(texts: list[str]) -> None:

@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 import holdfast
 from fixtures_guards import carried
 from fixtures_sqlalchemy import OpenSession
+from holdfast.core import failpoints
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
-from holdfast.guards import GuardStatistics, failpoints
+from holdfast.guards import GuardStatistics
 from holdfast.guards.sqlalchemy import GuardedEntity, GuardedTable
 from sqlalchemy_entities import Invoice, Stock, content, guarded, made
 
@@ -102,7 +103,7 @@ def test_between_the_check_of_a_flush_and_its_commit_nobody_overtakes(open_sessi
     with guarded(mine).section(A, 42) as invoice:
         mine.commit()
         invoice.total = 101
-        with failpoints.armed("reserved", overtake), failpoints.armed("written", overtake):
+        with failpoints.armed("guard.reserved", overtake), failpoints.armed("guard.written", overtake):
             mine.flush()
         mine.commit()
     assert len(tried) == 2

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from holdfast.runtime.system import SystemEntropy
 
 FORK = """
@@ -26,6 +28,7 @@ print(len(theirs), len({*theirs, *(entropy.token() for _ in range(200))}))
 """
 
 
+@pytest.mark.threat("X1")
 def test_threads_never_share_a_token() -> None:
     entropy, found = SystemEntropy(), [list[str]() for _ in range(4)]
     threads = [threading.Thread(target=lambda to=to: to.extend(entropy.token() for _ in range(1000))) for to in found]
@@ -38,6 +41,7 @@ def test_threads_never_share_a_token() -> None:
     assert all(len(token) == 32 and int(token, 16) >= 0 for token in tokens)
 
 
+@pytest.mark.threat("X1")
 def test_a_fork_does_not_repeat_the_tokens_that_were_in_store() -> None:
     run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.split() == ["200", "400"]

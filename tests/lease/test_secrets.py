@@ -20,6 +20,7 @@ def shown(error: BaseException) -> str:
     return "".join(parts) + repr(pickle.dumps(error))
 
 
+@pytest.mark.threat("X2")
 @pytest.mark.requires("R39")
 async def test_the_token_appears_nowhere(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)

@@ -40,6 +40,7 @@ KEPT = {f"holdfast_{kind}_lock_{what}" for kind in ("job", "run") for what in ("
 HTTP = Reading("http", {"answers": {("GET", 200): 3}, "limited": 1, "callers": 2})
 JOBS = Reading("jobs", {"live": {"PENDING": 4}})
 RUNS = Reading("runs", {"live": {"waiting": 2}})
+OTEL = Reading("otel", {"exports": {"sent": 1}})
 
 
 async def everything(tmp_path: Path) -> list[Reading]:
@@ -50,7 +51,7 @@ async def everything(tmp_path: Path) -> list[Reading]:
         async with Plane(settings, parts, app=sample.app, audit=ledger) as plane:
             found = list(plane.vitals.readings())
     other = [*readings.of_database(POSTGRES), *readings.of_bus({"handled": 1, "handling": 0, "relayed": 2})]
-    return [*found, *other, HTTP, JOBS, RUNS]
+    return [*found, *other, HTTP, JOBS, RUNS, OTEL]
 
 
 @pytest.mark.asyncio
@@ -66,6 +67,7 @@ def test_every_count_of_a_worker_is_read() -> None:
     assert read == set(readings.flat(WorkerStatistics()))
 
 
+@pytest.mark.threat("X14")
 def test_names_and_kinds_are_as_prometheus_wants_them() -> None:
     assert max(Counter(each.name for each in TABLE).values()) == 1
     for each in TABLE:
@@ -77,6 +79,7 @@ def test_names_and_kinds_are_as_prometheus_wants_them() -> None:
         assert ("_seconds" in each.name) == in_seconds or each.name in KEPT, each.name
 
 
+@pytest.mark.threat("X14")
 def test_topics_are_bounded_and_their_counts_never_fall() -> None:
     counts = Counter({f"t{number}": number + 1 for number in range(150)})
     before = bounded(counts)
@@ -93,7 +96,7 @@ def test_times_by_topic_are_bounded_likewise() -> None:
     for worker in workers:
         for topic in worker.held:
             worker.held_for(topic, NS)
-    (reading,) = readings.of_workers(workers, 8)
+    reading, _ = readings.of_workers(workers, 8)
     held = reading.values["held_ns"]
     assert isinstance(held, dict)
     assert (len(held), held["t0"], held["other"]) == (101, Histogram.of([NS] * 2), Histogram.of([NS] * 100))

@@ -173,7 +173,7 @@ async def test_a_holder_that_is_stuck_in_a_run_is_told_from_one_that_has_just_be
     async with led(ground, WORKFLOW_RECONCILER, WORKFLOW_DELAYS):
         calm = await reported("workflow-contention", place, RUN="r-1")
         assert calm.severity is Severity.FINE, calm.findings
-        lock = WORKFLOW_RUN.lock(ground.locks, ttl=1.0, run="r-1")
+        lock = WORKFLOW_RUN.timed(1.0, 0.3).lock(ground.locks, run="r-1")
         async with opened(place) as other, lock as lease:
             waiting = asyncio.create_task(WORKFLOW_RUN.lock(other.locks, run="r-1").acquire(timeout=30))
 

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
@@ -47,45 +47,117 @@ def test_files_of_any_shape_are_extended(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "after"),
     [
-        "worker = {lease_ttl = 30}\n",
-        "worker.lease_ttl = 30\n",
-        'a = """\n[worker]\n"""\n',
-        '[worker]\nnote = """\nlease_ttl = 30\n"""\n',
-        "[worker]\nlease_ttl = [\n30]\n",
-        "[[worker]]\nlease_ttl = 1\n",
-        "not toml",
+        ("worker = {lease_ttl = 30}  # w\n", "worker = {lease_ttl = 12.5}  # w\n"),
+        ("worker = { count = 3 }\n", "worker = { count = 3, lease_ttl = 12.5 }\n"),
+        ("worker = { count = { a = 1 } }\n", "worker = { count = { a = 1 }, lease_ttl = 12.5 }\n"),
+        ("worker = {}\na = 1\n", "worker = { lease_ttl = 12.5 }\na = 1\n"),
+        ("worker.lease_ttl = 30 # w\n", "worker.lease_ttl = 12.5 # w\n"),
+        (' "worker" . lease_ttl=3e1\n', ' "worker" . lease_ttl=12.5\n'),
+        ("worker.count = 3\na = 1\n", "worker.count = 3\nworker.lease_ttl = 12.5\na = 1\n"),
+        ("worker.count = [\n  3, # ]\n]", "worker.count = [\n  3, # ]\n]\nworker.lease_ttl = 12.5\n"),
+        ('a = """\n[worker]\n"""\n', 'a = """\n[worker]\n"""\n\n[worker]\nlease_ttl = 12.5\n'),
+        (
+            '[ "worker" ]\nnote = """\nlease_ttl = 30\n"""\n# z\n[z]\n',
+            '[ "worker" ]\nnote = """\nlease_ttl = 30\n"""\nlease_ttl = 12.5\n# z\n[z]\n',
+        ),
+        ("[worker]\nlease_ttl = [\n30]\n", "[worker]\nlease_ttl = 12.5\n"),
+        ("[worker]\n  count = 3\n", "[worker]\n  count = 3\n  lease_ttl = 12.5\n"),
+        ("[worker.sub]\na = 1\n", "[worker.sub]\na = 1\n\n[worker]\nlease_ttl = 12.5\n"),
+        ("x = nan\n[worker]\nd = 1979-05-27 07:32:00\n", None),
     ],
 )
-def test_what_cannot_be_changed_safely_is_refused_or_right(text: str) -> None:
-    try:
-        found = edited(text, {"worker.lease_ttl": 12.5})
-    except BadInput:
-        found = "[worker]\nlease_ttl = 12.5"  # refused, which is as good
-    assert tomllib.loads(found)["worker"]["lease_ttl"] == 12.5
+def test_every_form_of_a_table_is_edited_as_it_was_written(text: str, after: str | None) -> None:
+    found = edited(text, {"worker.lease_ttl": 12.5})
+    assert found == (after or text + "lease_ttl = 12.5\n")
+    assert edited(found, {"worker.lease_ttl": 12.5}) == found
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["a", "b", "s.c", "s.d", "t.e"]), st.sampled_from([0.0, 0.125, 7.0, 1e6]), min_size=1
-    ),
-    st.lists(st.sampled_from(["a = 1", "# b = 2", "[s]", "c = 3 # d = 4", "", "[t]", "e = 'x = 1'", "[u]", "f = 5"])),
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = 1\n [[worker]] # w\nlease_ttl = 1\n", "line 2, [[worker]] # w: is no table of settings"),
+        ("worker = 3\n", "line 1, worker = 3: is no table of settings"),
+        ("not toml", "write the file as TOML first"),
+    ],
 )
-def test_whatever_the_file_the_answer_says_what_it_should_or_there_is_none(
-    changes: dict[str, float], lines: list[str]
-) -> None:
-    text = "\n".join(lines)
-    try:
-        found = edited(text, changes)
-    except BadInput:
-        return
-    after = tomllib.loads(found)
-    for name, value in changes.items():
+def test_what_cannot_be_changed_is_refused_with_its_line_and_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        edited(text, {"worker.lease_ttl": 12.5})
+    assert said in str(refused.value)
+    if "line" in said:
+        assert "write [worker] there, and below it lease_ttl = 12.5" in str(refused.value)
+
+
+SECTIONS = ("scheduler", "worker")
+OLD = 77_001  # a value that stands nowhere else
+TRICKY = (
+    *('"# no comment"', "'[worker]'", '"""\n[worker]\nttl = 1\n"""', "'''\n# x\n'''", '"a \\" = 1"', '"""a"""""'),
+    *("[1, # ]\n 2]", '[{ttl = 1}, "]"]', "nan", "1979-05-27 07:32:00", "0x1f", "true", "{}"),
+)
+BLANKS = st.sampled_from(["", "\n", "# [worker]\n", "  # ttl = 1\n", "\t\n"])
+ENDS = st.sampled_from(["", " ", "  # as always", "\t# [x] = {"])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> str:
+    """TOML in which some sections stand, each in one of the forms that there are."""
+    top, below = [f"free{number} = {draw(st.sampled_from(TRICKY))}" for number in range(draw(st.integers(0, 2)))], []
+    for section in SECTIONS:
+        form = draw(st.sampled_from(["absent", "heading", "dotted", "inline", "sub"]))
+        keys = [f"ttl = {OLD}"] * draw(st.booleans()) + [f"note = {draw(st.sampled_from(TRICKY))}"] * draw(
+            st.booleans()
+        )
+        name = draw(st.sampled_from([section, f'"{section}"', f"'{section}'"]))
+        if form == "heading":
+            below.append("\n".join([f"[ {name} ]", *keys]))
+        elif form == "sub":
+            below.append(f"[{name}.deep]\nttl = 1")
+        elif form == "dotted":
+            top += [f"{name} . {key}" for key in keys]
+        elif form == "inline":
+            top.append(f"{name} = {{{', '.join(key for key in keys if chr(10) not in key)}}}")
+    below += ["[[lists]]\nttl = 1\n[lists.worker]\nttl = 2"] * draw(st.booleans())
+    statements = [*draw(st.permutations(top)), *draw(st.permutations(below))]
+    text = "".join(f"{draw(BLANKS)}{each}{draw(ENDS)}\n" for each in statements) + draw(BLANKS)
+    return text.rstrip("\n") if draw(st.booleans()) else text
+
+
+CHANGES = {f"{section}.{key}": 12.5 for section in SECTIONS for key in ("ttl", "failures")} | {"grace": 12.5}
+
+
+@settings(max_examples=60)
+@given(documents(), st.booleans())
+def test_whatever_its_form_the_values_are_as_wanted_and_not_a_character_besides(text: str, windows: bool) -> None:
+    text = text.replace("\n", "\r\n") if windows else text
+    wanted, now = tomllib.loads(text), text
+    for name, value in CHANGES.items():
         section, _, key = name.rpartition(".")
-        assert (after[section] if section else after)[key] == value
-    kept = [line for line in lines if line.startswith("#")]
-    assert [line for line in found.splitlines() if line.startswith("#")] == kept
+        table = wanted.setdefault(section, {}) if section else wanted
+        exchanged, table[key] = key in table, value
+        then = edited(now, {name: value})
+        assert repr(_sorted(tomllib.loads(then))) == repr(_sorted(wanted))
+        if exchanged:
+            at = next(at for at, (one, other) in enumerate(zip(now, then, strict=False)) if one != other)
+            assert then == f"{now[:at]}12.5{now[at + len(str(OLD)) :]}"
+            assert now.startswith(str(OLD), at)
+        else:
+            assert _alike(now, then) + _alike(now[::-1], then[::-1]) >= len(now), "all that was there still is"
+        now = then
+    assert edited(text, CHANGES) == now
+    assert edited(now, CHANGES) == now
+
+
+def _alike(one: str, other: str) -> int:
+    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
+
+
+def _sorted(value: object) -> object:
+    """With keys in order, so that two documents can be compared as text, where nan is nan and 1 is not 1.0."""
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(each) for each in value] if isinstance(value, list) else value
 
 
 def test_the_old_file_is_kept_and_the_new_one_has_its_rights(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_what_a_process_says_comes_out_again_by_family_and_job_class() -> None:
     assert found.tail == Figure(70 * MS, "the slowest renewals lately (here)")
     assert found.pauses == [Figure(250 * MS, "the keeper was behind (here)")]
     assert found.ticks["reconciler"].ns == 3 * NS
-    known = evidence(found, "worker.job", renewed=False, present_ns=None, loop=None)
+    known = evidence(found, "worker.job", renewed=False, present=None, loop=None)
     assert known.hold is not None
     assert known.hold.source.endswith("job class bill"), "the class with the longest decides"
     assert known.tail == found.tail
@@ -124,7 +124,7 @@ def test_real_locks_are_read_through_the_real_text_format(tmp_path: Path) -> Non
     found = gather(parse(told, PAGE), "here")
     assert found.families == ["billing"]
     assert found.holds["billing", ""].number == 120
-    few = evidence(found, "billing", renewed=True, present_ns=None, loop=None)
+    few = evidence(found, "billing", renewed=True, present=None, loop=None)
     assert few.no_tail == "not enough data: 0 requests to the store, at least 100 are needed for a p99"
 
 
@@ -335,7 +335,7 @@ def test_a_real_ledger_gives_exact_holds_and_round_trips(tmp_path: Path) -> None
     assert found.holds["billing", ""].exact
     assert found.requests is not None
     assert found.requests.number == 110
-    known = evidence(found, "billing", renewed=True, present_ns=None, loop=None)
+    known = evidence(found, "billing", renewed=True, present=None, loop=None)
     assert known.tail is not None
     assert known.tail.source.startswith("the slowest of 110 grants, from request to answer")
 
@@ -362,22 +362,25 @@ def test_pauses_come_from_autopsies_and_absurd_times_are_left_out(tmp_path: Path
 def test_a_late_renewal_shows_in_what_was_left_of_the_lease() -> None:
     ttl = settle(ttl=60).ttl_ns
     in_time = histogram(*[39_000] * 50)
-    assert lateness(NOTHING, ttl) is None
-    assert lateness(in_time, ttl) is None, "as far as buckets can tell"
-    late = lateness(in_time.plus(histogram(9_000)), ttl)
+    assert lateness(NOTHING, ttl, ttl // 3) is None
+    assert lateness(in_time, ttl, ttl // 3) is None, "as far as buckets can tell"
+    late = lateness(in_time.plus(histogram(9_000)), ttl, ttl // 3)
     assert late is not None
     assert 30 * NS < late.ns < 32 * NS
     assert "between 8 s and 10 s were left of 60 s, one of 51" in late.source
+    sooner = lateness(in_time.plus(histogram(9_000)), ttl, ttl // 6)
+    assert sooner is not None
+    assert sooner.ns - late.ns == 10 * NS, "it was due after 10 s, not after 20"
 
 
 def test_too_little_is_said_with_how_much_there_was() -> None:
     twelve = Gathered("here", {("f", ""): of_durations([MS] * 12, "holds")})
-    known = evidence(twelve, "f", renewed=False, present_ns=None, loop=None)
+    known = evidence(twelve, "f", renewed=False, present=None, loop=None)
     assert known.no_hold == "not enough data: 12 holds of f, at least 100 are needed for a p99"
     beyond = Gathered("here")
     beyond.holds = gather(parse(page(lock("f", hold_ns={"released": histogram(*[10**7] * 200)})), PAGE), "x").holds
-    assert "lies beyond 3600 s" in evidence(beyond, "f", renewed=False, present_ns=None, loop=None).no_hold
-    assert "no tick" in evidence(twelve, "f", renewed=False, present_ns=None, loop="reconciler").no_hold
+    assert "lies beyond 3600 s" in evidence(beyond, "f", renewed=False, present=None, loop=None).no_hold
+    assert "no tick" in evidence(twelve, "f", renewed=False, present=None, loop="reconciler").no_hold
 
 
 def test_a_missing_ledger_is_a_plain_refusal(tmp_path: Path) -> None:

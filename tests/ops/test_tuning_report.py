@@ -15,8 +15,9 @@ from holdfast.ops.tuning_plot import draw
 from holdfast.ops.tuning_report import FamilyReport, delays, family_report, retry_report
 from holdfast.ops.tuning_subjects import Subject, subjects
 from holdfast.plane.families import FAMILIES
-from holdfast.plane.flow_settings import EngineSettings
-from holdfast.plane.setting_rules import LOOPS, takeovers
+from holdfast.plane.family_settings import FAMILY_KEYS, LOOPS
+from holdfast.plane.flow_settings import ApprovalSettings, EngineSettings
+from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.setting_sources import load
 from holdfast.plane.settings import ReconcilerSettings, SchedulerSettings, Settings, WorkerSettings
 from holdfast.types import MS, NS
@@ -61,14 +62,14 @@ def test_takeover_bounds_are_those_by_which_settings_are_refused(settings: Setti
     assert set(found) == set(FAMILIES)
     stated = {each.key: each.seconds for each in takeovers(settings)}
     ours = {"scheduler.job": "scheduler.job_ttl", "worker.job": "worker.lease_ttl", "workflow.run": "engine.run_ttl"}
-    ours |= {family.name: f"{loop}.interval" for loop, family in LOOPS.items()}
+    ours |= {"approval": "approvals.lock_ttl"} | {family.name: f"{loop}.interval" for loop, family in LOOPS.items()}
+    assert set(ours) == set(FAMILIES)
     for family, key in ours.items():
         demand = found[family].demand
-        assert found[family].key == key
+        assert found[family].names.ttl == key
         assert demand.present is not None
         bound = demand.present.ns + demand.detection.of(demand.present.ns)
         assert bound / NS == pytest.approx(stated[key]), family
-    assert found["approval"].key is None
     assert found["reconciler"].renewed is (settings.reconciler.lead == "sticky")
 
 
@@ -76,15 +77,33 @@ def test_takeover_bounds_are_those_by_which_settings_are_refused(settings: Setti
 def test_a_plane_is_told_what_to_change_for_its_slo(gathered: Gathered) -> None:
     found = reports(Settings(), gathered)
     job = found["scheduler.job"]
-    assert (job.found.ttl_ns, job.value, str(job.found.binding)) == (29_500 * MS, 29.5, "takeover SLO")
-    assert found["reconciler"].value == 10.0, "its TTL is twice its interval, and others look once in an interval"
-    assert found["approval"].value is None
+    assert (job.found.ttl_ns, str(job.found.binding)) == (29_500 * MS, "takeover SLO")
+    assert job.wanted == {
+        "scheduler.job_ttl": 29.5,
+        "scheduler.job_renew_every": 9.833,
+        "scheduler.job_failures": 3,
+    }
+    assert found["reconciler"].wanted["reconciler.interval"] == 10.0, (
+        "its TTL is twice its interval, and others look once in an interval"
+    )
+    assert found["approval"].wanted == {
+        "approvals.lock_ttl": 10.0,
+        "approvals.lock_renew_every": 2.5,
+        "approvals.lock_failures": 4,
+    }, "jitter is high for such a TTL"
     assert found["deadletter.cleanup"].found.slo is None
+    assert (found["deadletter.cleanup"].stays, found["deadletter.cleanup"].wanted) == (True, {})
     assert {name for name, each in found.items() if each.disagreements} == {
         *("scheduler.job", "worker.job", "workflow.run", "reconciler", "replayer"),
     }
     told = job.as_dict()
     assert told["recommended"]["renew_every"] == pytest.approx(29.5 / 3)
+    assert told["settings"] == {
+        "ttl": "scheduler.job_ttl",
+        "renew_every": "scheduler.job_renew_every",
+        "failures": "scheduler.job_failures",
+    }
+    assert (told["present_renew_every"], told["present_failures"]) == (20.0, 3)
     assert told["terms"][1]["from"] == "the keeper was behind, by the autopsy of a loss"
     assert told["false_loss"]["requests"] > 1_000
 
@@ -97,12 +116,20 @@ def test_what_is_recommended_is_written_and_then_agrees(gathered: Gathered, tmp_
     made = plan(settings, reports(settings, gathered).values())
     assert made.changes["scheduler.job_ttl"] == (60.0, 29.5)
     assert made.changes["reconciler.interval"] == (30.0, 10.0)
-    assert "+job_ttl = 29.5 # as always" in made.difference
+    assert (made.changes["approvals.lock_renew_every"], made.changes["approvals.lock_failures"]) == (
+        (3.333, 2.5),
+        (3, 4),
+    )
+    changed = {name for name, family in FAMILY_KEYS.items() if made.changes.keys() >= set(family[:3])}
+    assert changed == set(FAMILIES) - {"deadletter.cleanup"}, "all three of a family, of all that are to change"
+    assert "+job_ttl = 29.5 # as always\n+job_renew_every = 9.833\n+job_failures = 3\n" in made.difference
+    assert "+[approvals]\n+lock_ttl = 10\n+lock_renew_every = 2.5\n+lock_failures = 4\n" in made.difference
     assert apply(made) == tmp_path / "holdfast.toml.before"
     after = load(path, environment={})
     again = reports(after, gathered)
     assert [each.disagreements for each in again.values() if each.disagreements] == []
     assert plan(after, again.values()).changes == {}
+    assert again["approval"].found.timing == again["approval"].subject.demand.timing
     assert path.read_text().startswith("# ours\n")
     promised = path.read_text().replace("# ours", "takeover = 30")
     path.write_text(promised)
@@ -119,7 +146,14 @@ def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path
     assert said.endswith("worker.lease_ttl is set by $HOLDFAST_WORKER_LEASE_TTL, which a file does not change")
     gathered_more = replace(gathered, holds=gathered.holds | {("billing", ""): of_durations([MS] * 200, "holds")})
     left = plan(settings, reports(settings, gathered_more).values()).left
-    assert "billing: there is no setting for it; give the TTL where the lock is described" in left
+    assert "billing: there is no setting for it; give its times where the lock is described" in left
+    budget = load(path, environment={"HOLDFAST_APPROVALS_LOCK_FAILURES": "1"})
+    left = plan(budget, reports(budget, gathered).values()).left
+    assert "approval: approvals.lock_failures is set by $HOLDFAST_APPROVALS_LOCK_FAILURES, " in str(left)
+    same = load(path, environment={"HOLDFAST_APPROVALS_LOCK_FAILURES": "4"})
+    changes = plan(same, reports(same, gathered).values()).changes
+    assert "approvals.lock_failures" not in changes, "it is what it should be"
+    assert changes["approvals.lock_ttl"] == (10.0, 10.0)
     tight = plan(settings, reports(settings, gathered, Figure(2500 * MS, "--slo")).values())
     assert "scheduler.job_ttl" not in tight.changes
     assert "scheduler.job: left as it is, because no TTL keeps the takeover SLO" in tight.left
@@ -154,8 +188,24 @@ def test_a_rotating_loop_is_measured_by_its_ticks(gathered: Gathered) -> None:
     found = reports(settings, ticks, None)["reconciler"]
     assert found.found.terms[0][:2] == ("p99 hold", 9 * NS)
     assert (found.disagreements[0].setting, str(found.disagreements[0].against)) == ("reconciler.interval", "evidence")
-    assert found.value is not None
-    assert found.value * 2 == (found.found.ttl_ns or 0) / NS
+    ((key, value),) = found.wanted.items()
+    assert (key, value * 2) == ("reconciler.interval", (found.found.ttl_ns or 0) / NS), "it is not renewed"
+
+
+@pytest.mark.requires("R118", "R119")
+def test_renewals_that_are_too_rare_or_given_up_too_soon_disagree_with_the_evidence(gathered: Gathered) -> None:
+    settings = Settings(
+        worker=WorkerSettings(lease_ttl=20.0, lease_renew_every=14.0),
+        approvals=ApprovalSettings(lock_failures=1),
+    )
+    found = reports(settings, gathered)
+    wrong = {each.setting: each.text for each in found["worker.job"].disagreements}
+    assert list(wrong) == ["worker.lease_renew_every"]
+    assert wrong["worker.lease_renew_every"].startswith("renewed every 14 s, a lease of 20 s outlives ")
+    (budget,) = found["approval"].disagreements
+    assert (budget.setting, budget.text.partition(",")[0]) == (
+        *("approvals.lock_failures", "1 failed renewal ends a lease that is renewed every 3.33 s"),
+    )
 
 
 def test_a_picture_is_drawn_and_the_one_in_the_documentation_is_such_a_picture(

@@ -17,7 +17,7 @@ from holdfast.core.approving import ApprovalStatus, Verdict
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.plane import subjects
-from holdfast.plane.approvals import LIMIT_S, ApprovalBusy
+from holdfast.plane.approvals import LIMIT_SHARE, ApprovalBusy
 from holdfast.plane.families import APPROVAL, SCHEDULER_JOB
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.model import Submission
@@ -163,7 +163,7 @@ async def test_a_database_that_hangs_does_not_keep_the_lock_and_the_outcome_is_u
     flow_stage: FlowStage,
 ) -> None:
     """W13: the lock was held across calls that nothing bounded."""
-    assert APPROVAL.ttl - APPROVAL.renew_every > LIMIT_S
+    assert APPROVAL.ttl - APPROVAL.renew_every > APPROVAL.ttl / LIMIT_SHARE
     replica = await stage_of(flow_stage)
     job = await asked(replica)
     slow = staged(replica.ground, limit=0.1)
@@ -182,7 +182,7 @@ async def test_the_lock_is_renewed_while_a_decision_takes_its_time(flow_stage: F
     """W13: it ran out after ten seconds, whatever the holder was doing."""
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    approvals = staged(replica.ground, family=replace(APPROVAL, ttl=0.6))
+    approvals = staged(replica.ground, family=APPROVAL.timed(0.6), limit=5.0)
 
     async def renewed() -> bool:
         return replica.ground.locks.statistics().renewed >= 3

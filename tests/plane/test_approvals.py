@@ -28,6 +28,7 @@ pytestmark = pytest.mark.asyncio
 # Once.
 
 
+@pytest.mark.threat("X12")
 @pytest.mark.parametrize("gate", [False, True], ids=["job", "gate"])
 async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_taken(
     flow_stage: FlowStage, gate: bool
@@ -73,6 +74,7 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
     assert sum(taken) == 1
 
 
+@pytest.mark.threat("X12")
 async def test_the_same_decision_again_changes_nothing_and_says_so(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica)
@@ -133,6 +135,7 @@ async def test_rules_that_now_refuse_the_job_make_an_approval_stale_and_others_d
         assert decision.approval.snapshot == rules.snapshot != PAYMENTS.snapshot
 
 
+@pytest.mark.threat("X12")
 async def test_a_request_or_an_approval_that_has_changed_is_not_what_was_looked_at(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica)
@@ -219,6 +222,7 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
 # Who, and what about.
 
 
+@pytest.mark.threat("X12")
 async def test_nobody_decides_about_what_they_asked_for_nor_about_what_they_cannot_see(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica, tenant="blue")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.core.jobs import JobState
-from holdfast.plane.attempts import Attempts
+from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Submission
-from holdfast.plane.ports import Database
+from holdfast.plane.model import Heartbeat, Submission
+from holdfast.plane.ports import Database, Tx
 from holdfast.plane.schema import prepare
+from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
+from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,10 +31,47 @@ async def test_an_attempt_is_outdated_when_its_job_is_over_or_at_a_later_one(
     await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
     statement = "UPDATE plane_job SET state = :state, attempt = 2 WHERE id = 'j'"
     await database.write(lambda tx: tx.query(statement, {"state": str(state)}))
-    assert await Attempts(database).current("j", attempt) == (not state.terminal and attempt >= 2)
+    found = await Attempts(database).look("j", attempt, 7, 0)
+    assert found == Look(not state.terminal and attempt >= 2)
     await bus.close()
 
 
 async def test_an_attempt_of_a_job_that_is_not_known_may_be_run(database: Database) -> None:
     await prepare(database)
-    assert await Attempts(database).current("nobody", 1)
+    assert await Attempts(database).look("nobody", 1, 7, 0) == Look(wanted=True)
+
+
+SILENT: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"now": 12.0}, True),
+    ({"now": 11.9}, False),  # it may be late by two heartbeats
+    ({"state": "DISPATCHED"}, False),  # nobody had begun it
+    ({"state": "RETRYING", "attempt": 2}, False),
+    ({"attempt": 2}, False),  # it is about another attempt
+    ({"run_fence": 7}, False),  # that is this very run
+    ({"run_fence": None}, False),
+    ({"draining": 1}, False),  # it was leaving, and gave back what it had
+    ({"worker": "forgotten"}, False),
+]
+
+
+async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_heartbeats(database: Database) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await Workers(database, SystemClock()).record(Heartbeat("w", "default", ("t",), 1, 1, 2 * NS))
+    attempts = Attempts(database, heartbeat=5.0)
+    for differs, silent in SILENT:
+        said = {"state": "RUNNING", "attempt": 1, "run_fence": 3, "worker": "w", "draining": 0, "now": 60.0, **differs}
+        now_ns, leaving = round(said.pop("now") * NS), {"draining": said.pop("draining")}
+
+        async def work(tx: Tx, job: dict[str, Any] = said, worker: dict[str, int] = leaving) -> None:
+            await tx.query("UPDATE plane_worker SET draining = :draining", worker)
+            row = "UPDATE plane_job SET state = :state, attempt = :attempt, run_fence = :run_fence, worker = :worker"
+            await tx.query(row, job)
+
+        await database.write(work)
+        found = await attempts.look("j", 1, 7, now_ns)
+        assert found.silent_since_ns == (2 * NS if silent else None), differs
+    await bus.close()

@@ -56,7 +56,10 @@ async def test_a_handler_whose_renewals_fail_is_stopped_before_anybody_else_can_
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W38, W34: nothing is written, the message comes back, another scheduler finishes, and the job ends once."""
-    failing, well = await sqlite_planes.open(job_ttl=TTL), await sqlite_planes.open(job_ttl=TTL)
+    failing, well = (
+        await sqlite_planes.open(family=SCHEDULER_JOB.timed(TTL)),
+        await sqlite_planes.open(family=SCHEDULER_JOB.timed(TTL)),
+    )
     job = await dispatched(well)
     attempts = 0
 
@@ -97,7 +100,7 @@ async def test_a_message_is_silent_for_half_the_time_of_the_lock_unless_said_oth
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W34: so that the lock decides how soon a job is taken over, and not the message."""
-    plane = await sqlite_planes.open(job_ttl=20.0)
+    plane = await sqlite_planes.open(family=SCHEDULER_JOB.timed(20.0))
     asked: list[int] = []
     consume = plane.bus.consume
 
@@ -120,7 +123,7 @@ async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A blip of the store costs no job: the handler goes on, under the same lease."""
-    plane = await sqlite_planes.open(job_ttl=TTL)
+    plane = await sqlite_planes.open(family=SCHEDULER_JOB.timed(TTL))
     job = await dispatched(plane)
     store = plane.locks.house.store
     renew_many = store.renew_many

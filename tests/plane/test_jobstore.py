@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica
+from holdfast.core import failpoints
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import BadInput, FencedOut, NotEntered
-from holdfast.guards import failpoints
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import families, subjects
 from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
@@ -170,7 +170,7 @@ async def test_a_scheduler_paused_right_before_its_write_is_refused_by_the_stora
             thread.start()
             thread.join()
 
-    with failpoints.armed("admitted", pause), pytest.raises(FencedOut) as refused:
+    with failpoints.armed("guard.admitted", pause), pytest.raises(FencedOut) as refused:
         await slow.store.change(lease, job.id, lambda _: Writing([Change(JobState.FAILED)], dead=True))
     assert (refused.value.fence, refused.value.seen) == (lease.fence, overtaken[0])
     assert (await slow.job(job)).state is JobState.DISPATCHED

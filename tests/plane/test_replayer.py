@@ -169,10 +169,63 @@ async def test_running_and_finished_jobs_are_left_alone(plane: Replica) -> None:
     await plane.scheduler.on_started(started(done, 1, run := run_of(done)))
     await plane.scheduler.on_result(finished(done, 1, run))
     before = [await plane.job(running), await plane.job(done)]
+    await lost(plane)
+    lease = await families.WORKER_JOB.lock(plane.locks, job=running.id).acquire()
+    made = Replayer(plane.placement)
     plane.clock.push(500)
-    await replay(plane, made := Replayer(plane.placement))
+    await replay(plane, made)
+    assert made.statistics().running == 1
+    assert await plane.staged(subjects.WORK) == []
     assert [await plane.job(running), await plane.job(done)] == before
     assert made.statistics().orphan_replayed == {}
+    await lease.release()
+
+
+@pytest.mark.requires("R63")
+@pytest.mark.parametrize(("timeout_s", "half_s"), [(None, 450), (100, 50)])
+async def test_an_attempt_whose_worker_is_gone_with_its_message_is_run_again_before_its_time_is_over(
+    plane: Replica, timeout_s: int | None, half_s: int
+) -> None:
+    """A bus that lost what it had acknowledged: nobody would have come back to the job before its time was over."""
+    await plane.beat()
+    job = await dispatched(plane, timeout_ns=timeout_s and timeout_s * NS)
+    await plane.scheduler.on_started(started(job, 1, first := run_of(job)))
+    began = await plane.job(job)
+    assert began.state is JobState.RUNNING
+    await lost(plane)
+    made = Replayer(plane.placement)
+    plane.clock.push(half_s - 1)
+    await replay(plane, made)
+    assert await plane.staged(subjects.WORK) == []
+    plane.clock.push(2)
+    for _ in range(3):
+        await replay(plane, made)
+    (message,) = await plane.staged(subjects.WORK)
+    again = await plane.job(job)
+    assert (again.state, again.attempt, again.updated_ns) == (JobState.RUNNING, 1, began.updated_ns)
+    assert message["fence"] == again.fence
+    assert made.statistics().redispatched == 1
+
+    # The next worker has a newer fence; whatever is still heard of the first is refused.
+    second = replace(first, fence=first.fence + 1)
+    await plane.scheduler.on_started(started(job, 1, second))
+    await plane.scheduler.on_result(finished(job, 1, first))
+    assert (await plane.job(job)).state is JobState.RUNNING
+    await plane.scheduler.on_result(finished(job, 1, second))
+    assert (await plane.job(job)).state is JobState.SUCCEEDED
+    assert await check_histories(plane) == {}
+
+
+async def test_an_attempt_whose_result_waits_on_the_bus_is_not_run_again(plane: Replica) -> None:
+    await plane.beat()
+    job = await dispatched(plane)
+    await plane.scheduler.on_started(started(job, 1, run := run_of(job)))
+    await plane.store.bus.publish([finished(job, 1, run).message])
+    made = Replayer(plane.placement)
+    plane.clock.push(500)
+    await replay(plane, made)
+    assert len(await plane.staged(subjects.WORK)) == 1  # the first
+    assert (made.statistics().redispatched, made.statistics().left) == (0, 1)
 
 
 async def test_a_topic_that_nobody_has_ever_announced_is_given_up_though_the_message_was_lost(plane: Replica) -> None:

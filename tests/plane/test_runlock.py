@@ -103,7 +103,7 @@ async def test_without_a_store_between_processes_the_local_path_still_works() ->
 @pytest.mark.requires("R78", "R82", "R89")
 async def test_a_holder_that_works_for_longer_than_a_ttl_keeps_the_lock(pair: tuple[Locks, Locks]) -> None:
     one, other = pair
-    async with run_lock(one, "run-1", "low", ttl=0.6) as lease:
+    async with run_lock(one, "run-1", "low", family=WORKFLOW_RUN.timed(0.6)) as lease:
         await asyncio.sleep(0.9)  # what must hold is that time alone takes nothing away
         assert lease.held
         with pytest.raises(RetryLater, match="run lock busy"):

@@ -71,7 +71,7 @@ async def test_in_redis_the_key_is_still_there_after_the_first_ttl_of_a_holder_t
 ) -> None:
     one, other = redis_pair
     key = redis_url.partition("prefix=")[2].partition("&")[0] + KEY
-    async with run_lock(one, "run-1", "low", ttl=0.6) as lease:
+    async with run_lock(one, "run-1", "low", family=WORKFLOW_RUN.timed(0.6)) as lease:
         owner = redis_raw.get(key)
         assert owner is not None
         await asyncio.sleep(0.9)  # what must hold is that time alone takes nothing away

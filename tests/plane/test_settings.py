@@ -95,6 +95,9 @@ def test_every_key_can_be_given_in_the_file_and_in_the_environment(tmp_path: Pat
         "approvals.rules": [{"name": "money", "topics": ["pay.*"]}],
         "audit.path": "audit",
         "audit.keep_age": 86_400.0,
+        "otel.endpoint": "http://collector:4318",
+        "otel.interval": 15.0,
+        **{name: 1.5 for name in KEYS if name.endswith("renew_every")},
     }
     values = {name: examples.get(name, key.default) for name, key in KEYS.items() if name != "risk"}
     own = [f"{name} = {json.dumps(value)}" for name, value in values.items() if "." not in name]

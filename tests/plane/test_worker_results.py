@@ -13,6 +13,7 @@ from fixtures_databases import until
 from fixtures_workers import WorkerStage, ordered
 from holdfast.errors import RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Fatal, families, subjects
+from holdfast.plane.attempts import Look
 from holdfast.plane.model import Message
 
 pytestmark = pytest.mark.asyncio
@@ -128,11 +129,11 @@ class Known:
         self.asked: list[tuple[str, int]] = []
         self.trouble: Exception | None = None
 
-    async def current(self, job: str, attempt: int) -> bool:
+    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
         self.asked.append((job, attempt))
         if self.trouble is not None:
             raise self.trouble
-        return (job, attempt) not in self.over
+        return Look((job, attempt) not in self.over)
 
 
 async def test_a_message_that_was_delivered_before_is_run_only_if_it_is_still_wanted(work_stage: WorkerStage) -> None:

@@ -131,6 +131,7 @@ def _script(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.threat("X18")
 def test_setting_up_fetches_nothing_but_pinned_packages() -> None:
     assert not re.search(r"\b(curl|wget|git clone)\b", MAKEFILE)
     installs = [line for line in MAKEFILE.splitlines() if "$(PIP) install" in line]

@@ -9,6 +9,7 @@ import pytest
 
 import ledger
 import pages
+from marks import BadMarker
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_test_that_never_passes_proves_nothing(repository: Path, marker: str) 
 @pytest.mark.parametrize("argument", ["'R3'", "*IDS", "NAME", "f'R{1}'"])
 def test_unknown_or_computed_ids_are_refused(repository: Path, argument: str) -> None:
     write_tests(repository, f"import pytest\n@pytest.mark.requires({argument})\ndef test_a(): ...\n")
-    with pytest.raises(ledger.BadMarker, match="test_a"):
+    with pytest.raises(BadMarker, match="test_a"):
         ledger.collect()
 
 
@@ -94,7 +95,7 @@ def test_a_block_that_is_never_executed_cannot_be_a_proof(repository: Path) -> N
     (repository / "docs" / "page.md").write_text(
         "<!-- requires: R1 -->\n<!-- no-run: needs a server -->\n```python\nassert True\n```\n"
     )
-    with pytest.raises(ledger.BadMarker, match="never executed"):
+    with pytest.raises(BadMarker, match="never executed"):
         ledger.collect()
 
 

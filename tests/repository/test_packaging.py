@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import os
 import subprocess
 import sys
 import tomllib
@@ -31,6 +32,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     (built,) = target.glob("*.whl")
     return built
+
+
+@pytest.mark.threat("X18")
+def test_another_build_elsewhere_at_another_time_is_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["sh", "-c", f"umask 077; exec {sys.executable} -m hatchling build -t wheel -d {tmp_path}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    (again,) = tmp_path.glob("*.whl")
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def test_the_wheel_holds_all_of_the_package_and_nothing_else(wheel: Path) -> None:
@@ -66,6 +84,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert len(licenses) == 1
 
 
+@pytest.mark.threat("X18")
 def test_the_core_depends_on_nothing(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
@@ -86,6 +105,7 @@ def test_the_extra_named_all_brings_every_other_extra() -> None:
     assert extras["all"] == [f"holdfast[{','.join(name for name in extras if name != 'all')}]"]
 
 
+@pytest.mark.threat("X18")
 @pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=shown)
 def test_the_lock_pins_every_package_and_names_no_address(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

@@ -21,9 +21,9 @@ TAIL_NS, PAUSE_NS = 300 * MS, 4 * NS
 LENGTH_S = 900
 
 
-def recommended(slo_ns: int, *, free: bool) -> Recommendation:
+def recommended(slo_ns: int) -> Recommendation:
     known = Evidence("kept", tail=Figure(TAIL_NS, "recorded"), pauses=(Figure(PAUSE_NS, "recorded"),))
-    return recommend(known, Demand(slo=Figure(slo_ns, "given"), interval_free=free))
+    return recommend(known, Demand(slo=Figure(slo_ns, "given")))
 
 
 def losses(ttl: float, renew_every: float | None = None, failures: int = 3) -> list[str | None]:
@@ -62,7 +62,7 @@ def test_a_recommended_lease_survives_what_was_recorded(parts: int) -> None:
     silence = TAILS * TAIL_NS + PAUSE_NS
     needed = shortest_ttl_ns(silence, parts) if parts > 2 else 60 * NS
     assert needed is not None
-    found = recommended(needed + NS, free=parts > 3)
+    found = recommended(needed + NS)
     made = found.timing
     assert made is not None
     assert found.possible
@@ -71,6 +71,6 @@ def test_a_recommended_lease_survives_what_was_recorded(parts: int) -> None:
 
 @pytest.mark.requires("R132")
 def test_a_ttl_below_what_the_evidence_needs_is_lost() -> None:
-    needed = recommended(30 * NS, free=False).shortest_ns
+    needed = recommended(30 * NS).shortest_ns
     assert needed is not None
     assert losses(0.25 * needed / NS) != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -117,6 +118,7 @@ def test_a_restored_snapshot_brings_back_what_was_known_then_and_is_not_changed_
         assert after.fence > newer.fence
 
 
+@pytest.mark.threat("X15")
 def test_expired_keys_and_dead_queues_do_not_pile_up() -> None:
     clock = ManualClock()
     table = MemoryTable(clock)

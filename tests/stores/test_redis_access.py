@@ -32,6 +32,7 @@ def _login(server: RedisServer, login: str) -> str:
     return server.url.replace("redis://", f"redis://{login}@")
 
 
+@pytest.mark.threat("X3")
 def test_a_password_opens_the_server_and_a_wrong_one_is_never_shown(play: Play, own_redis: StartRedis) -> None:
     server = own_redis(args=["--requirepass", "right"])
 
@@ -57,6 +58,7 @@ def test_a_password_for_a_server_without_one_says_so(play: Play, redis_server: R
     play(_login(redis_server, ":superfluous"), refused)
 
 
+@pytest.mark.threat("X7")
 def test_a_user_with_the_least_privileges_can_use_locks(play: Play, own_redis: StartRedis) -> None:
     server = own_redis()
     server.cli(
@@ -213,6 +215,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(directory)
 
 
+@pytest.mark.threat("X8")
 def test_tls_is_verified_and_strangers_are_refused(
     play: Play, own_redis: StartRedis, redis_executable: RedisExecutable, certificates: Certificates
 ) -> None:

@@ -29,6 +29,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.threat("X17")
 @pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
 def test_garbage_is_never_read_as_a_grant_or_an_answer(play: Play, garbage: bytes) -> None:
     async def scenario(store: Store) -> None:
@@ -45,6 +46,7 @@ def test_garbage_is_never_read_as_a_grant_or_an_answer(play: Play, garbage: byte
         play(server.url, scenario)
 
 
+@pytest.mark.threat("X17")
 @pytest.mark.parametrize("spoil", ["token", "owner", "fence", "extra"])
 def test_a_grant_that_is_not_the_one_asked_for_is_no_grant(play: Play, spoil: str) -> None:
     def answer(command: list[bytes]) -> bytes:

@@ -166,6 +166,7 @@ async def test_a_query_that_cannot_be_right_is_named(web: Stage, query: str, fie
     assert [each["field"] for each in told["errors"]] == [field]
 
 
+@pytest.mark.threat("X10")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
 async def test_only_json_is_read(web: Stage, kind: str | None) -> None:
@@ -177,6 +178,7 @@ async def test_only_json_is_read(web: Stage, kind: str | None) -> None:
         assert (await client.post("/jobs", content=b'{"topic": "a"}', headers=named)).status_code == 201
 
 
+@pytest.mark.threat("X16")
 @pytest.mark.asyncio
 async def test_a_body_is_not_read_beyond_the_limit_whatever_it_says_of_itself(web: Stage) -> None:
     sent = 0

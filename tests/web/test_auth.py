@@ -75,6 +75,7 @@ async def ask(client: httpx.AsyncClient, method: str, template: str) -> httpx.Re
     return await client.request(method, f"http://localhost{path}")
 
 
+@pytest.mark.threat("X9")
 @pytest.mark.asyncio
 async def test_every_route_is_listed_with_its_role(web: Stage) -> None:
     async with web.client() as nobody:
@@ -83,6 +84,7 @@ async def test_every_route_is_listed_with_its_role(web: Stage) -> None:
     assert found == set(ROUTES) | WITHOUT_A_TOKEN
 
 
+@pytest.mark.threat("X9")
 @pytest.mark.asyncio
 async def test_no_route_lets_in_who_has_no_token_or_a_wrong_one(web: Stage) -> None:
     async with web.client() as nobody:
@@ -98,6 +100,7 @@ async def test_no_route_lets_in_who_has_no_token_or_a_wrong_one(web: Stage) -> N
             assert (await ask(nobody, method, path)).status_code == 200
 
 
+@pytest.mark.threat("X9")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("who", HAS)
 async def test_each_role_gets_what_it_may_have_and_nothing_else(web: Stage, who: str) -> None:
@@ -115,6 +118,7 @@ async def test_a_role_is_asked_for_before_what_was_sent_is_looked_at(web: Stage)
         assert (await viewer.post("/jobs", json={"nonsense": 1})).status_code == 403
 
 
+@pytest.mark.threat("X2")
 @pytest.mark.asyncio
 async def test_tokens_appear_in_no_log_no_answer_and_no_text(web: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -130,6 +134,7 @@ async def test_tokens_appear_in_no_log_no_answer_and_no_text(web: Stage, caplog:
         assert digest_of(token) not in everything
 
 
+@pytest.mark.threat("X10")
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("headers", "allowed"),
@@ -164,6 +169,7 @@ def test_without_tokens_a_server_is_open_on_the_loopback_interface(host: str) ->
     assert Access.bound_to(host).open_to_all
 
 
+@pytest.mark.threat("X9")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com", "", "localhost.example.com"])
 def test_without_tokens_a_server_that_others_can_reach_is_refused(host: str) -> None:
     with pytest.raises(BadInput, match="host"):

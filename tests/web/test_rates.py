@@ -26,6 +26,7 @@ def test_each_caller_has_a_ration_of_their_own() -> None:
     assert (rates.limited, len(rates)) == (2, 2)
 
 
+@pytest.mark.threat("X15")
 def test_memory_is_bounded_and_the_forgotten_have_a_full_ration() -> None:
     clock = ScriptedClock()
     rates = Rates(1, clock, callers_max=3)

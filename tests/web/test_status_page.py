@@ -173,6 +173,7 @@ def test_a_lock_counts_down_and_is_what_the_api_says(running: Running, chromium:
         expect(leader.locator(".holder")).to_have_text(f"led by {told['holder']}")
 
 
+@pytest.mark.threat("X10")
 def test_nothing_that_users_say_is_alive(running: Running, chromium: Browser) -> None:
     job = running.submit(
         "hostile", {HOSTILE: [HOSTILE]}, tenant="wild", labels={HOSTILE: HOSTILE}, trace=HOSTILE, submitted_by=HOSTILE

@@ -8,97 +8,92 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Final
 
 import typer
 from typer.main import get_command
 
-from holdfast import __version__
-from holdfast.cli import (
-    alerting,
-    approving,
-    auditing,
-    breaking,
-    dashboarding,
-    demo,
-    drilling,
-    flowing,
-    guarding,
-    inventorying,
-    jobbing,
-    looking,
-    policing,
-    runbooking,
-    running,
-    tuning,
-    upping,
-    watching,
-    working,
-)
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url
-from holdfast.cli.screen import put_json, say
+from holdfast.cli.screen import say
 from holdfast.errors import HoldfastError
 
 # Typer carries Click inside since 0.2x and imported it before; the base class of its own errors is the same in both.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
-app = typer.Typer(
-    name="holdfast",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="See it work: [bold]holdfast demo[/bold]\n\n"
-    "Exit codes: 75 the lock is busy, 76 the lease was lost, 69 the store is unavailable, 64 bad usage; "
-    "the others are in docs/shell.md.",
-)
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "running",
+    "locks": "looking",
+    "inspect": "looking",
+    "watch": "watching",
+    "release": "breaking",
+    "audit": "breaking",
+    "history": "auditing",
+    "check": "auditing",
+    "guard": "guarding",
+    "up": "upping",
+    "worker": "working",
+    "jobs": "jobbing",
+    "runs": "flowing",
+    "approvals": "approving",
+    "policy": "policing",
+    "inventory": "inventorying",
+    "alerts": "alerting",
+    "access": "accessing",
+    "tune": "tuning",
+    "dashboard": "dashboarding",
+    "runbook": "runbooking",
+    "demo": "demo",
+    "drill": "drilling",
+    "version": "versioning",
+}
+"""Each command and the module that adds it, in the order of the help. Who asks for one does not wait for the others."""
 
 
-@app.callback(invoke_without_command=True)
-def root(context: typer.Context, url: Url = None) -> None:
+def make_app(only: str | None = None) -> typer.Typer:
+    """The application, with all commands or `only` with those of one module."""
+    app = typer.Typer(
+        name="holdfast",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="See it work: [bold]holdfast demo[/bold]\n\n"
+        "Exit codes: 75 the lock is busy, 76 the lease was lost, 69 the store is unavailable, 64 bad usage; "
+        "the others are in docs/shell.md.",
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for module in dict.fromkeys(COMMANDS.values()) if only is None else [only]:
+        import_module(f"holdfast.cli.{module}").add_to(app)
+    return app
+
+
+def _root(context: typer.Context, url: Url = None) -> None:
     """Distributed leases that survive incidents: run things once, see who holds what, break what is stuck."""
     context.obj = url
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the version."""
-    if json:
-        put_json({"holdfast": __version__, "python": sys.version.split()[0]})
-    else:
-        print(f"holdfast {__version__}")
-
-
-running.add_to(app)
-looking.add_to(app)
-watching.add_to(app)
-breaking.add_to(app)
-auditing.add_to(app)
-guarding.add_to(app)
-upping.add_to(app)
-working.add_to(app)
-jobbing.add_to(app)
-flowing.add_to(app)
-approving.add_to(app)
-policing.add_to(app)
-inventorying.add_to(app)
-alerting.add_to(app)
-tuning.add_to(app)
-dashboarding.add_to(app)
-runbooking.add_to(app)
-demo.add_to(app)
-drilling.add_to(app)
-app.command()(version)
+def _module(arguments: Sequence[str]) -> str | None:
+    """The module of the command that is asked for. None: that is not plain, and all are needed."""
+    rest = list(arguments)
+    if rest[:1] == ["--url"]:
+        del rest[:2]
+    elif rest and rest[0].startswith("--url="):
+        del rest[0]
+    return COMMANDS.get(rest[0]) if rest else None
 
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse, call, and turn every error into a line, or one for each problem, and an exit code."""
     try:
         with _quiet():
-            result = get_command(app)(args=list(arguments), prog_name="holdfast", standalone_mode=False)
+            result = get_command(make_app(_module(arguments)))(
+                args=list(arguments), prog_name="holdfast", standalone_mode=False
+            )
             sys.stdout.flush()
     except _UsageProblem as error:
         return _usage(error, arguments)

@@ -150,14 +150,14 @@ def play(
 
 def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """What was said, and what the settings say where nothing was. Settings that are not named are not looked at."""
-    from holdfast.drills.model import Need
+    from holdfast.drills.model import OWN_ONLY
 
     if config is None:
         return {**given, "url": url}
     named = settings(config)
     ttl = named.scheduler.job_ttl if given["ttl"] is None else given["ttl"]
     slo = named.takeover if given["slo"] is None else given["slo"]
-    place = None if chosen.need is Need.PLANE or given["store"] is not None else named.lease_url
+    place = None if chosen.need in OWN_ONLY or given["store"] is not None else named.lease_url
     return {**given, "ttl": ttl, "slo": slo, "url": place if url is None else url}
 
 

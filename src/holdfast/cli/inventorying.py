@@ -11,7 +11,10 @@ from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import cell, plain_table, put_json, put_table
 from holdfast.errors import BadInput
 
-_SHOWN = ("FAMILY", "KEY", "SCOPE", "TTL", "RENEWED", "RELEASED", "WHEN BUSY", "WHEN THE STORE FAILS", "USED BY")
+_SHOWN = (
+    *("FAMILY", "KEY", "SCOPE", "TTL", "RENEWED", "GIVES UP", "RELEASED"),
+    *("WHEN BUSY", "WHEN THE STORE FAILS", "USED BY"),
+)
 _RIGHT = {"TTL", "RENEWED"}
 
 
@@ -27,7 +30,8 @@ def inventory(
 ) -> None:
     """List every lock that the plane takes: its key, whether per item or loop, TTL, renewal, release, and by whom.
 
-    The times are those of your settings. Which locks are held now, and by whom: holdfast locks holdfast:
+    GIVES UP: after so many renewals in a row that failed, if its deadline does not come first. The times are those of
+    your settings. Which locks are held now, and by whom: holdfast locks holdfast:
     """
     from holdfast.plane.inventory import inventory as take_stock
     from holdfast.plane.inventory import markdown as as_markdown

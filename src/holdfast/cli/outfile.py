@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from holdfast.errors import BadInput
+from holdfast.runtime.disk import replace_file
 
 _MODE = 0o644
 
@@ -24,22 +23,8 @@ def write_whole(option: str, path: Path, data: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
-            _replace(place, data)
+            replace_file(place, data, place.stat().st_mode & 0o7777 if place.exists() else _MODE)
     except OSError as error:
         raise BadInput(
             option, f"{path} cannot be written: {error.strerror}", "check its folder and its rights"
         ) from None
-
-
-def _replace(place: Path, data: bytes) -> None:
-    number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            os.fchmod(number, place.stat().st_mode & 0o7777 if place.exists() else _MODE)
-            file.write(data)
-            file.flush()
-            os.fsync(number)
-        Path(draft).replace(place)
-    except BaseException:
-        Path(draft).unlink()
-        raise

@@ -7,9 +7,9 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import ExitStack, asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.cli import probing
+from holdfast.cli import probing, telemetry
 from holdfast.cli.exits import Exit
 from holdfast.cli.listening import Wish, address_of, check_http, listen
 from holdfast.cli.log_lines import log_lines
@@ -21,6 +21,9 @@ from holdfast.plane.app import App
 from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
 from holdfast.plane.ports import Audit
 from holdfast.plane.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.observe.otel_sending import Sending
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -50,7 +53,8 @@ class PlaneProcess:
             probe = stack.enter_context(probing.opened(self._settings, api=api is not None))
             self._screen.probe = None if probe is None else probe.address
             audit = stack.enter_context(ledger) if (ledger := plane_ledger(self._settings)) is not None else None
-            return asyncio.run(self._run(api, probe, audit))
+            sending = stack.enter_context(telemetry.opened(self._settings))
+            return asyncio.run(self._run(api, probe, audit, sending))
 
     def _api(self, stack: ExitStack) -> PartMaker:
         check_http("api", "leave it out with --only")
@@ -63,7 +67,9 @@ class PlaneProcess:
         self._screen.address = address_of(ours)
         return lambda plane: ApiPart(plane, ours, access)
 
-    async def _run(self, api: PartMaker | None, probe: Probe | None, audit: Audit | None) -> int:
+    async def _run(
+        self, api: PartMaker | None, probe: Probe | None, audit: Audit | None, sending: Sending | None
+    ) -> int:
         ending, hurrying = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -85,7 +91,10 @@ class PlaneProcess:
             starting.cancel()
             await asyncio.wait((starting,))
             return Exit.SIGNALLED + ended_by
-        async with contextlib.nullcontext() if probe is None else probe.serving(plane.vitals):
+        async with (
+            contextlib.nullcontext() if probe is None else probe.serving(plane.vitals),
+            telemetry.exporting(sending, plane.vitals),
+        ):
             return await self._work(plane, ending, hurrying)
 
     async def _work(self, plane: Plane, ending: asyncio.Event, hurrying: asyncio.Event) -> int:

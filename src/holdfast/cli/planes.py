@@ -75,6 +75,13 @@ LogLevel = Annotated[
     typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim](warning)[/dim]"),
 ]
 
+Otel = Annotated[bool, typer.Option("--otel", help="Send metrics with OpenTelemetry, as the OTEL_* variables say.")]
+
+
+def otel_flags(*, on: bool) -> dict[str, object]:
+    """The flag of OpenTelemetry, as `settings` takes it."""
+    return {"otel__enabled": True if on else None}
+
 
 def log_flags(form: str | None, level: str | None) -> dict[str, object]:
     """The flags of the log, as `settings` takes them."""

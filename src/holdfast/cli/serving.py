@@ -13,6 +13,7 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
+from holdfast.cli.hurrying import HurriedProtocol, connections_max
 from holdfast.cli.listening import address_of
 from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
@@ -83,7 +84,10 @@ class HttpServer:
 
     def __init__(self, app: FastAPI, ours: socket.socket) -> None:
         self._socket = ours
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+        hurried = type("Hurried", (HurriedProtocol,), {"most": connections_max()})
+        config = uvicorn.Config(
+            app, http=hurried, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False
+        )
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 

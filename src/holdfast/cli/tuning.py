@@ -97,9 +97,7 @@ def tune(
     retry_jitter: Annotated[str, typer.Option(metavar="TIME", help="With how much jitter it is compared.")] = "200ms",
     config: Config = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it.", rich_help_panel=_DO)] = None,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Write the TTLs into the settings.", rich_help_panel=_DO)
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Write it into the settings.", rich_help_panel=_DO)] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what --apply would write.", rich_help_panel=_DO)] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit 1 when what is set disagrees with the evidence.", rich_help_panel=_DO)
@@ -156,7 +154,7 @@ def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, 
     demand = Demand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
     missing = "neither hold nor jitter is given"
     known = Evidence("by hand", renewed or hold is None, hold=hold, no_hold=missing, no_tail=missing)
-    report = FamilyReport(Subject("by hand", demand, known.renewed, None, 1.0), known, {}, recommend(known, demand), ())
+    report = FamilyReport(Subject("by hand", demand, known.renewed), known, {}, recommend(known, demand), ())
     if as_json:
         put_json(report.as_dict())
     else:

@@ -12,14 +12,17 @@ from holdfast.core.tuning_checks import Disagreement
 from holdfast.core.tuning_words import chance
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from holdfast.core.spread import Spread
+    from holdfast.core.timing import Timing
     from holdfast.ops.tuning_apply import Plan
     from holdfast.ops.tuning_evidence import Gathered
     from holdfast.ops.tuning_report import FamilyReport, RetryReport
 
 _LEFT = ("FAMILY", "CLASS")
 _SEEN = ("HOLDS", "P50", "P95", "P99")
-_SET = ("TTL NOW", "TTL", "RENEW", "DEADLINE", "FAILURES")
+_SET = ("TTL NOW", "TTL", "RENEW", "FAILURES", "DEADLINE")
 _HELD = ("TAKEOVER", "SLO", "LOST/H")
 
 
@@ -54,10 +57,8 @@ def put_families(reports: Sequence[FamilyReport]) -> None:
             "",
             *_spread(total),
             "" if demand.present is None else shown(demand.present.ns),
-            cell("?", "yellow") if made is None else cell(shown(made.ttl_ns), "" if _stays(report) else "bold green"),
-            "" if made is None else _interval(made.renew_every_ns, found.renewed),
+            *_times(made, demand.timing, renewed=found.renewed),
             "" if found.deadline_ns is None else shown(found.deadline_ns),
-            "" if made is None or not found.renewed else str(made.failures_max),
             cell(
                 "" if found.binding is None else str(found.binding), "dim" if found.binding is Binding.NEITHER else ""
             ),
@@ -165,17 +166,21 @@ def line(text: str, style: str = "") -> None:
 
 def _remarkable(report: FamilyReport) -> bool:
     """Whether there is more to say than the table does."""
-    return bool(report.classes or report.disagreements) or not _stays(report)
+    return bool(report.classes or report.disagreements) or not report.stays
 
 
-def _stays(report: FamilyReport) -> bool:
-    present = report.subject.demand.present
-    return present is not None and present.ns == report.found.ttl_ns
-
-
-def _interval(ns: int, renewed: bool) -> str:
-    """In brackets: what it would be if it were renewed."""
-    return shown(ns) if renewed else f"({shown(ns)})"
+def _times(made: Timing | None, now: Timing | None, *, renewed: bool) -> tuple[Text, Text, Text]:
+    """TTL, renewal interval and failure budget; what is not as it is set stands out."""
+    if made is None:
+        return cell("?", "yellow"), cell(""), cell("")
+    new = "bold green"
+    ttl = cell(shown(made.ttl_ns), "" if now is not None and now.ttl_ns == made.ttl_ns else new)
+    every = shown(made.renew_every_ns)
+    if not renewed:
+        return ttl, cell(f"({every})"), cell("")  # in brackets: what it would be if it were renewed
+    same = now is not None and now.renew_every_ns == made.renew_every_ns
+    budget = now is not None and now.failures_max == made.failures_max
+    return ttl, cell(every, "" if same else new), cell(str(made.failures_max), "" if budget else new)
 
 
 def _spread(found: Spread | None) -> tuple[str, ...]:

@@ -18,10 +18,12 @@ from holdfast.cli.planes import (
     LogLevel,
     NoAudit,
     NoProbe,
+    Otel,
     ProbeHost,
     ProbePort,
     audit_flags,
     log_flags,
+    otel_flags,
     probe_flags,
     settings,
 )
@@ -81,6 +83,7 @@ def up(
     no_audit: NoAudit = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    otel: Otel = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
@@ -93,7 +96,7 @@ def up(
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
     flags: dict[str, object] = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
     flags |= probe_flags(probe_host, probe_port, off=no_probe) | audit_flags(audit, off=no_audit)
-    flags |= log_flags(log_format, log_level)
+    flags |= log_flags(log_format, log_level) | otel_flags(on=otel)
     places = {"database": database, "bus": bus, "leases": leases}
     if check:
         return _check(config, {**flags, **places}, json=json)

@@ -9,9 +9,9 @@ import signal
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.cli import probing
+from holdfast.cli import probing, telemetry
 from holdfast.cli.listening import http_missing
 from holdfast.cli.log_lines import JOBS, chosen_format, log_lines
 from holdfast.cli.probing import Probe
@@ -29,6 +29,9 @@ from holdfast.plane.ports import Audit
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
+
+if TYPE_CHECKING:
+    from holdfast.observe.otel_sending import Sending
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _FIELDS: Final = ("job", "attempt", "tenant", "topic", "fence")
@@ -52,7 +55,8 @@ class WorkerProcess:
             stack.enter_context(_job_lines(as_json=as_json, shown=by_events))
             probe = stack.enter_context(self._probe())
             audit = stack.enter_context(ledger) if (ledger := plane_ledger(self._settings)) is not None else None
-            return asyncio.run(self._run(limit, probe, audit))
+            sending = stack.enter_context(telemetry.opened(self._settings))
+            return asyncio.run(self._run(limit, probe, audit, sending))
 
     @contextmanager
     def _probe(self) -> Iterator[Probe | None]:
@@ -66,7 +70,7 @@ class WorkerProcess:
         with probing.opened(self._settings) as probe:
             yield probe
 
-    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None) -> Drained:
+    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None, sending: Sending | None) -> Drained:
         ending, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in _ENDING:
             loop.add_signal_handler(number, ending.set)
@@ -79,6 +83,7 @@ class WorkerProcess:
             await worker.start()
             if probe is not None:
                 await stack.enter_async_context(probe.serving(vitals))
+            await stack.enter_async_context(telemetry.exporting(sending, vitals))
             self._ready(worker, probe)
             await _first(ending.wait(), worker.wait())
             vitals.drain()

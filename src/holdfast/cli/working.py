@@ -17,10 +17,12 @@ from holdfast.cli.planes import (
     LogLevel,
     NoAudit,
     NoProbe,
+    Otel,
     ProbeHost,
     ProbePort,
     audit_flags,
     log_flags,
+    otel_flags,
     probe_flags,
     settings,
 )
@@ -78,6 +80,7 @@ def worker(
     no_audit: NoAudit = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
+    otel: Otel = False,
     json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
 ) -> int:
     """Run the jobs of an app, each under a lease of its own."""
@@ -99,6 +102,7 @@ def worker(
         **probe_flags(probe_host, probe_port, off=no_probe),
         **audit_flags(audit, off=no_audit),
         **log_flags(log_format, log_level),
+        **otel_flags(on=otel),
     )
     try:
         drained = WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)

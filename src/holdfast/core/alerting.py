@@ -13,7 +13,7 @@ Lengths of time are seconds, because rules are; leases are counted in nanosecond
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -143,6 +143,15 @@ def overdue_s(interval_s: float, takeover_s: float, scrape_s: float) -> float:
     """
     longest_s = Cadence(round(interval_s * NS)).longest_wait_ns / NS
     return longest_s + takeover_s + interval_s + scrape_s
+
+
+def bound_above(seconds: float) -> int | None:
+    """The least bound of the ladder that is not below a length of time: the share above it is counted, not estimated.
+
+    None: it is longer than anything that is told apart.
+    """
+    place = bisect_left(LADDER_NS, round(seconds * NS))
+    return LADDER_NS[place] if place < len(LADDER_NS) else None
 
 
 def wave_fano(delay_s: float, bucket_s: float) -> float | None:

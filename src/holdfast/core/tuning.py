@@ -85,7 +85,16 @@ class Demand:
     guard: Figure | None = None  # in place of the library's own
     jitter: Figure | None = None  # in place of tail and pauses
     present: Figure | None = None  # the TTL in effect
-    interval_free: bool = True  # whether the renewal interval can be set apart from the TTL
+    every: Figure | None = None  # the renewal interval, where one is set; else a third of the TTL
+    failures: int = DEFAULT_FAILURES  # the failure budget in effect
+
+    @property
+    def timing(self) -> Timing | None:
+        """All that is in effect, as the library takes it."""
+        if self.present is None:
+            return None
+        every = self.present.ns // USUAL_PARTS if self.every is None else self.every.ns
+        return settle(ttl=self.present.ns / NS, renew_every=every / NS, failures=self.failures)
 
 
 class Term(NamedTuple):
@@ -176,7 +185,22 @@ def outlives(ttl_ns: int, parts: int, silence_ns: int) -> bool:
     store's tail from then on, so that the holder stops earlier: that must leave room for the same silence again.
     """
     made = _settled(ttl_ns, parts)
-    return made is not None and margin_ns(made, silence_ns) - _again_ns(made) >= silence_ns
+    return made is not None and bears(made, silence_ns)
+
+
+def bears(timing: Timing, silence_ns: int) -> bool:
+    """The same of times that are settled, whatever their interval."""
+    return longest_silence_ns(timing, silence_ns) >= silence_ns
+
+
+def longest_silence_ns(timing: Timing, tail_ns: int = 0) -> int:
+    """The longest silence after which a renewal is still in time, once one as long as `tail_ns` was felt."""
+    return margin_ns(timing, tail_ns) - _again_ns(timing)
+
+
+def failed_periods(timing: Timing, silence_ns: int) -> int:
+    """How many renewals in a row a silence may cost, that begins when one is due."""
+    return silence_ns // timing.renew_every_ns + 1
 
 
 def margin_ns(timing: Timing, tail_ns: int = 0) -> int:
@@ -246,12 +270,14 @@ def _unrenewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter
 def _renewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter: tuple[Term, ...]) -> Recommendation:
     """TTL between what pauses need and what the SLO allows."""
     silence, tail_ns, upper = _sum(jitter), blank.tail_ns, blank.longest_ns
-    parts = USUAL_PARTS
+    parts = _parts_set(demand)
     lower = shortest_ttl_ns(silence, parts)
-    if demand.interval_free and upper is not None:
-        while (lower is None or lower > upper) and parts < MOST_PARTS:
-            parts += 1
-            lower = shortest_ttl_ns(silence, parts)
+    while upper is not None and (lower is None or lower > upper) and parts < MOST_PARTS:
+        parts += 1
+        lower = shortest_ttl_ns(silence, parts)
+    kept = _kept(demand, upper, silence)
+    if kept is not None:
+        lower = kept.ttl_ns if lower is None else min(lower, kept.ttl_ns)
     if lower is None:
         why = f"{_added(jitter)}, which no lease outlives: none may last longer than {shown(TTL_MAX_NS)}"
         return replace(blank, refused=why)
@@ -264,10 +290,13 @@ def _renewed(evidence: Evidence, demand: Demand, blank: Recommendation, jitter: 
         binding = Binding.SLO
     else:
         binding = Binding.NEITHER
-    if demand.interval_free and parts == USUAL_PARTS:
-        parts = _tightened(chosen, silence)
-    interval = chosen // parts / NS
-    budget = failure_budget(settle(ttl=chosen / NS, renew_every=interval), tail_ns)
+    if kept is not None and chosen == kept.ttl_ns:
+        interval = kept.renew_every_ns / NS
+    else:
+        interval = chosen // (_tightened(chosen, silence) if parts == USUAL_PARTS else parts) / NS
+    made = settle(ttl=chosen / NS, renew_every=interval)
+    stays = demand.failures != DEFAULT_FAILURES and demand.failures > failed_periods(made, silence)
+    budget = demand.failures if stays else failure_budget(made, tail_ns)
     made = settle(ttl=chosen / NS, renew_every=interval, failures=budget)
     return replace(
         blank,
@@ -285,6 +314,21 @@ def _wanted(demand: Demand, upper: int | None) -> int:
     if demand.present is not None:
         return demand.present.ns
     return round(DEFAULT_TTL * NS) if upper is None else max(upper, TTL_MIN_NS)
+
+
+def _parts_set(demand: Demand) -> int:
+    """Renewals in a TTL, as they are set: an interval counts as its share of the TTL, which may change."""
+    if demand.present is None or demand.every is None:
+        return USUAL_PARTS
+    return max(USUAL_PARTS, min(MOST_PARTS, demand.present.ns // demand.every.ns))
+
+
+def _kept(demand: Demand, upper: int | None, silence_ns: int) -> Timing | None:
+    """What is set, if an interval is and all of it will do: then it stays."""
+    made = None if demand.every is None else demand.timing
+    if made is None or made.renew_every_ns * MOST_PARTS < made.ttl_ns or (upper is not None and made.ttl_ns > upper):
+        return None
+    return made if bears(made, silence_ns) else None
 
 
 def _tightened(ttl_ns: int, silence_ns: int) -> int:

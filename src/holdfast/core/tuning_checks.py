@@ -1,6 +1,7 @@
 """Whether what is set agrees with what was seen: each disagreement with its setting, and by how much.
 
-A TTL that is longer than it must be is no disagreement as long as the takeover SLO is kept: safety was chosen.
+A TTL that is longer than it must be is no disagreement as long as the takeover SLO is kept: safety was chosen. Nor is
+an interval that is shorter, or a failure budget that is larger.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ from typing import NamedTuple
 from holdfast.core.backoff import Backoff
 from holdfast.core.retry_tuning import guardrails
 from holdfast.core.spread import shown
-from holdfast.core.tuning import Demand, Recommendation
+from holdfast.core.tuning import Demand, Recommendation, bears, failed_periods, longest_silence_ns
 from holdfast.core.tuning_words import added
 
 
 class Against(StrEnum):
     """What a setting stands against."""
 
-    EVIDENCE = "evidence"  # the TTL is too short for what was seen
+    EVIDENCE = "evidence"  # the TTL is too short for what was seen, or renewals are too rare or too few
     SLO = "takeover SLO"  # it is too long for what was promised
     RETRY = "retry delay"  # a guardrail of the delay
+
+
+class SettingNames(NamedTuple):
+    """Where the times of a family are set."""
+
+    ttl: str
+    renew_every: str | None = None  # None: nowhere
+    failures: str | None = None
 
 
 class Disagreement(NamedTuple):
@@ -35,13 +44,15 @@ class Disagreement(NamedTuple):
 
 
 def disagreements(
-    setting: str, demand: Demand, found: Recommendation, retry: Backoff | None = None, median_hold_ns: int | None = None
+    names: SettingNames,
+    demand: Demand,
+    found: Recommendation,
+    retry: Backoff | None = None,
+    median_ns: int | None = None,
 ) -> list[Disagreement]:
-    """What is wrong with the present TTL, and the delay, of a family. `setting`: where the TTL is set."""
-    return [
-        Disagreement(found.family, *each)
-        for each in (*_ttl(setting, demand, found), *_retry(demand, retry, median_hold_ns))
-    ]
+    """What is wrong with the present times, and the delay, of a family. `median_ns`: of its holds."""
+    wrong = (*_ttl(names.ttl, demand, found), *_renewal(names, demand, found), *_retry(demand, retry, median_ns))
+    return [Disagreement(found.family, *each) for each in wrong]
 
 
 def _ttl(setting: str, demand: Demand, found: Recommendation) -> Iterator[tuple[str, Against, str, int]]:
@@ -61,6 +72,33 @@ def _ttl(setting: str, demand: Demand, found: Recommendation) -> Iterator[tuple[
                 f"{shown(demand.slo.ns)}"
             )
             yield setting, Against.SLO, text, by
+
+
+def _renewal(names: SettingNames, demand: Demand, found: Recommendation) -> Iterator[tuple[str, Against, str, int]]:
+    """The interval and the failure budget, for a TTL that could do."""
+    present, made = demand.timing, found.timing
+    if present is None or made is None or not found.renewed or present.ttl_ns < (found.shortest_ns or 0):
+        return
+    silence = sum(term.ns for term in found.terms)
+    every = shown(present.renew_every_ns)
+    if names.renew_every is not None and not bears(present, silence):
+        longest = max(0, longest_silence_ns(present, silence))
+        text = (
+            f"renewed every {every}, a lease of {shown(present.ttl_ns)} outlives {shown(longest)} of silence, "
+            f"{shown(silence - longest)} too little: {added(found)}; renew every {shown(made.renew_every_ns)}"
+        )
+        yield names.renew_every, Against.EVIDENCE, text, silence - longest
+    fails = failed_periods(present, silence)
+    if names.failures is not None and present.failures_max <= fails:
+        text = (
+            f"{_times(present.failures_max)} a lease that is renewed every {every}, and a silence of {added(found)} "
+            f"may cost {fails}; allow {made.failures_max}"
+        )
+        yield names.failures, Against.EVIDENCE, text, 0
+
+
+def _times(failures: int) -> str:
+    return "1 failed renewal ends" if failures == 1 else f"{failures} failed renewals in a row end"
 
 
 def _retry(demand: Demand, retry: Backoff | None, median_ns: int | None) -> Iterator[tuple[str, Against, str, int]]:

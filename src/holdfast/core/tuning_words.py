@@ -7,6 +7,7 @@ from typing import Final
 
 from holdfast.core import timing as arithmetic
 from holdfast.core.spread import shown
+from holdfast.core.timing import DEFAULT_FAILURES, Timing
 from holdfast.core.tuning import USUAL_PARTS, Binding, Demand, Recommendation, margin_ns
 
 NEGLIGIBLE: Final = 1e-9
@@ -46,7 +47,7 @@ def _sentences(demand: Demand, found: Recommendation) -> Iterator[str]:
         yield f"no recommendation: {found.refused}"
     yield from _slo(demand, found)
     if found.timing is not None:
-        yield from _because(found)
+        yield from _because(demand, found)
         yield from _trust(found)
     for each in found.too_long:
         yield (
@@ -84,7 +85,7 @@ def _slo(demand: Demand, found: Recommendation) -> Iterator[str]:
         yield from (f"instead: {each}" for each in mechanisms(found.renewed))
 
 
-def _because(found: Recommendation) -> Iterator[str]:
+def _because(demand: Demand, found: Recommendation) -> Iterator[str]:
     made = found.timing
     if made is None or found.binding is None:
         return
@@ -117,6 +118,18 @@ def _because(found: Recommendation) -> Iterator[str]:
             f"renew every {shown(made.renew_every_ns)} rather than every third of the TTL: jitter is high for it; that "
             f"is {made.ttl_ns / made.renew_every_ns:.0f} renewals in a TTL for the store"
         )
+    now = demand.timing
+    if (
+        now is not None
+        and _renewals(now) != _renewals(made)
+        and (demand.every, demand.failures) != (None, DEFAULT_FAILURES)
+    ):
+        yield f"now {_renewals(now)}; it should be {_renewals(made)}"
+
+
+def _renewals(timing: Timing) -> str:
+    after = "1 failure" if timing.failures_max == 1 else f"{timing.failures_max} failures in a row"
+    return f"renewed every {shown(timing.renew_every_ns)} and given up after {after}"
 
 
 def _trust(found: Recommendation) -> Iterator[str]:

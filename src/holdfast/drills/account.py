@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from holdfast.aio.lease import Lease as AioLease
 from holdfast.blocking.lease import Lease
+from holdfast.core.failpoints import reach
 from holdfast.core.history import Kind, Record
 from holdfast.drills.model import Guard
 from holdfast.errors import FencedOut, LeaseLost
-from holdfast.guards import CarriedFence, failpoints
+from holdfast.guards import CarriedFence
 from holdfast.guards.settings import sql
 from holdfast.guards.sqlite import GuardedTable
 from holdfast.ports import Observer
@@ -46,10 +49,17 @@ class Balance(NamedTuple):
 class Account:
     """One connection to the balances. A worker has one, and whoever directs the drill another."""
 
-    def __init__(self, path: Path, guard: Guard, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        guard: Guard,
+        observer: Observer | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`now_ns`: where the clock of this process is not the one that everybody else has."""
         self._guard = guard
         self._connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
-        self._connection.create_function("now_ns", 0, time.time_ns)
+        self._connection.create_function("now_ns", 0, now_ns)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = OFF")  # it is thrown away when the drill is over
         self._connection.executescript(f"{_SQL.read_text(encoding='utf-8')};{sql('ledger_sqlite')}")
@@ -59,7 +69,7 @@ class Account:
         """Make a balance of 0, unless it is there."""
         self._connection.execute("INSERT OR IGNORE INTO account (key) VALUES (?)", (key,))
 
-    def read(self, lease: Lease) -> Balance | None:
+    def read(self, lease: Lease | AioLease) -> Balance | None:
         """What is there now; with a full guard the fence is registered first. None: a newer fence has been here."""
         if self._guard is Guard.ON:
             try:
@@ -68,7 +78,7 @@ class Account:
                 return None
         return self.look(lease.key)
 
-    def write(self, lease: Lease, new: Balance, based_on: int, writer: str, *, deaf: bool = False) -> bool:
+    def write(self, lease: Lease | AioLease, new: Balance, based_on: int, writer: str, *, deaf: bool = False) -> bool:
         """Write. False: it was refused. `deaf`: by somebody who does not look whether the lease is still held."""
         values: dict[str, int | str] = {**new._asdict(), "based_on": based_on, "writer": writer, "carried": lease.fence}
         if self._guard is Guard.OFF:
@@ -80,11 +90,11 @@ class Account:
             return False
         return True
 
-    def _write_unguarded(self, lease: Lease, values: dict[str, int | str], *, deaf: bool) -> bool:
+    def _write_unguarded(self, lease: Lease | AioLease, values: dict[str, int | str], *, deaf: bool) -> bool:
         """What careful code does without a guard: look at the lease, then write. In between anything can happen."""
         if not deaf and not lease.held:
             return False
-        failpoints.reach("admitted")
+        reach("guard.admitted")
         self._connection.execute(_WRITE, {**values, "key": lease.key})
         return True
 

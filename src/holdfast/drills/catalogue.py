@@ -6,7 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.drills import compounding, delaying, killing, outages, pausing, plane_killing, restarting, waves
+from holdfast.drills import (
+    clocks,
+    compounding,
+    delaying,
+    failing_over,
+    jumping,
+    killing,
+    outages,
+    pausing,
+    plane_killing,
+    restarting,
+    splitting,
+    storming,
+    suspending,
+    waves,
+)
 from holdfast.drills.model import Guard, Need, Plan
 from holdfast.drills.names import NAMES
 from holdfast.drills.stage import Stage
@@ -14,6 +29,7 @@ from holdfast.errors import BadInput
 
 SLACK_S: Final = 60.0  # for processes to start on a machine that is busy
 _KILLS: Final = 6
+_CLOCK_S: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +47,7 @@ class Drill:
     def limit_s(self, plan: Plan) -> float:
         """How long it may take at most; then whatever is still missing counts as broken."""
         wanted = self.seconds if plan.duration_s is None else plan.duration_s
-        return SLACK_S + 3.0 * (wanted + self.ttls * plan.ttl_s)
+        return SLACK_S + 3.0 * (plan.load * wanted + self.ttls * plan.ttl_s)
 
 
 def _pause(stage: Stage, seconds: float) -> None:
@@ -59,6 +75,27 @@ def _pause_and_delay(stage: Stage, seconds: float) -> None:
     rounds = pausing.rounds_for(seconds, 1.5 * stage.plan.ttl_s, 2)
     for guard in (Guard.OFF, Guard.ON):
         delaying.play(stage, guard, rounds)
+
+
+def _failover(stage: Stage, seconds: float) -> None:
+    rounds = max(2, int(seconds / 8))
+    for guard in (Guard.OFF, Guard.ON):
+        failing_over.play(stage, guard, rounds)
+    for guard in (Guard.OFF, Guard.ON):
+        splitting.play(stage, guard, rounds)
+    splitting.play_bounded(stage)
+
+
+def _clock(stage: Stage, seconds: float) -> None:
+    library = clocks.built(stage.directory)
+    for _ in range(max(1, int(seconds / _CLOCK_S))):
+        for guard in (Guard.OFF, Guard.ON):
+            jumping.play_forward(stage, guard, library)
+        jumping.play_back(stage, library)
+        suspending.play_jumps(stage, library)
+        for guard in (Guard.OFF, Guard.ON):
+            suspending.play_suspend(stage, guard, library)
+        suspending.play_namespace(stage)
 
 
 def _rolling_restart(stage: Stage, seconds: float) -> None:
@@ -135,6 +172,33 @@ DRILLS: Final = (
         seconds=20.0,
         ttls=8,
         play=_pause_and_delay,
+    ),
+    Drill(
+        "failover",
+        NAMES["failover"],
+        ("R73",),
+        Need.SERVERS,
+        seconds=22.0,
+        ttls=6,
+        play=_failover,
+    ),
+    Drill(
+        "clock",
+        NAMES["clock"],
+        ("R73",),
+        Need.CLOCKS,
+        seconds=_CLOCK_S,
+        ttls=14,
+        play=_clock,
+    ),
+    Drill(
+        "storm",
+        NAMES["storm"],
+        ("R48", "R68"),
+        Need.SHARED,
+        seconds=150.0,
+        ttls=0,
+        play=storming.play,
     ),
     Drill(
         "rolling-restart",

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import holdfast
@@ -40,21 +40,36 @@ class Event(NamedTuple):
     fields: Mapping[str, Any]
 
 
+class Start(NamedTuple):
+    """How a worker is started, where that is not the usual way."""
+
+    said: Mapping[str, Any] = MappingProxyType({})  # instead of what everybody is told
+    environment: Mapping[str, str] = MappingProxyType({})  # besides ours
+    through: tuple[str, ...] = ()  # a command that starts the worker as its child
+
+
+_USUAL = Start()
+
+
 class Actor:
     """One worker process."""
 
-    def __init__(self, name: str, said: Mapping[str, Any], events: queue.SimpleQueue[Event]) -> None:
+    def __init__(
+        self, name: str, said: Mapping[str, Any], events: queue.SimpleQueue[Event], start: Start = _USUAL
+    ) -> None:
         self.name = name
         self._events = events
+        parent = "0" if start.through else str(os.getpid())
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "holdfast.drills.worker", str(os.getpid())],
+            [*start.through, sys.executable, "-m", "holdfast.drills.worker", parent],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(),
+            env={**environment(), **start.environment},
             text=True,
             start_new_session=True,  # Ctrl-C is for whoever directs, who ends everybody
         )
-        self._say({**said, "name": name})  # not as an argument: a URL may have a password, and anybody sees arguments
+        # Not as an argument: a URL may have a password, and anybody sees arguments.
+        self._say({**said, **start.said, "name": name})
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -132,11 +147,11 @@ class Crew:
         self._early: list[Event] = []
         self._actors: dict[int, Actor] = {}
 
-    def enter(self, *names: str) -> list[Actor]:
+    def enter(self, *names: str, start: Start = _USUAL) -> list[Actor]:
         """Start workers, all at once, and return when each of them is ready."""
         new: list[Actor] = []
         for name in names:
-            actor = Actor(name, self._said, self._events)
+            actor = Actor(name, self._said, self._events, start)
             self._actors[actor.pid] = actor
             new.append(actor)
         for actor in new:

@@ -2,7 +2,8 @@
 
 The rules are those of every history (`core.invariants`). What is added here: which of them a scene was there to break
 (C5 and C6 where the resource has no full guard), that it really did break them, that takeovers were within the SLO, and
-that what workers were told is what the resource has.
+that what workers were told is what the resource has. A scene may excuse a rule that its store does not promise under
+its fault (C4, exclusion, across a failover); what was seen of it is said all the same.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ SHOWN: frozenset[str] = frozenset({"C5", "C6"})  # what a resource without a ful
 def judge(scene: Scene) -> Judged:
     """Everything that is to be said about one scene."""
     found = check(scene.history)
-    losses = tuple(each for each in found if scene.bites and each.rule in SHOWN)
-    violations = tuple(each for each in found if not (scene.bites and each.rule in SHOWN))
+    shown = SHOWN if scene.bites else frozenset()
+    losses = tuple(each for each in found if each.rule in shown)
+    excused = tuple(each for each in found if each.rule in scene.excuses - shown)
+    violations = tuple(each for each in found if each.rule not in shown | scene.excuses)
     lost = len(overwritten(scene.history))
     problems = [plain(each) for each in violations]
     if scene.bites and not lost:
@@ -35,7 +38,7 @@ def judge(scene: Scene) -> Judged:
     problems += [f"{each.text}: {each.seen}" for each in scene.claims if not each.kept]
     if scene.dropped:
         problems.append(f"{_times(scene.dropped, 'record')} dropped by a ledger, so the history is incomplete")
-    return Judged(scene, losses, violations, lost, len(refusals(scene.history)), tuple(problems))
+    return Judged(scene, losses, violations, lost, len(refusals(scene.history)), tuple(problems), excused)
 
 
 def overwritten(history: Iterable[Record]) -> list[Record]:
@@ -76,6 +79,9 @@ def plain(found: Violation) -> str:
             f"{who(second)} wrote with the old fence {short(second)} and was let through, after {who(first)} had "
             f"written with fence {short(first)}"
         )
+    if found.rule == "C4" and first is not None and second is not None:
+        how_long = found.text.partition(":")[0]
+        return f"{how_long}: by {who(first)} (fence {short(first)}) and by {who(second)} (fence {short(second)})"
     shown = "; ".join(
         f"{who(each)}: {each.kind} under fence {short(each)}" for each in (first, second) if each is not None
     )

@@ -15,8 +15,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tie_to(parent: int) -> None:
-    """Have the kernel kill us when our parent dies; and if it has died already, end."""
+    """Have the kernel kill us when our parent dies; and if it has died already, end. 0: whoever our parent is."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)

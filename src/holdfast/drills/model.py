@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from holdfast.core.history import Record
 from holdfast.core.invariants import Violation
 from holdfast.types import NS
+
+
+WAITERS: Final = 10_000  # of `storm`
+KEYS: Final = 100_000
 
 
 class Guard(StrEnum):
@@ -33,6 +38,7 @@ class SpanKind(StrEnum):
     DELAY = "slow network"
     DOWN = "killed"
     RESTART = "being replaced"
+    SPLIT = "cut in two"
 
 
 class Span(NamedTuple):
@@ -42,6 +48,13 @@ class Span(NamedTuple):
     who: str
     from_ns: int
     to_ns: int
+
+
+class Moment(NamedTuple):
+    """Something bad that took no time: a clock that jumped, a server that was replaced."""
+
+    what: str  # short: it stands in a picture
+    at_ns: int
 
 
 class Takeover(NamedTuple):
@@ -98,6 +111,29 @@ def curve(name: str, times_ns: Iterable[int], from_ns: int, to_ns: int, width_ns
     return Curve(name, from_ns, width_ns, counts)
 
 
+class Line(NamedTuple):
+    """A line of a plot of numbers."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+class Plot(NamedTuple):
+    """Numbers over something else, such as memory over time."""
+
+    title: str
+    x: str  # what is to the right, and its unit
+    y: str
+    lines: Sequence[Line]
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = 300) -> list[tuple[float, float]]:
+    """So many of the points at most, evenly spread, with the first and the last."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+
+
 @dataclass(slots=True)
 class Scene:
     """What happened in one arrangement."""
@@ -111,6 +147,9 @@ class Scene:
     figures: list[Figure] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    excuses: frozenset[str] = frozenset()  # rules that nobody promises under such a fault; said, and not held against
     unread: int = 0  # lines of ledgers that could not be read: a killed process may leave one
     dropped: int = 0  # records that a ledger could not write
 
@@ -130,6 +169,7 @@ class Judged:
     lost: int  # acknowledged updates that are not part of what the resource has now
     refused: int  # stale steps that the guard turned away
     problems: tuple[str, ...]
+    excused: tuple[Violation, ...] = ()  # broken rules that the store does not promise under this fault
 
     @property
     def ok(self) -> bool:
@@ -166,6 +206,13 @@ class Plan:
     slo_s: float | None = None
     duration_s: float | None = None  # None: as the drill has it
     seed: int = 0
+    waiters: int | None = None  # of `storm`; None: as the drill has it
+    keys: int | None = None
+
+    @property
+    def load(self) -> float:
+        """How many times the usual load was asked for; a drill that is given more of it is given more time."""
+        return max(1.0, (self.waiters or 0) / WAITERS, (self.keys or 0) / KEYS)
 
     @property
     def ttl_ns(self) -> int:
@@ -189,3 +236,15 @@ class Need(StrEnum):
     SHARED = "any shared store"
     NETWORK = "a store behind a network (redis://)"
     PLANE = "a plane of its own"
+    SERVERS = "Redis servers of its own"  # they are killed, and replaced
+    CLOCKS = "stores of its own, and gcc"  # their clocks are moved
+
+
+# What these break is theirs alone, so they take neither a URL nor a kind of store.
+OWN_ONLY: Final = MappingProxyType(
+    {
+        Need.PLANE: "a plane of its own, on a SQLite file",
+        Need.SERVERS: "Redis servers of its own",
+        Need.CLOCKS: "a Redis server and a SQLite file of its own",
+    }
+)

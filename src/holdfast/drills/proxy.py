@@ -1,4 +1,4 @@
-"""A TCP proxy on a loopback port that does on purpose what networks do by accident: delay, or be away.
+"""A TCP proxy on a loopback port that does on purpose what networks do by accident: delay, be silent, or be away.
 
 Bounded: at most `LINES_MAX` connections at a time, 64 KiB on the way in each direction of each, and no wait without a
 limit or an end. While it is away, open connections are cut with a reset and new ones are refused. Everything it started
@@ -29,6 +29,7 @@ class Proxy:
         self._target = (host, port)
         self._changed = threading.Condition()
         self._away = False
+        self._hushed = False
         self._delay_s = 0.0
         self._closed = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -43,10 +44,22 @@ class Proxy:
             self._away = True
         self._reset()
 
+    def hush(self) -> None:
+        """Carry nothing any more, not even that an end has gone: what is open stays open, and nobody is told."""
+        with self._changed:
+            self._hushed = True
+
     def mend(self) -> None:
         """Be there again."""
         with self._changed:
-            self._away = False
+            self._away = self._hushed = False
+            self._changed.notify_all()
+
+    def aim(self, host: str, port: int) -> None:
+        """Lead to another server from now on, and reset what leads to the old one."""
+        with self._changed:
+            self._target = (host, port)
+        self._reset()
 
     def delay(self, seconds: float) -> None:
         """Hold back each piece by so much, in both directions, from now on."""
@@ -87,8 +100,9 @@ class Proxy:
             except OSError:
                 return
             with self._changed:
-                refused = self._away or len(self._pairs) >= LINES_MAX
-            far = None if refused else self._reach()
+                refused = self._away or self._hushed or len(self._pairs) >= LINES_MAX
+                target = self._target
+            far = None if refused else _reached(target)
             if far is None:
                 _cut(near)
                 continue
@@ -97,25 +111,23 @@ class Proxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = (near, far)
             with self._changed:
-                if not self._away:
+                if not self._away and target == self._target:
                     self._pairs.add(pair)
-            if pair not in self._pairs:  # it was cut while the other side was being reached
+            if pair not in self._pairs:  # it was cut, or led elsewhere, while the other side was being reached
                 _cut(near)
                 _cut(far)
                 continue
             self._start(self._pump, near, far, pair)
             self._start(self._pump, far, near, pair)
 
-    def _reach(self) -> socket.socket | None:
-        try:
-            return socket.create_connection(self._target, _CONNECT_S)
-        except OSError:
-            return None
-
     def _pump(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
         try:
-            while data := source.recv(_PIECE):
+            while True:  # ends when an end has gone, or when it is cut
+                data = source.recv(_PIECE)
                 with self._changed:
+                    self._changed.wait_for(lambda: not self._hushed or self._closed or pair not in self._pairs)
+                    if not data:
+                        return
                     if self._delay_s:
                         self._changed.wait_for(lambda: self._closed or pair not in self._pairs, self._delay_s)
                     if pair not in self._pairs:
@@ -136,6 +148,13 @@ class Proxy:
         for pair in pairs:
             for end in pair:
                 _cut(end)
+
+
+def _reached(target: tuple[str, int]) -> socket.socket | None:
+    try:
+        return socket.create_connection(target, _CONNECT_S)
+    except OSError:
+        return None
 
 
 def _cut(end: socket.socket) -> None:

@@ -17,6 +17,7 @@ from holdfast.drills.catalogue import drill
 from holdfast.drills.charts import curves, takeovers
 from holdfast.drills.judging import grants, plain, slowest
 from holdfast.drills.model import Guard, Judged, Verdict
+from holdfast.drills.plots import lines
 from holdfast.drills.telling import kinds
 from holdfast.drills.timeline import timeline
 from holdfast.types import NS
@@ -120,8 +121,11 @@ def _scene(judged: Judged) -> Iterator[str]:
     yield from (f'<blockquote class="broken">{escape(each)}</blockquote>' for each in judged.problems)
     yield from _figure(timeline(scene), "Who held the lock, and what became of writes")
     yield from _figure(curves(scene.curves, scene.spans), "How often, over time")
+    for plot in scene.plots:
+        yield from _figure(lines(plot), plot.title)
     yield from _losses(judged.losses, "What was lost, and how")
     yield from _losses(judged.violations, "Rules that were broken")
+    yield from _losses(judged.excused, "What this store does not promise under such a fault, and was seen")
     yield from _figure(takeovers(scene.takeovers), "Takeovers against the SLO")
     if scene.figures:
         yield "<h3>Figures</h3>" + _table(("", "", ""), ((each.name, each.value, each.note) for each in scene.figures))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.drills.catalogue import Drill
 from holdfast.drills.judging import judge
-from holdfast.drills.model import Need, Plan, Verdict
+from holdfast.drills.model import OWN_ONLY, Need, Plan, Verdict
 from holdfast.drills.stage import Stage, Tell
 from holdfast.drills.stores import opened
 
@@ -30,6 +30,6 @@ def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
         finally:
             stage.clean()
         judged = tuple(judge(scene) for scene in stage.scenes)
-    shown = "a plane of its own, on a SQLite file" if drill.need is Need.PLANE else way.shown
+    shown = OWN_ONLY.get(drill.need, way.shown)
     took_s = time.monotonic() - began
     return Verdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))

@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol
 import holdfast
 from holdfast.blocking.locks import Locks
 from holdfast.drills.account import Account
+from holdfast.drills.clocks import Moved
 from holdfast.drills.crew import Actor, Crew, Stalled
-from holdfast.drills.model import Claim, Guard, Plan, Scene, Span, SpanKind, Takeover
+from holdfast.drills.model import Claim, Guard, Moment, Plan, Scene, Span, SpanKind, Takeover
 from holdfast.drills.permission import PREFIX
 from holdfast.drills.stores import Way
 from holdfast.errors import BackendError, BadInput
@@ -60,9 +61,19 @@ class Stage:
 
     @contextmanager
     def scene(
-        self, title: str, done: str, guard: Guard | None, *, request_timeout: float = _REQUEST_S
+        self,
+        title: str,
+        done: str,
+        guard: Guard | None,
+        *,
+        request_timeout: float = _REQUEST_S,
+        url: str | None = None,
+        moved: Moved | None = None,
     ) -> Iterator[Setting]:
-        """One arrangement. What stalls in it is a broken claim of the scene, and the drill goes on with the next."""
+        """One arrangement. What stalls in it is a broken claim of the scene, and the drill goes on with the next.
+
+        `url`: a store of the scene's own. `moved`: the clocks of its workers, where those are not everybody's.
+        """
         number = len(self.scenes) + 1
         place = self.directory / f"scene-{number}"
         place.mkdir()
@@ -70,14 +81,15 @@ class Stage:
         self.scenes.append(scene)
         self.tell(title, done)
         said = {
-            "url": self.way.url,
+            "url": self.way.url if url is None else url,
             "scene": str(place),
             "prefix": f"{self.prefix}{number}:",
             "guard": str(guard or Guard.ON),
             "ttl": self.plan.ttl_s,
             "request_timeout": request_timeout,
+            "moved": None if moved is None else str(moved.path),
         }
-        setting = Setting(self, scene, place, f"{self.prefix}{number}:")
+        setting = Setting(self, scene, place, f"{self.prefix}{number}:", moved)
         try:
             with setting.account, Crew(said, self.end_ns) as crew:
                 setting.crew = crew
@@ -92,9 +104,9 @@ class Stage:
         finally:
             setting.account.close()
 
-    def locks(self, request_timeout: float = _REQUEST_S) -> Locks:
-        """The same store, for whoever directs. The caller closes it."""
-        return holdfast.connect(self.way.url, service="drill", request_timeout=request_timeout)
+    def locks(self, request_timeout: float = _REQUEST_S, url: str | None = None) -> Locks:
+        """The same store, or that of a scene, for whoever directs. The caller closes it."""
+        return holdfast.connect(self.way.url if url is None else url, service="drill", request_timeout=request_timeout)
 
     def clean(self) -> None:
         """Give back whatever is still held under our names."""
@@ -109,14 +121,20 @@ class Setting:
 
     crew: Crew
 
-    def __init__(self, stage: Stage, scene: Scene, place: Path, prefix: str) -> None:
+    def __init__(self, stage: Stage, scene: Scene, place: Path, prefix: str, moved: Moved | None = None) -> None:
         self.stage = stage
         self.scene = scene
         self.place = place
         self._prefix = prefix
+        self._moved = moved
         self._version = 0
         self.acknowledged = 0  # writes of which a worker was told that they are done
         self.account = Account(place / "account.db", scene.guard or Guard.ON)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all locks of this scene begin with."""
+        return self._prefix
 
     def key(self, name: str) -> str:
         """The name of a lock of this scene, with a balance behind it."""
@@ -181,6 +199,12 @@ class Setting:
         """Note that something bad went on for a while."""
         self.scene.spans.append(Span(kind, who, from_ns, to_ns))
 
+    def moment(self, what: str, at_ns: int | None = None) -> int:
+        """Note that something bad happened, now or then: when."""
+        at_ns = time.time_ns() if at_ns is None else at_ns
+        self.scene.moments.append(Moment(what, at_ns))
+        return at_ns
+
     def takeover(self, what: str, from_ns: int, to_ns: int, slo_ns: int | None = None) -> Takeover:
         """Note how long it took until somebody else could go on."""
         found = Takeover(what, from_ns, to_ns, self.stage.plan.slo_ns if slo_ns is None else slo_ns)
@@ -213,7 +237,8 @@ class Setting:
         """Make one history of what the workers' ledgers and the resource itself recorded."""
         findings = Findings()
         with suppress(BadInput):  # nobody had anything to record
-            self.scene.history += load(self.place / "ledger", None, findings)
+            told = load(self.place / "ledger", None, findings)
+            self.scene.history += told if self._moved is None else map(self._moved.corrected, told)
         with Account(self.place / "account.db", self.scene.guard or Guard.ON) as account:
             self.scene.history += account.history()
         self.scene.unread, self.scene.dropped = findings.damaged, findings.dropped

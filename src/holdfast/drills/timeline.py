@@ -1,7 +1,8 @@
 """The picture of a scene: who held the lock and under which fence, what was done to whom, and what became of writes.
 
 One lane for each worker: a bar while it certainly held a lease, with the end of its fence; hatched while it was
-stopped, grey over all lanes while the store was away. A dot is an accepted write, a ring a write that was accepted and
+stopped, grey over all lanes while the store was away or cut in two; a line through all lanes where a clock jumped or a
+server was replaced. A dot is an accepted write, a ring a write that was accepted and
 is lost, a cross a write that was refused. Below, the fences: they rise with every grant, and an accepted write below
 the line is what a guard is there to prevent.
 """
@@ -15,13 +16,13 @@ from typing import Final, NamedTuple
 from holdfast.core.history import Kind, Record
 from holdfast.core.holds import Hold, holds
 from holdfast.drills.judging import overwritten, who
-from holdfast.drills.model import Scene, Span, SpanKind
+from holdfast.drills.model import Moment, Scene, Span, SpanKind
 from holdfast.drills.svg import WIDE, Drawing, width_of
 from holdfast.types import NS
 
 GRANTS_MAX: Final = 120
 LANES_MAX: Final = 12
-_LEFT, _RIGHT, _TOP = 110, 16, 26
+_LEFT, _RIGHT, _TOP = 110, 16, 38
 _LANE, _BAR, _FENCES = 42, 14, 92
 _HEAD: Final = 18  # of a lane, above its bar, for the fence
 _TICKS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -52,13 +53,14 @@ def timeline(scene: Scene) -> str | None:
         return None
     times = [hold.since_ns for hold in held] + [record.at_ns for record in scene.history]
     times += [moment for span in scene.spans for moment in (span.from_ns, span.to_ns)]
+    times += [moment.at_ns for moment in scene.moments]
     frame = _Frame(min(times), max(times) + NS // 20)
     places = {name: _TOP + _LANE * number for number, name in enumerate(lanes)}
     bottom = _TOP + _LANE * len(lanes)
     drawing = Drawing(bottom + _FENCES + 58, f"timeline: {scene.title}")
     _axis(drawing, frame, bottom + _FENCES + 16)
     for span in scene.spans:
-        if span.kind is SpanKind.OUTAGE:
+        if span.kind in (SpanKind.OUTAGE, SpanKind.SPLIT):
             _shade(drawing, frame, span, _TOP - 6, bottom + _FENCES + 10)
     for name, y in places.items():
         drawing.text(_LEFT - 10, y + _HEAD + _BAR / 2 + 4, name, "label", "end")
@@ -68,6 +70,7 @@ def timeline(scene: Scene) -> str | None:
     for span in scene.spans:
         if span.kind in (SpanKind.PAUSE, SpanKind.DOWN) and span.who in places:
             _stopped(drawing, frame, span, places[span.who])
+    _moments(drawing, frame, scene.moments, bottom + _FENCES + 10)
     marks = _marks(scene)
     for mark in marks:
         _put(drawing, mark, frame.x(mark.at_ns), places.get(mark.who, bottom) + _HEAD + _BAR / 2, frame)
@@ -146,8 +149,20 @@ def _stopped(drawing: Drawing, frame: _Frame, span: Span, y: float) -> None:
 def _shade(drawing: Drawing, frame: _Frame, span: Span, y: float, to_y: float) -> None:
     x, to_x = frame.x(span.from_ns), frame.x(span.to_ns)
     drawing.rect(x, y, to_x - x, to_y - y, "outage", f"{span.kind} until {frame.told(span.to_ns)}")
-    if to_x - x > width_of(span.kind):
+    if span.kind is SpanKind.OUTAGE and to_x - x > width_of(span.kind):
         drawing.text((x + to_x) / 2, y + 12, span.kind, "small", "middle")
+
+
+def _moments(drawing: Drawing, frame: _Frame, moments: Sequence[Moment], to_y: float) -> None:
+    """A line through all lanes for each moment, with its name above, in the first of two rows that has room."""
+    rows = {_TOP - 10: 0.0, _TOP - 23: 0.0}  # up to where each is taken
+    for moment in sorted(moments, key=lambda each: each.at_ns):
+        x, wide = frame.x(moment.at_ns), width_of(moment.what)
+        left = min(x - 4, WIDE - _RIGHT - wide)
+        y = next((row for row, taken in rows.items() if left > taken), _TOP - 10)
+        rows[y] = left + wide + 8
+        drawing.line(x, y + 3, x, to_y, "moment")
+        drawing.text(left, y, moment.what, "momenttext")
 
 
 def _fences(drawing: Drawing, frame: _Frame, held: Sequence[Hold], marks: Sequence[_Mark], y: float) -> None:
@@ -197,10 +212,16 @@ def _legend(drawing: Drawing, y: float, scene: Scene) -> None:
     kinds = {mark.kind for mark in _marks(scene)}
     if any(span.kind is SpanKind.PAUSE for span in scene.spans):
         shown["paused"] = "process stopped"
+    if any(span.kind is SpanKind.SPLIT for span in scene.spans):
+        shown["outage"] = SpanKind.SPLIT
+    if scene.moments:
+        shown["moment"] = "the fault"
     for kind, words in shown.items():
         if kind in ("accepted", "lost", "refused") and kind not in kinds:
             continue
-        if kind in ("hold", "paused"):
+        if kind == "moment":
+            drawing.line(x + 8, y - 10, x + 8, y + 2, kind)
+        elif kind in ("hold", "paused", "outage"):
             drawing.rect(x, y - 9, 16, 10, kind)
             if kind == "paused":
                 drawing.rect(x, y - 9, 16, 10, "hatched")

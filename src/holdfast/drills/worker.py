@@ -10,6 +10,7 @@ to it on Linux; elsewhere it ends when its orders end, as soon as it runs).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -24,14 +25,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import holdfast
+from holdfast import aio
 from holdfast.blocking.lease import DegradedLease, Lease
+from holdfast.core import failpoints
 from holdfast.drills.account import Account, Balance
+from holdfast.drills.clocks import Offsets
 from holdfast.drills.contending import contend
+from holdfast.drills.crowd import hoard, stand_in_line
 from holdfast.drills.effects import Effects
 from holdfast.drills.lifeline import tie_to
 from holdfast.drills.model import Guard
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
-from holdfast.guards import failpoints
 from holdfast.observe.ledger import Ledger
 
 POLICY = {"closed": "fail_closed", "open": "fail_open", "wait": "wait"}
@@ -44,9 +48,20 @@ class Worker:
     """Does what it is told, and says what came of it."""
 
     def __init__(
-        self, name: str, url: str, scene: str, prefix: str, guard: str, ttl: float, request_timeout: float
+        self,
+        *,
+        name: str,
+        url: str,
+        scene: str,
+        prefix: str,
+        guard: str,
+        ttl: float,
+        request_timeout: float,
+        moved: str | None = None,
     ) -> None:
+        """`moved`: the file that says by how much our clocks are moved, so that what we tell has the true time."""
         place = Path(scene)
+        self._now_ns = time.time_ns if moved is None else Offsets(Path(moved)).true_now_ns
         self._name = name
         self._prefix = prefix
         self._ttl = ttl
@@ -54,7 +69,8 @@ class Worker:
         self._locks = holdfast.connect(
             url, service=name, policy=POLICY, observers=[self._ledger], request_timeout=request_timeout
         )
-        self._account = Account(place / "account.db", Guard(guard), self._ledger)
+        self._aio = partial(aio.connect, url, service=name, observers=[self._ledger], request_timeout=request_timeout)
+        self._account = Account(place / "account.db", Guard(guard), self._ledger, self._now_ns)
         self._effects = Effects(place / "effects.db", name)
         self._lease: Lease | None = None
         self._seen = Balance(0, 0)
@@ -70,6 +86,8 @@ class Worker:
             "add": self.add,
             "serve": self.serve_items,
             "contend": self.contend,
+            "crowd": self.crowd,
+            "hoard": self.hoard,
         }
 
     def serve(self) -> None:
@@ -87,7 +105,7 @@ class Worker:
 
     def tell(self, event: str, **fields: Any) -> None:
         """Say what happened."""
-        sys.stdout.write(json.dumps({"event": event, "at_ns": time.time_ns(), **fields}) + "\n")
+        sys.stdout.write(json.dumps({"event": event, "at_ns": self._now_ns(), **fields}) + "\n")
         sys.stdout.flush()
 
     def take(self, key: str) -> None:
@@ -107,7 +125,7 @@ class Worker:
         """Add 1 to what was read. `held_up`: say so between the check of the lease and the write, and wait there."""
         lease, based_on = self._held(), self._seen.version
         new = Balance(self._seen.balance + 1, version)
-        point = failpoints.armed("admitted", self._wait_for_go) if held_up else contextlib.nullcontext()
+        point = failpoints.armed("guard.admitted", self._wait_for_go) if held_up else contextlib.nullcontext()
         with point:
             accepted = self._account.write(lease, new, based_on, self._name, deaf=deaf)
         self.tell("wrote", fence=lease.fence, version=version, accepted=accepted)
@@ -187,6 +205,15 @@ class Worker:
         """Many contenders in this process, each of which comes again after the delay when the lock is busy."""
         found = contend(self._locks, key, delay, threads, holds, hold, seed, self._stop, ttl=self._ttl)
         self.tell("contended", **found)
+
+    def crowd(self, **wanted: Any) -> None:
+        """Thousands of waiters for one lock in this process. See `drills.crowd`."""
+        found = asyncio.run(stand_in_line(self._aio(), self._account, self._name, self.tell, **wanted))
+        self.tell("crowded", **found)
+
+    def hoard(self, **wanted: Any) -> None:
+        """Thousands of leases kept by this process. See `drills.crowd`."""
+        self.tell("hoarded", **asyncio.run(hoard(self._aio(), self.tell, prefix=self._prefix, **wanted)))
 
     def _wait_for_go(self) -> None:
         self.tell("held_up")

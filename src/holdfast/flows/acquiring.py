@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.exercise import Pretended
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
@@ -104,7 +105,11 @@ async def try_once(
     ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns, ticket, ticket_ttl, wish.detached)
     sent = ports.clock.now()
     try:
+        if ARMED:
+            await areach("flow.acquire.ask")
         answer = await ports.store.acquire(ask, limit)
+        if ARMED:
+            await areach("flow.acquire.answered")
     except (Unavailable, Misconfigured) as error:
         if isinstance(error, Unavailable):
             health.failed(error)
@@ -133,7 +138,11 @@ async def undo(ports: Ports, wish: Wish, token: str) -> None:
     that was given up, and arrive after this. So anything else is left to the reaper, which asks a few times more.
     """
     try:
+        if ARMED:
+            await areach("flow.undo.send")
         settled = await ports.store.release(wish.key, token, None, 0, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.undo.answered")
     except BackendError:
         settled = False
     if settled:
@@ -180,6 +189,8 @@ async def attempt(
             _over(ports, wish, contest, Outcome.DEGRADED)
             return possession
         if isinstance(answer, Grant):
+            if ARMED:
+                await areach("flow.acquire.granted")
             _over(ports, wish, contest, _GRANTED)
             return Possession(contest.token, answer, sent, place)
         contest.asked = False
@@ -236,6 +247,8 @@ async def acquire(
         possession = await _contend(ports, health, wish, on_error, patience, place, contest)
         if contest.watch is not None:
             await contest.watch.close()
+        if ARMED:
+            await areach("flow.acquire.granted")
         ports.observer.waits_no_more(contest)
         _over(ports, wish, contest, Outcome.DEGRADED if possession.grant is None else _GRANTED)
         return possession  # noqa: TRY300 - until it is returned it can be interrupted
@@ -323,10 +336,7 @@ async def _contend(
                 continue  # the lock may have been released before we listened: ask once more before sleeping
         holder = answer.remaining_ns if isinstance(answer, Busy) else None
         waiter, asleep = pause(waiter, wish.retry, holder, left, contest.watch is not None, ports.entropy.below)
-        if contest.watch is None:
-            await ports.runtime.sleep(asleep)
-        else:
-            await contest.watch.wait(asleep)
+        await _sleep(ports, contest.watch, asleep)
 
 
 async def _withdraw(ports: Ports, wish: Wish, contest: _Contest) -> None:
@@ -342,9 +352,20 @@ async def _withdraw(ports: Ports, wish: Wish, contest: _Contest) -> None:
 async def _listen(ports: Ports, wish: Wish) -> Watch | None:
     """An ear at the key. Hints are an accelerator: without them the waiter polls, and says nothing about it."""
     try:
+        if ARMED:
+            await areach("flow.acquire.listen")
         return await ports.store.watch(wish.key)
     except BackendError:
         return None
+
+
+async def _sleep(ports: Ports, watch: Watch | None, ns: int) -> None:
+    if ARMED:
+        await areach("flow.acquire.sleep")
+    if watch is None:
+        await ports.runtime.sleep(ns)
+    else:
+        await watch.wait(ns)
 
 
 async def _leave(ports: Ports, wish: Wish, ticket: str) -> None:
@@ -369,4 +390,5 @@ def _timed_out(
         key=wish.key,
         holder=holder,
         retry_after=(wish.retry.longest_ns() if left is None else left) / NS,
+        remaining=None if left is None else left / NS,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.autopsy import RenewalRequest
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.flows.acquiring import Wish, note
@@ -20,7 +21,11 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
     """
     sent = ports.clock.now()
     try:
+        if ARMED:
+            await areach("flow.renew.send")
         answers = await ports.store.renew_many([kept.renewal for kept in batch], timeout_ns)
+        if ARMED:
+            await areach("flow.renew.answered")
     except BackendError as error:
         health.failed(error)
         answers = [None] * len(batch)
@@ -46,7 +51,11 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
         return True
     sent = ports.clock.now()
     try:
+        if ARMED:
+            await areach("flow.promote.send")
         answer = await ports.store.acquire(ask, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.promote.answered")
     except Timeout as error:
         health.failed(error)
         raise
@@ -74,7 +83,11 @@ async def renew_one(ports: Ports, health: StoreHealth, kept: Kept, timeout_ns: i
     """Renew one lease because its holder asked. False: refused. A store error is raised, and counts like any other."""
     sent = ports.clock.now()
     try:
+        if ARMED:
+            await areach("flow.renew.send")
         answer = (await ports.store.renew_many([kept.renewal], timeout_ns))[0]
+        if ARMED:
+            await areach("flow.renew.answered")
     except BackendError as error:
         health.failed(error)
         kept.answered(None, sent, ports.clock.now())

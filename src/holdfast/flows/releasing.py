@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind
 from holdfast.errors import BackendError
 from holdfast.flows.acquiring import Wish, note
@@ -32,9 +33,13 @@ async def release(ports: Ports, wish: Wish, grant: Grant, since: Instant, judged
     """
     began_ns = None if judged is None else judged.wall
     try:
+        if ARMED:
+            await areach("flow.release.send")
         ours = await ports.store.release(
             grant.key, grant.token, grant.claim, _keep_ns(ports, wish, since), ports.request_timeout_ns
         )
+        if ARMED:
+            await areach("flow.release.answered")
     except BackendError as error:
         note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False, began_ns=began_ns)
         _leave_to_the_reaper(ports, wish, grant)

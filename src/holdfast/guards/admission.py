@@ -17,11 +17,11 @@ from string import Formatter
 from threading import Lock as Mutex
 from typing import NamedTuple, TypeVar
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.history import Kind, Record
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.flows.saying import say, tell
-from holdfast.guards import failpoints
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.guards.refusals import REFUSALS
 from holdfast.ports import Clock, Observer
@@ -117,7 +117,7 @@ class Admission:
                 raise self._stale(Kind.WRITE, presented, newest)
             self.lost()
             bearer.ensure_held()  # raises LeaseLost, with the reason
-        failpoints.reach("admitted")
+        reach("guard.admitted")
         return presented
 
     def lost(self) -> None:

@@ -22,6 +22,7 @@ from holdfast.guards.bearer import Fenced
 from holdfast.guards.database import Database, Refusal, Row, only
 from holdfast.guards.migration import Column, Inspected
 from holdfast.guards.names import FENCE_COLUMN, LEDGER_TABLE, TableNames
+from holdfast.guards.postgres_tls import tls_options
 from holdfast.guards.tables import AnyGuardedTable
 from holdfast.guards.triggers import PREFIX, postgres_definition, postgres_functions
 from holdfast.stores.registry import redacted
@@ -116,8 +117,9 @@ class PostgresDatabase:
     def opened(cls, url: str, patience_s: float = LOCK_TIMEOUT_S) -> PostgresDatabase:
         """Connect to `postgresql://…`."""
         scheme, _, rest = url.partition(":")
+        place = f"{scheme.partition('+')[0]}:{rest}"
         try:
-            return cls(psycopg.connect(f"{scheme.partition('+')[0]}:{rest}", autocommit=True), url, patience_s)
+            return cls(psycopg.connect(place, autocommit=True, **tls_options(place)), url, patience_s)
         except psycopg.Error as error:
             raise Unavailable(f"{redacted(url)} cannot be reached: {_hidden(url, error)}") from None
 

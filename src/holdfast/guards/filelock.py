@@ -11,7 +11,6 @@ theirs. Does not promise anything between machines: see `stores.mounts`. Clock: 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import threading
@@ -29,8 +28,6 @@ except ImportError as error:  # Windows
 
 _PAUSE_MIN_NS: Final = MS // 5
 _PAUSE_MAX_NS: Final = 10 * MS
-_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync stops at the drive's own cache
-_NO_FULL_SYNC: Final = {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}
 
 _mutex = threading.RLock()  # a signal handler may fork while its own thread has it
 _opened: set[int] = set()
@@ -67,19 +64,6 @@ def locked(descriptor: int, deadline_ns: int, what: str) -> Iterator[None]:
     finally:
         # Said aloud, and not left to the closing: that would not free it while a child has the descriptor too.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def sync(descriptor: int) -> None:
-    """Return when the file, or the folder, is on stable storage."""
-    if _FULL_SYNC is not None:
-        try:
-            fcntl.fcntl(descriptor, _FULL_SYNC)
-        except OSError as error:
-            if error.errno not in _NO_FULL_SYNC:
-                raise
-        else:
-            return
-    os.fsync(descriptor)
 
 
 def _taken(descriptor: int) -> bool:

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, Unpack, overload
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.fileflow import FileFlow, FileSettings, FileView, guarded_folder
@@ -93,7 +93,7 @@ class GuardedFiles(Generic[B_contra]):
         made with `replace`.
         """
         file = GuardedFile(self._flow, lease, name, self.enter(lease, name))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield file
         finally:

@@ -27,12 +27,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, judge
 from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
-from holdfast.guards import failpoints
-from holdfast.guards.filelock import opened, sync
+from holdfast.guards.filelock import opened
 from holdfast.guards.filenames import draft_name
 from holdfast.guards.generation import Generation, look_at_generation, open_generation
+from holdfast.runtime.disk import sync
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not hold us up before it is refused
 _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -68,7 +69,7 @@ class Folder:
                     return refusal
                 _discard(folder, name)
                 generation.raise_to(fence)
-                failpoints.reach("reserved")
+                reach("guard.reserved")
                 return _read(folder, name)
 
     def write(self, name: str, fence: int | None, rule: Rule, data: bytes) -> Outcome[None]:
@@ -78,7 +79,7 @@ class Folder:
             if fence is not None and (refusal := judge(rule, generation.seen, fence)):
                 return refusal
             with _draft(folder, name, before, data):
-                failpoints.reach("generation")
+                reach("guard.generation")
                 _raise(generation, fence, rule)
                 generation.ensure_in_place()
                 os.rename(draft_name(name), name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -115,14 +116,14 @@ class Folder:
 
     def _settle(self, folder: int, name: str) -> None:
         """Make durable what everybody can see already."""
-        failpoints.reach("replaced")
+        reach("guard.replaced")
         try:
             sync(folder)
         except OSError as error:
             raise BackendError(
                 f"{self.path / name} was changed, but the change may not survive a power failure: {error.strerror}"
             ) from error
-        failpoints.reach("written")
+        reach("guard.written")
 
     @contextlib.contextmanager
     def _told(self, name: str) -> Iterator[None]:
@@ -140,7 +141,7 @@ def _raise(generation: Generation, fence: int | None, rule: Rule) -> None:
     """Note the fence, unless the section that we are in has done so."""
     if fence is not None and rule is not Rule.EXACTLY:
         generation.raise_to(fence)
-    failpoints.reach("reserved")
+    reach("guard.reserved")
 
 
 def _status(folder: int, name: str) -> os.stat_result | None:

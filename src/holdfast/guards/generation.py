@@ -24,8 +24,9 @@ from typing import Final
 
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.guards.filelock import locked, opened, sync
+from holdfast.guards.filelock import locked, opened
 from holdfast.guards.filenames import generation_name
+from holdfast.runtime.disk import sync
 
 _BLOCK: Final = 4096  # what a drive writes at once, at most; the two records never share one
 _RECORD: Final = 64

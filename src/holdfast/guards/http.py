@@ -30,10 +30,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Rule, Stale
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
 from holdfast.flows.saying import say
-from holdfast.guards import failpoints
 from holdfast.guards import http_headers as wire
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import CarriedFence
@@ -173,7 +173,7 @@ class FenceMiddleware:
             # Nothing is awaited between the last look at the lane and this.
             quiet = scope["type"] == "http" and scope["method"] in wire.SAFE_METHODS
             with nullcontext() if quiet else lane.running(carried.fence):
-                failpoints.reach("noted")
+                reach("guard.noted")
                 await self._handled(scope, receive, send, lane, carried)
 
     async def _handled(self, scope: Scope, receive: Receive, send: Send, lane: Lane, carried: CarriedFence) -> None:

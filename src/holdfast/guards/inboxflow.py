@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from threading import Lock as Mutex
 from typing import Literal, TypeAlias
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
 from holdfast.errors import BadInput, FencedOut
-from holdfast.guards import failpoints
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http_headers import FENCE_HEADER, KEY_HEADER
@@ -54,7 +54,7 @@ class InboxFlow:
                 raise
             self._count("dropped")
             return None
-        failpoints.reach("noted")
+        reach("guard.noted")
         return admitted
 
     async def seen(self, key: str) -> int | None:

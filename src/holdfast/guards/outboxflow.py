@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import uuid4
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
 from holdfast.errors import BadInput
-from holdfast.guards import failpoints
 from holdfast.guards.admission import Admission
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.outbox_messages import drafted
@@ -42,11 +42,11 @@ class OutboxFlow:
         key, fence, message_id = presented.key, presented.checked_fence, uuid4().hex
         async with self._store.transaction():
             outcome = await self._noted(key, fence, message_id)
-            failpoints.reach("reserved")
+            reach("guard.reserved")
             if isinstance(outcome, Accepted):
                 values = {"message_id": message_id, "key": key, "fence": fence, **draft._asdict()}
                 await self._store.run(step(self._store.dialect, "add", **values))
-                failpoints.reach("written")
+                reach("guard.written")
         return self.admission.written(presented, outcome)
 
     async def enter(self, lease: Fenced) -> None:

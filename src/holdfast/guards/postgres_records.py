@@ -26,6 +26,8 @@ from holdfast.types import MS, NS, Duration, duration_ns
 try:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
+
+    from holdfast.guards.postgres_tls import tls_options
 except ModuleNotFoundError as error:
     raise Misconfigured(
         f'a record in Postgres needs a driver that is not installed ({error.name}): pip install "holdfast[postgres]"'
@@ -69,6 +71,7 @@ class _Settings:
             "connect_timeout": max(2, round(self.timeout_s)),  # libpq takes whole seconds, and no fewer than two
             "tcp_user_timeout": self.timeout_ns // MS,
             "application_name": "holdfast-record",
+            **tls_options(self.url),
         }
 
 

@@ -30,8 +30,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.keyflow import KeyFlow, KeySettings
@@ -116,7 +116,7 @@ class GuardedKeys(Generic[B_contra]):
         `FencedOut` when the key has met a newer holder. A key that does not exist has `exists` False, and can be made.
         """
         entry = GuardedEntry(self._flow, lease, key, run_now(self._flow.enter(lease, key)))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield entry
         finally:

@@ -33,9 +33,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, judge
 from holdfast.errors import BadInput, Misconfigured, Unavailable
-from holdfast.guards import failpoints
 
 Values: TypeAlias = Mapping[str, Any]
 RowId: TypeAlias = int | str | UUID | tuple[int | str | UUID, ...]
@@ -190,7 +190,7 @@ async def _enter_absent(rows: RowStore, row: RowId, fence: int) -> Outcome[Found
             "cannot be seen in it: enter it in a READ COMMITTED transaction, or insert without entering"
         )
     await _note(rows, row, fence, Rule.AT_LEAST)
-    failpoints.reach("reserved")
+    reach("guard.reserved")
     # Whoever makes the row holds its ledger entry while doing so: if there is none now, there is none while we hold it.
     if await rows.look(row) is not None:
         raise _Undo(None)
@@ -226,7 +226,7 @@ async def _insert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, val
     else:
         await _note(rows, row, fence, rule)
         carried = fence
-    failpoints.reach("reserved")
+    reach("guard.reserved")
     held = await rows.look(row)
     found = await rows.make(row, carried, values) if held is None else None
     if found is None:
@@ -234,7 +234,7 @@ async def _insert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, val
         refusal = None if held is None or fence is None else judge(Rule.AT_LEAST, held[0], fence)
         raise _Undo(refusal or Present())
     await rows.forget(row)
-    failpoints.reach("written")
+    reach("guard.written")
     return Accepted(found)
 
 
@@ -253,9 +253,9 @@ async def _delete_unfenced(rows: RowStore, row: RowId) -> Outcome[Found] | None:
     carried = held[0]
     if carried is None:
         # Nothing to remember, unless the row meets its first fence just now: then it is no longer ours to drop so.
-        failpoints.reach("reserved")
+        reach("guard.reserved")
         found = await rows.drop(row, 0, Rule.AT_LEAST)
-        failpoints.reach("written")
+        reach("guard.written")
         return None if found is None else Accepted(found)
     if await rows.stamp(row, carried, Rule.EXACTLY) is None:
         return None
@@ -265,11 +265,11 @@ async def _delete_unfenced(rows: RowStore, row: RowId) -> Outcome[Found] | None:
 
 async def _drop(rows: RowStore, row: RowId, fence: int) -> Outcome[Found]:
     """Delete a row that this transaction has stamped, and whose fence it has noted."""
-    failpoints.reach("reserved")
+    reach("guard.reserved")
     found = await rows.drop(row, fence, Rule.EXACTLY)
     if found is None:
         raise _Undo(None)
-    failpoints.reach("written")
+    reach("guard.written")
     return Accepted(found)
 
 

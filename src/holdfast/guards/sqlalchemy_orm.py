@@ -29,9 +29,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.util import identity_key
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
 from holdfast.errors import BadInput, RowMissing
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.rows import Found, RowId, check_row_id
@@ -256,7 +256,7 @@ class GuardedEntity(Generic[E, B_contra]):
     def section_or_none(self, lease: B_contra, row_id: RowId) -> Iterator[E | None]:
         """The same, with None where there is no row: the block can add one with that primary key to the session."""
         instance, before = run_now(self._flow.open(lease, row_id))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield instance
             self._session.flush()

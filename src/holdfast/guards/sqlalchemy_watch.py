@@ -20,8 +20,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Mapped, Mapper, ORMExecuteState, Session, declared_attr, mapped_column, object_session
 from sqlalchemy.orm.attributes import set_committed_value
 
+from holdfast.core.failpoints import reach
 from holdfast.errors import BadInput, Unfenced
-from holdfast.guards import failpoints
 from holdfast.guards.admission import Presented
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.rows import RowId, ledger_id
@@ -94,7 +94,7 @@ class Watch:
                 savepoints.enter_context(entered.flow.savepoint())
             for place, (change, instance) in changes.items():
                 self._clear(sections[place], admitted[place], change, instance)
-            failpoints.reach("reserved")
+            reach("guard.reserved")
         self._cleared.update(changes)
 
     def after_flush(self) -> None:
@@ -103,7 +103,7 @@ class Watch:
         for entered in made:
             run_now(entered.flow.forget(entered.row))
         if self._cleared:
-            failpoints.reach("written")
+            reach("guard.written")
         self._cleared.clear()
 
     def before_write(self, instance: Guarded) -> None:

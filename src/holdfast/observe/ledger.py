@@ -33,6 +33,7 @@ from holdfast.core.history import Kind, Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger_lines import Remark, line
 from holdfast.ports import Clock
+from holdfast.runtime.disk import make_directory, sync_directory
 from holdfast.runtime.scribe import Scribe
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration, duration_ns
@@ -116,6 +117,7 @@ class Ledger:
     def _start_anew(self) -> None:
         self._file: int | None = None
         self._name = ""  # of this process; made with its first file
+        self._name_is_safe = False  # the directory was synced since the file was made
         self._number = 0
         self._size = 0
         self._opened_ns = 0
@@ -196,7 +198,14 @@ class Ledger:
 
     def _tick(self) -> None:
         if self._file is not None and self._sync:
-            os.fsync(self._file)
+            self._settle(self._file)
+
+    def _settle(self, file: int) -> None:
+        """Have the lines on the disk, and the name of their file too: without it nobody would find them."""
+        os.fsync(file)
+        if not self._name_is_safe:
+            sync_directory(self._path)
+            self._name_is_safe = True
 
     def _is_full(self, now_ns: int) -> bool:
         return self._size >= self._file_bytes or not 0 <= now_ns - self._opened_ns < self._file_age_ns
@@ -209,6 +218,7 @@ class Ledger:
         path = self._path / f"{self._name}.{self._number + 1:06d}{SUFFIX}"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         self._number += 1
+        self._name_is_safe = False
         self._size, self._opened_ns = 0, now_ns
         if fcntl is not None:
             with contextlib.suppress(OSError):  # a file system without locks: then old files are judged by age alone
@@ -237,7 +247,7 @@ class Ledger:
         if file is not None:
             try:
                 if self._sync:
-                    os.fsync(file)
+                    self._settle(file)
             finally:
                 os.close(file)
 
@@ -280,7 +290,7 @@ def _directory(path: object) -> Path:
         raise BadInput("path", f"{path!r} is not a directory", "give the path of a directory for the ledger")
     directory = Path(os.fsdecode(os.fspath(path)))
     try:
-        directory.mkdir(exist_ok=True)  # and not its parents: one that is not there is a path that was mistyped
+        make_directory(directory)  # and not its parents: one that is not there is a path that was mistyped
     except (OSError, ValueError) as error:
         raise BadInput("path", f"{directory} cannot be a directory ({error})", "give one that can be made") from None
     if not os.access(directory, os.W_OK | os.X_OK):

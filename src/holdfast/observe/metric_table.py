@@ -77,6 +77,13 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("job_lock_backend_errors", "job_lock", "backend_errors", "Work put off because a store failed.", "part"),
     _counter("job_lock_abandoned", "job_lock", "abandoned", "Job locks lost while the work ran.", "part"),
     _counter("job_lock_degraded", "job_lock", "degraded", "Job locks had without the store, by policy.", "part"),
+    _histogram(
+        "job_takeover_seconds",
+        "takeover",
+        "took_ns",
+        "From the last sign of life of one that died with a job until another had it.",
+        "part",
+    ),
     # Run locks.
     _histogram("run_lock_wait", "run_lock", "wait_ns", "Waited for run locks, in seconds.", "part", "outcome"),
     _histogram("run_lock_hold", "run_lock", "hold_ns", "How long run locks were held, in seconds.", "part"),
@@ -209,6 +216,8 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("audit_files", "audit", "files", "Files begun; each after the first is a rotation."),
     _counter("audit_files_deleted", "audit", "deleted", "Old files deleted by this process to make room."),
     _counter("audit_failures", "audit", "failures", "Times that the disk did not take what was to be written."),
+    # OpenTelemetry.
+    _counter("otel_exports", "otel", "exports", "Exports; left out: the one before was still under way.", "outcome"),
     # The error policy.
     _counter("workflow_lock_fallback", "policy", "run_fallbacks", "Run locks given without the store: it had failed."),
     _counter("scheduler_input_fail_open", "policy", "scheduler_fallbacks", "Scheduler locks given without the store."),

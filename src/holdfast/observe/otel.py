@@ -42,12 +42,14 @@ _MEASURES: Final = {
     "left_ns": Measure.LEFT,
     "renewals": Measure.RENEW,
 }
+_COUNTED: Final = frozenset(each.name.removeprefix("holdfast_").removesuffix("_total") for each in TABLE)
 
 
 def name_of(metric: Metric) -> str:
-    """What a metric of the table is called here."""
-    plain = metric.name.removeprefix("holdfast_").removesuffix("_total").removesuffix("_seconds")
-    return f"holdfast.{plain.replace('_', '.', 1)}"
+    """What a metric of the table is called here. A time whose name would be a count's keeps its `_seconds`."""
+    plain = metric.name.removeprefix("holdfast_").removesuffix("_total")
+    timeless = plain.removesuffix("_seconds")
+    return f"holdfast.{(plain if timeless in _COUNTED else timeless).replace('_', '.', 1)}"
 
 
 def unit_of(metric: Metric) -> str:

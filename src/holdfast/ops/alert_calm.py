@@ -28,6 +28,7 @@ def calm(plan: Plan) -> Iterator[Scenario]:
     exercised = Fleet(plan).everywhere("lock_exercised_total", rising(1.0), family=WORKFLOW_RUN.name, risk="low")
     yield Scenario("an exercise of the error policy rings no alert", exercised, hour, quiet=Severity.TICKET)
     yield _counts_begin_anew(plan)
+    yield from _takeovers(plan)
 
 
 def _leader_dies(plan: Plan) -> Scenario:
@@ -35,6 +36,8 @@ def _leader_dies(plan: Plan) -> Scenario:
     fleet = Fleet(plan, {"a": [(0.0, START), (START + 120.0, FOREVER)], "b": [(0.0, FOREVER)]}).leads("a", (0.0, START))
     for loop in plan.loops:
         fleet.leads("b", (START + loop.takeover_s, FOREVER), loops=[loop.name])
+    for each in plan.takeovers:
+        fleet.takes_over("b", each.part, burst(8.0, START + each.bound_s))
     slowest = max((loop.takeover_s for loop in plan.loops), default=0.0)
     lasts = START + 2 * slowest + 1200.0
     return Scenario("the leader of every loop is killed and nobody hears of it", fleet, lasts, quiet=Severity.TICKET)
@@ -51,6 +54,8 @@ def _rolling_restart(plan: Plan) -> Scenario:
         fleet.over(process, "draining", during(at - 15.0, at))
         for part in plan.parts:
             fleet.over(process, "part_running", during(at - 15.0, at, 0.0, 1.0), part=part)
+        for each in plan.takeovers:  # what is given back is nobody's takeover
+            fleet.takes_over(process, each.part, flat(0.0))
     return Scenario("a rolling restart pages nobody", fleet, START + 2400.0, quiet=Severity.TICKET)
 
 
@@ -99,6 +104,14 @@ def _trends(plan: Plan, lasts: float) -> Iterator[Scenario]:
     yield Scenario("a step of overdue jobs is no acceleration", step, lasts, quiet=Severity.TICKET)
     steady = Fleet(plan).put("a", "orphan_replayed_total", lambda at: 0.0005 * max(0.0, at - START) ** 2, topic="t")
     yield Scenario("a steady rise of orphans is no acceleration", steady, lasts + 1800.0, quiet=Severity.TICKET)
+
+
+def _takeovers(plan: Plan) -> Iterator[Scenario]:
+    """One death is no alert, whatever it leaves behind and however late that is had."""
+    for each in plan.takeovers:
+        fleet = Fleet(plan).takes_over("b", each.part, burst(2.0, START), burst(30.0, START + each.bound_s))
+        lasts = START + each.bound_s + plan.pace.slow.hold_s + plan.pace.slow.short_s
+        yield Scenario(f"the jobs of one dead {each.part} are had late", fleet, lasts, quiet=Severity.TICKET)
 
 
 def _counts_begin_anew(plan: Plan) -> Scenario:

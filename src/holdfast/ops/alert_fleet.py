@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from holdfast.core.alerting import bound_above
 from holdfast.core.measures import LADDER_NS
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.alert_plan import Plan
@@ -80,6 +81,13 @@ class Fleet:
         return self.put(
             process, f"{metric}_sum", _sum([_times(most, course) for most, course in rates.items()]), **labels
         )
+
+    def takes_over(self, process: str, part: str, within: Course, late: Course | None = None) -> Self:
+        """How many jobs it has had of those of a part that died: within the time that is promised, and later."""
+        bound_s = next(each.bound_s for each in self.plan.takeovers if each.part == part)
+        bound_ns = bound_above(bound_s) or LADDER_NS[-1]
+        rates = {bound_ns / NS: within, FOREVER: late or flat(0.0)}
+        return self.measured(process, "job_takeover_seconds", rates, part=part)
 
     def input_series(self, lasts_s: float) -> Iterator[dict[str, Any]]:
         """As promtool wants it."""

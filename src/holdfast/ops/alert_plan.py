@@ -15,11 +15,13 @@ from holdfast.errors import BadInput
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_queries import PROCESS, Queries
 from holdfast.plane.assembly import PARTS, check_parts
-from holdfast.plane.families import FAMILIES, WORKFLOW_RUN, Scope
+from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.family_settings import LOOPS
 from holdfast.plane.inventory import inventory
-from holdfast.plane.setting_rules import LOOPS, takeovers
+from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.settings import Settings
 
+BEAT_SPREAD: Final = 1.2  # a heartbeat may come so many intervals after the one before
 SCRAPE_MAX_S: Final = 120.0  # beyond this, Prometheus takes a series for gone between two scrapes now and then
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN: Final = {"severity", "alertname", "job", "instance", "le"}
@@ -39,6 +41,15 @@ class WatchedLoop:
     def minor(self) -> bool:
         """Whether it can wait until the morning: what is forgotten later does no harm."""
         return self.name == "cleanup"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTakeover:
+    """The jobs of a part that died, until another has them."""
+
+    part: str
+    bound_s: float  # of what is measured, as promised, or else as computed
+    because: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +94,16 @@ class Plan:
     @property
     def ttl_s(self) -> Mapping[str, float]:
         """Of every family, as configured."""
-        found = {line.family: line.ttl for line in inventory(self.settings)}
-        return {**found, WORKFLOW_RUN.name: self.settings.engine.run_ttl}
+        return {line.family: line.ttl for line in inventory(self.settings)}
 
     @property
     def renewed(self) -> Mapping[str, Timing]:
         """The families whose leases are renewed while they are held."""
-        kept = {line.family for line in inventory(self.settings) if line.renew_every is not None}
-        return {name: timing.settle(ttl=ttl) for name, ttl in self.ttl_s.items() if name in kept}
+        return {
+            line.family: timing.settle(ttl=line.ttl, renew_every=line.renew_every, failures=line.failures)
+            for line in inventory(self.settings)
+            if line.renew_every is not None
+        }
 
     @property
     def shortest(self) -> tuple[str, Timing]:
@@ -106,6 +119,23 @@ class Plan:
     def loop_families(self) -> tuple[str, ...]:
         """The locks of periodic tasks: whoever does not lead waits for them for ever, and that is as it should be."""
         return tuple(name for name, each in FAMILIES.items() if each.scope is Scope.LOOP)
+
+    @property
+    def takeovers(self) -> tuple[WatchedTakeover, ...]:
+        """The parts that have jobs in their hands, and how soon others have those if they die."""
+        bounds = {each.key: each for each in takeovers(self.settings) if each.what.startswith("a job that a ")}
+        beat = BEAT_SPREAD * self.settings.worker.heartbeat
+        since = f"; it is measured from its last heartbeat, up to {beat:g} s before"
+        found = []
+        for part, keys, more_s, more in (
+            ("scheduler", ("scheduler.job_ttl", "scheduler.ack_wait"), 0.0, ""),
+            ("worker", ("worker.lease_ttl",), beat, since),
+        ):
+            bound = next(bounds[key] for key in keys if key in bounds)
+            promised = self.settings.takeover
+            because = bound.because if promised is None else f"takeover = {promised:g} is promised"
+            found.append(WatchedTakeover(part, (promised or bound.seconds) + more_s, because + more))
+        return tuple(each for each in found if each.part in self.parts)
 
     @property
     def loops(self) -> tuple[WatchedLoop, ...]:

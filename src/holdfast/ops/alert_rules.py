@@ -19,11 +19,13 @@ from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_processes import processes
 from holdfast.ops.alert_renewal import renewal
 from holdfast.ops.alert_store import store
+from holdfast.ops.alert_takeovers import takeovers
 
 
 def groups(plan: Plan) -> Sequence[Group]:
     """The rules, in groups."""
-    found = (ownership(plan), contention(plan), renewal(plan), loops(plan), store(plan), processes(plan))
+    about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
+    found = (*about_work, store(plan), processes(plan))
     return [each for each in found if each.rules]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.alerting import overdue_s
+from holdfast.ops import alert_takeovers
 from holdfast.ops.alert_calm import START
 from holdfast.ops.alert_fleet import FOREVER, Fleet
 from holdfast.ops.alert_loops import burn_of
@@ -20,6 +21,7 @@ SLACK = 5  # scrapes, until a rule that is evaluated at every other one has hear
 def trouble_of_the_plane(plan: Plan) -> Iterator[Scenario]:
     """All of them."""
     yield from _loops(plan)
+    yield from _takeovers(plan)
     yield from _store(plan)
     yield from _policy(plan)
     yield from _processes(plan)
@@ -52,6 +54,17 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
     )
     at = START + burn.hold_s + every * 4
     yield Scenario("takeovers take too long too often", flaps, at, {at: ["HoldfastTakeoverBurn"]})
+
+
+def _takeovers(plan: Plan) -> Iterator[Scenario]:
+    """Somebody dies every few minutes, and of three jobs that are left behind one is had too late."""
+    burn = alert_takeovers.burn_of(plan)
+    often = 1 / plan.pace.window_s
+    for each in plan.takeovers:
+        fleet = Fleet(plan).takes_over("b", each.part, rising(2 * often, START), rising(often, START))
+        at = START + burn.short_s + burn.hold_s + SLACK * plan.scrape_s
+        told = {at: ["HoldfastJobTakeoverBurn"]}
+        yield Scenario(f"the jobs of dead {each.part}s are had too late too often", fleet, at, told)
 
 
 def _store(plan: Plan) -> Iterator[Scenario]:

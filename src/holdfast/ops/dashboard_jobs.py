@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.ops.dashboard_panels import Panel, Row, Steps, Unit
-from holdfast.ops.dashboard_queries import Query, most, rate, total
+from holdfast.ops.dashboard_queries import Query, most, quantiles, rate, total
 from holdfast.ops.dashboard_summary import STALE_NOW
 
 _STATES: Final = (
@@ -122,6 +122,18 @@ _WORKERS: Final = (
 )
 
 
+_TAKEOVERS: Final = (
+    Panel(
+        "Time until a dead one's job is had again",
+        "From the last sign of life of a worker or a scheduler that died until another had its job. Usual: about the "
+        "time to live of its lease. More: too few are left, or they are busy. `holdfast runbook duplicate-dispatch`.",
+        quantiles("job_takeover_seconds", "part"),
+        Unit.SECONDS,
+        width=24,
+    ),
+)
+
+
 _PARTS: Final = (
     Panel(
         "Scheduler",
@@ -156,5 +168,7 @@ _PARTS: Final = (
 
 
 JOBS: Final = Row(
-    "Jobs and runs", "Whether work gets done, and what is left behind.", (*_STATES, *_LEFT, *_WORKERS, *_PARTS)
+    "Jobs and runs",
+    "Whether work gets done, and what is left behind.",
+    (*_STATES, *_LEFT, *_WORKERS, *_TAKEOVERS, *_PARTS),
 )

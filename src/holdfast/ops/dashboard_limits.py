@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from holdfast.core import alerting, timing
 from holdfast.core.burstiness import BUCKET_NS
 from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.family_settings import LOOPS
 from holdfast.plane.inventory import Line, inventory
-from holdfast.plane.setting_rules import LOOPS
 from holdfast.plane.settings import Settings
 from holdfast.types import NS
 

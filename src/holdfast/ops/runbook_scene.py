@@ -146,8 +146,6 @@ class Scene:
 
     def ttl(self, family: str) -> float | None:
         """The TTL of a family, by the settings."""
-        if family == "workflow.run":
-            return self.settings.engine.run_ttl
         return next((line.ttl for line in inventory(self.settings) if line.family == family), None)
 
     @property

@@ -1,7 +1,8 @@
 """Changes numbers in a `holdfast.toml` and nothing else: comments, order, spacing and the rest stay as they are.
 
-The standard library reads TOML and does not write it, so the lines themselves are edited: a key that is there has its
-number exchanged, one that is not is put into its section, and a section that is not there is put at the end.
+The standard library reads TOML and does not write it, so the text itself is edited: a key that is there has its number
+exchanged, one that is not is put where its section is (under `[scheduler]`, beside `scheduler.job_ttl = 60`, or into
+`scheduler = { job_ttl = 60 }`), and a section that is not there is put at the end.
 
 Promises: what is written was read back first, and says what it should: the wanted values, and every other value as
 before. Otherwise nothing is written (`BadInput`). The new file takes the place of the old in one step, with its rights,
@@ -11,42 +12,36 @@ people who edit at once: the last one wins.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
-import re
 import stat
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import BadInput
+from holdfast.plane.setting_places import Form, Place, places
+from holdfast.runtime.disk import replace_file
 
 KEPT: Final = ".before"
-_HEADING: Final = re.compile(r"\s*\[(?!\[)\s*([A-Za-z0-9_-]+)\s*\]\s*(?:#.*)?$")
-_ANY_HEADING: Final = re.compile(r"\s*\[")
-_VALUE: Final = r"(?P<before>\s*[\"']?{name}[\"']?\s*=\s*)(?P<value>[^#\s][^#]*?)(?P<after>\s*(?:#.*)?)$"
 
 
 def edited(text: str, changes: Mapping[str, float]) -> str:
     """The text with these values (`scheduler.job_ttl`: 24.0). `BadInput`: this cannot be done safely."""
-    before = _document(text)
-    lines = text.splitlines(keepends=True)
-    end = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
+    wanted = _document(text)
+    after = text
     for name, value in changes.items():
         section, _, key = name.rpartition(".")
-        lines = _put(lines, section, key, _number(value), end)
-    after = "".join(lines)
-    wanted = _flat(before) | dict(changes)
+        after = _put(after, section, key, _number(value))
+        table = wanted.setdefault(section, {}) if section else wanted
+        table[key] = tomllib.loads(f"x = {_number(value)}")["x"]
     try:
-        found = _flat(_document(after))
+        found = _document(after)
     except BadInput:
         found = {}
-    if found != wanted:
-        named = ", ".join(changes)
-        raise BadInput("settings", f"{named} cannot be changed in this file safely", "write the values there yourself")
+    if not _same(found, wanted):
+        lines = "; ".join(f"{name} = {_number(value)}" for name, value in changes.items())
+        raise BadInput("settings", "they cannot be changed in this file safely", f"write there yourself: {lines}")
     return after
 
 
@@ -72,55 +67,73 @@ def write(path: Path, before: str, after: str) -> Path | None:
 
 def _replace(path: Path, text: str, mode: int) -> None:
     try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        replace_file(path, text.encode(), mode)
     except OSError as error:
-        raise BadInput(str(path), f"cannot be written: {error.strerror}", "change its rights") from None
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise BadInput(
-                str(path), f"cannot be written: {error.strerror}", "make room, or change its rights"
-            ) from None
-        raise
+        raise BadInput(str(path), f"cannot be written: {error.strerror}", "make room, or change its rights") from None
 
 
-def _put(lines: list[str], section: str, key: str, value: str, end: str) -> list[str]:
-    begin, stop = _span(lines, section)
-    if begin is None:
-        gap = [end] if lines and lines[-1].strip() else []
-        if lines and not lines[-1].endswith("\n"):
-            lines = [*lines[:-1], lines[-1] + end]
-        return [*lines, *gap, f"[{section}]{end}", f"{key} = {value}{end}"]
-    pattern = re.compile(_VALUE.format(name=re.escape(key)))
-    for place in range(begin, stop):
-        bare = lines[place].rstrip("\r\n")
-        if found := pattern.match(bare):
-            rest = lines[place][len(bare) :]
-            return [*lines[:place], f"{found['before']}{value}{found['after']}{rest}", *lines[place + 1 :]]
-    last = max((place for place in range(begin, stop) if lines[place].strip()), default=begin - 1)
-    if last >= 0 and not lines[last].endswith("\n"):
-        lines = [*lines[:last], lines[last] + end, *lines[last + 1 :]]
-    return [*lines[: last + 1], f"{key} = {value}{end}", *lines[last + 1 :]]
+def _put(text: str, section: str, key: str, value: str) -> str:
+    """The text with one value: exchanged where it stands, else written where its section is, else with a section."""
+    table, line = (section,) if section else (), f"{key} = {value}"
+    found = list(places(text))
+    pairs = [each for each in found if each.form in {Form.VALUE, Form.INLINE}]
+    for each in pairs:
+        if each.path == (*table, key):
+            return text[: each.value] + value + text[each.end :]
+    heading = None
+    for each in found:
+        if each.path == table and each.form is Form.INLINE:
+            members = [one for one in pairs if one.inside and one.under == table]
+            return _into_braces(text, each, members, line)
+        if each.path == table and each.form is not Form.HEADING:
+            raise _no_table(text, each, section, line)
+        heading = each if each.path == table else heading
+    if heading is not None or not section:
+        below = [each for each in pairs if each.under == table]
+        return _below(text, below[-1] if below else heading, line)
+    dotted = [each for each in pairs if each.path[0] == section and not each.under]
+    return _below(text, dotted[-1], f"{section}.{line}") if dotted else _at_the_end(text, f"[{section}]", line)
 
 
-def _span(lines: list[str], section: str) -> tuple[int | None, int]:
-    """The lines of a section, without its heading. None: it has none."""
-    begin: int | None = None if section else 0
-    for place, line in enumerate(lines):
-        heading = _HEADING.match(line.rstrip("\r\n"))
-        if begin is not None and _ANY_HEADING.match(line) and place >= begin:
-            return begin, place
-        if begin is None and heading and heading[1] == section:
-            begin = place + 1
-    return begin, len(lines)
+def _into_braces(text: str, table: Place, members: list[Place], line: str) -> str:
+    if members:
+        return f"{text[: members[-1].end]}, {line}{text[members[-1].end :]}"
+    return f"{text[: table.value]}{{ {line} }}{text[table.end :]}"
+
+
+def _below(text: str, place: Place | None, line: str) -> str:
+    """A line of its own after that of the place, indented like it. None: before the first heading."""
+    end = _line_end(text)
+    if place is None:
+        first = next((each.begin for each in places(text)), len(text))
+        last, indent = len(text[:first].rstrip()), ""
+        if not last:
+            return f"{line}{end}{text}"
+    else:
+        last, indent = place.end, text[text.rfind("\n", 0, place.begin) + 1 : place.begin]
+    stop = text.find("\n", last) + 1
+    return f"{text[:stop]}{indent}{line}{end}{text[stop:]}" if stop else f"{text}{end}{indent}{line}{end}"
+
+
+def _at_the_end(text: str, *lines: str) -> str:
+    end = _line_end(text)
+    begun = text if not text or text.endswith("\n") else text + end
+    gap = "" if not begun.strip() or begun.endswith(("\n\n", "\n\r\n")) else end
+    return "".join((begun, gap, *(line + end for line in lines)))
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
+
+
+def _no_table(text: str, place: Place, section: str, line: str) -> BadInput:
+    number = place.line(text)
+    written = text.split("\n")[number - 1].strip()
+    return BadInput(
+        "settings",
+        f"line {number}, {written}: is no table of settings",
+        f"write [{section}] there, and below it {line}",
+    )
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -130,18 +143,17 @@ def _document(text: str) -> dict[str, Any]:
         raise BadInput("settings", str(error), "write the file as TOML first") from None
 
 
-def _flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+def _same(one: object, other: object) -> bool:
+    """Whether two documents say the same, to the type of each value."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # nan is nan
 
 
 def _number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _ended(text: str) -> list[str]:

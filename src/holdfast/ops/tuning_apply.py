@@ -14,6 +14,8 @@ from pathlib import Path
 from holdfast.errors import BadInput
 from holdfast.ops import setting_edits
 from holdfast.ops.tuning_report import FamilyReport
+from holdfast.ops.tuning_subjects import takes
+from holdfast.plane.family_settings import FamilyKeys
 from holdfast.plane.setting_sources import BadSettings, load
 from holdfast.plane.settings import FILE, Settings
 
@@ -68,22 +70,31 @@ def _consider(made: Plan, settings: Settings, report: FamilyReport) -> None:
         if report.seen:
             made.left.append(f"{name}: left as it is, {found.refused}")
         return
-    if subject.key is None:
-        if subject.demand.present is None or subject.demand.present.ns != ttl_ns:
-            made.left.append(f"{name}: there is no setting for it; give the TTL where the lock is described")
+    if subject.keys is None:
+        made.left.append(f"{name}: there is no setting for it; give its times where the lock is described")
         return
-    value = report.value
-    if value is None:
-        return
-    origin = settings.origin(subject.key)
-    if not found.possible:
+    wanted = report.wanted
+    if wanted and not found.possible:
         made.left.append(f"{name}: left as it is, because no TTL keeps the takeover SLO")
-    elif origin.kind in {"environment", "flag"}:
-        made.left.append(f"{name}: {subject.key} is set by {origin}, which a file does not change")
-    elif not subject.takes(value):
-        made.left.append(f"{name}: {subject.key} does not take {value:g}")
-    else:
-        made.changes[subject.key] = settings.value(subject.key), value
+        return
+    present = _in_effect(settings, subject.keys)
+    fixed = {key: origin for key in wanted if (origin := settings.origin(key)).kind in {"environment", "flag"}}
+    for key, value in wanted.items():
+        if key in fixed and settings.value(key) != value:
+            made.left.append(f"{name}: {key} is set by {fixed[key]}, which a file does not change")
+            return
+        if not takes(key, value):
+            made.left.append(f"{name}: {key} does not take {value:g}")
+            return
+    made.changes |= {key: (present[key], value) for key, value in wanted.items() if key not in fixed}
+
+
+def _in_effect(settings: Settings, keys: FamilyKeys) -> dict[str, float]:
+    """What its settings amount to now; an interval that is not given is a third of the TTL."""
+    ttl, every = settings.value(keys.ttl), settings.value(keys.renew_every)
+    third = round(ttl * keys.factor / 3, 3)
+    failures = settings.value(keys.failures)
+    return {keys.ttl: ttl, keys.renew_every: third if every is None else every, keys.failures: failures}
 
 
 def _check(made: Plan) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast.core.contention import Contention
 from holdfast.core.measures import LADDER_NS, NOTHING, Histogram
 from holdfast.core.spread import ENOUGH, Figure, Spread, of_counts, shown
-from holdfast.core.timing import drift_ns
+from holdfast.core.timing import Timing, drift_ns
 from holdfast.core.tuning import Evidence
 
 RENEWED_LATE: Final = "a renewal that came late"
@@ -51,15 +51,18 @@ def spreads(counts: Mapping[tuple[str, str], Histogram], noun: str, source: str)
     return {key: of_counts(each, f"{noun} ({source})") for key, each in counts.items() if each.number}
 
 
-def evidence(gathered: Gathered, family: str, *, renewed: bool, present_ns: int | None, loop: str | None) -> Evidence:
-    """What there is about one family. `loop`: the loop that takes it; one that is not renewed lasts for a tick."""
+def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing | None, loop: str | None) -> Evidence:
+    """What there is about one family. `present`: the times in effect.
+
+    `loop`: the loop that takes it; one that is not renewed lasts for a tick.
+    """
     hold, no_hold = _hold(gathered, family)
     if loop is not None and not renewed:
         hold, no_hold = gathered.ticks.get(loop), f"no tick of the {loop} loop was seen"
     tail, no_tail = _tail(gathered)
     pauses = tuple(gathered.pauses)
-    if renewed and present_ns is not None:
-        late = lateness(gathered.left.get(family, NOTHING), present_ns)
+    if renewed and present is not None:
+        late = lateness(gathered.left.get(family, NOTHING), present.ttl_ns, present.renew_every_ns)
         pauses += () if late is None else (late,)
     return Evidence(
         family,
@@ -74,12 +77,13 @@ def evidence(gathered: Gathered, family: str, *, renewed: bool, present_ns: int 
     )
 
 
-def lateness(left: Histogram, ttl_ns: int) -> Figure | None:
+def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> Figure | None:
     """How late the latest renewal was confirmed, from what its lease had left then. None: nothing that can be told.
 
-    A renewal in time leaves two thirds of the TTL. Whatever lies in the same bucket as that cannot be told from it.
+    A renewal in time leaves all of the TTL but one interval. Whatever lies in the same bucket as that cannot be told
+    from it.
     """
-    usual = ttl_ns - drift_ns(ttl_ns) - ttl_ns // 3
+    usual = ttl_ns - drift_ns(ttl_ns) - every_ns
     place = next((place for place, count in enumerate(left.counts) if count), None)
     if place is None or place >= len(LADDER_NS) or LADDER_NS[place] >= usual:
         return None

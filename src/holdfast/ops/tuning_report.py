@@ -11,12 +11,14 @@ from holdfast.core.backoff import Backoff, Fixed, jittered
 from holdfast.core.contention import Contention
 from holdfast.core.retry_tuning import Replayed, guardrails, replay
 from holdfast.core.spread import Spread, shown
-from holdfast.core.tuning import Evidence, Recommendation, recommend
+from holdfast.core.timing import Timing, settle
+from holdfast.core.tuning import Evidence, Recommendation, bears, recommend
 from holdfast.core.tuning_checks import Disagreement, disagreements
 from holdfast.core.tuning_words import mechanisms, sentences
 from holdfast.ops.tuning_evidence import Gathered, evidence
 from holdfast.ops.tuning_subjects import Subject
-from holdfast.types import NS
+from holdfast.plane.family_settings import FamilyKeys
+from holdfast.types import MS, NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +86,39 @@ class FamilyReport:
         return sentences(self.subject.demand, self.found)
 
     @property
-    def value(self) -> float | None:
-        """What its setting should be, if that is another than it is. None: as it is, not known, or there is none."""
-        ttl, subject = self.found.ttl_ns, self.subject
-        present = subject.demand.present
-        if ttl is None or subject.key is None or (present is not None and present.ns == ttl):
-            return None
-        return subject.value(ttl)
+    def stays(self) -> bool:
+        """Whether all that is in effect is what is recommended."""
+        made, present = self.found.timing, self.subject.demand.timing
+        if made is None or present is None or not self.found.renewed:
+            return made is not None and present is not None and made.ttl_ns == present.ttl_ns
+        return _times(made) == _times(present)
+
+    @property
+    def wanted(self) -> dict[str, float]:
+        """What its settings should be, if that is another than they are. None at all: as it is, or not known."""
+        made, keys = self.found.timing, self.subject.keys
+        if made is None or keys is None or self.stays:
+            return {}
+        ttl = {keys.ttl: _ttl_value(made, keys)}
+        if not self.found.renewed:
+            return ttl
+        silence = sum(term.ns for term in self.found.terms)
+        return {**ttl, keys.renew_every: _rounded(made, silence) / NS, keys.failures: made.failures_max}
 
     def as_dict(self) -> dict[str, Any]:
         """For programs. Lengths of time are seconds."""
         found, demand, made = self.found, self.subject.demand, self.found.timing
+        present, keys = demand.timing, self.subject.keys
         loss = found.false_loss
         return {
             "family": self.subject.family,
             "renewed": found.renewed,
-            "setting": self.subject.key,
+            "setting": None if keys is None else keys.ttl,
+            "settings": None if keys is None else self.subject.names._asdict(),
             "present_ttl": None if demand.present is None else demand.present.ns / NS,
             "present_from": None if demand.present is None else demand.present.source,
+            "present_renew_every": None if present is None or not found.renewed else present.renew_every_ns / NS,
+            "present_failures": None if present is None or not found.renewed else present.failures_max,
             "holds": {name or "all": _spread(each) for name, each in self.classes.items()},
             "lost": self.lost,
             "recommended": None
@@ -113,7 +130,8 @@ class FamilyReport:
                 "failures": made.failures_max,
                 "guard": arithmetic.guard_ns(made.ttl_ns, found.tail_ns) / NS,
                 "drift": arithmetic.drift_ns(made.ttl_ns) / NS,
-                "setting_value": None if self.subject.key is None else self.subject.value(made.ttl_ns),
+                "setting_value": None if keys is None else _ttl_value(made, keys),
+                "change": self.wanted,
             },
             "terms": [{"name": each.name, "seconds": each.ns / NS, "from": each.source} for each in found.terms],
             "binding": None if found.binding is None else str(found.binding),
@@ -142,14 +160,8 @@ class FamilyReport:
 
 def family_report(subject: Subject, gathered: Gathered) -> FamilyReport:
     """One family, from what was gathered."""
-    present = subject.demand.present
-    known = evidence(
-        gathered,
-        subject.family,
-        renewed=subject.renewed,
-        present_ns=None if present is None else present.ns,
-        loop=subject.loop,
-    )
+    present = subject.demand.timing
+    known = evidence(gathered, subject.family, renewed=subject.renewed, present=present, loop=subject.loop)
     found = recommend(known, subject.demand)
     classes = gathered.classes(subject.family)
     return FamilyReport(
@@ -157,7 +169,7 @@ def family_report(subject: Subject, gathered: Gathered) -> FamilyReport:
         known,
         classes,
         found,
-        tuple(disagreements(subject.where, subject.demand, found, subject.retry, _median(classes))),
+        tuple(disagreements(subject.names, subject.demand, found, subject.retry, _median(classes))),
         gathered.lost.get(subject.family, 0),
     )
 
@@ -184,6 +196,24 @@ def delays(fixed: float, spread: float) -> list[tuple[str, Backoff]]:
         (f"{fixed * 1000:g} ms", base),
         (f"{fixed * 1000:g} ± {spread * 1000:g} ms", jittered(fixed, spread)),
     ]
+
+
+def _times(timing: Timing) -> tuple[int, int, int]:
+    return timing.ttl_ns, timing.renew_every_ns, timing.failures_max
+
+
+def _ttl_value(made: Timing, keys: FamilyKeys) -> float:
+    """What the setting must be for a TTL: seconds."""
+    return round(made.ttl_ns / NS / keys.factor, 3)
+
+
+def _rounded(made: Timing, silence_ns: int) -> int:
+    """The interval without more digits than a person would write, as long as it does the same."""
+    for step in (MS, MS // 1000):
+        every = made.renew_every_ns // step * step
+        if every >= MS and bears(settle(ttl=made.ttl_ns / NS, renew_every=every / NS), silence_ns):
+            return every
+    return made.renew_every_ns
 
 
 def _median(classes: Mapping[str, Spread]) -> int | None:

@@ -1,4 +1,4 @@
-"""What can be tuned: every family of the plane with what is set for it and which key sets it, and any other by name.
+"""What can be tuned: every family of the plane with what is set for it and which keys set it, and any other by name.
 
 The takeover bound of a family here is that of `plane.setting_rules.takeovers`, by a test: who tunes and who refuses
 settings must not disagree.
@@ -10,22 +10,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from holdfast.core.backoff import Backoff
-from holdfast.core.looping import Mode
 from holdfast.core.spread import Figure
 from holdfast.core.tuning import Demand, Detection
+from holdfast.core.tuning_checks import SettingNames
 from holdfast.plane import families
-from holdfast.plane.families import FAMILIES, LockFamily
-from holdfast.plane.setting_rules import LOOPS
+from holdfast.plane.families import FAMILIES
+from holdfast.plane.family_settings import FAMILY_KEYS, FamilyKeys, family_in_effect, is_renewed
 from holdfast.plane.settings import KEYS, Settings
 from holdfast.types import NS
 
-ITEM_KEYS: Final = {
-    families.SCHEDULER_JOB.name: "scheduler.job_ttl",
-    families.WORKER_JOB.name: "worker.lease_ttl",
-    families.WORKFLOW_RUN.name: "engine.run_ttl",
-}
 UNPROMISED: Final = frozenset({families.DEAD_LETTER_CLEANUP.name})
 """Nobody waits for it, so the takeover SLO does not speak of it."""
+RETRIED: Final = frozenset({families.SCHEDULER_JOB.name, families.WORKFLOW_RUN.name})
+"""Whose messages wait for their turn. A busy lease of a worker means a copy of a message; people wait themselves."""
 
 
 class Subject(NamedTuple):
@@ -34,25 +31,27 @@ class Subject(NamedTuple):
     family: str
     demand: Demand
     renewed: bool
-    key: str | None  # the setting that decides its TTL
-    factor: float  # the TTL is so many times that setting
-    loop: str | None = None
+    keys: FamilyKeys | None = None  # the settings that decide its times
     retry: Backoff | None = None  # after which a message whose lock was busy comes again
     patience: float = 0.0  # seconds that a caller waits before that
 
     @property
-    def where(self) -> str:
-        """Where its TTL is set, for people."""
-        return self.key or f"no setting: {self.family}"
+    def names(self) -> SettingNames:
+        """Where its times are set, for people."""
+        if self.keys is None:
+            return SettingNames(f"no setting: {self.family}")
+        return SettingNames(self.keys.ttl, self.keys.renew_every, self.keys.failures)
 
-    def value(self, ttl_ns: int) -> float:
-        """What the setting must be for a TTL: seconds."""
-        return round(ttl_ns / NS / self.factor, 3)
+    @property
+    def loop(self) -> str | None:
+        """The loop that takes it, if one does."""
+        return None if self.keys is None else self.keys.loop
 
-    def takes(self, value: float) -> bool:
-        """Whether the setting takes the value."""
-        kind = None if self.key is None else KEYS[self.key].kind
-        return kind is not None and getattr(kind, "low", 0) <= value <= getattr(kind, "high", value)
+
+def takes(key: str, value: float) -> bool:
+    """Whether a setting takes the value."""
+    kind = KEYS[key].kind
+    return bool(getattr(kind, "low", 0) <= value <= getattr(kind, "high", value))
 
 
 def subjects(
@@ -66,38 +65,32 @@ def subjects(
     others = sorted(set(seen) - set(FAMILIES))
     return [
         *_of_the_plane(settings, promised),
-        *(Subject(name, Demand(slo=promised), name not in loose, None, 1.0) for name in others),
+        *(Subject(name, Demand(slo=promised), name not in loose) for name in others),
     ]
 
 
 def _of_the_plane(settings: Settings, slo: Figure | None) -> Iterator[Subject]:
-    loops = {family.name: loop for loop, family in LOOPS.items()}
-    for family in FAMILIES.values():
-        loop = loops.get(family.name)
-        promised = None if family.name in UNPROMISED else slo
-        yield _item(settings, family, promised) if loop is None else _loop(settings, family, loop, promised)
+    for declared in FAMILIES.values():
+        family, keys = family_in_effect(settings, declared), FAMILY_KEYS[declared.name]
+        times = f"{keys.factor:g} x {keys.ttl}" if keys.loop else keys.ttl
+        demand = Demand(
+            slo=None if family.name in UNPROMISED else slo,
+            detection=_detection(settings, keys),
+            present=Figure(round(family.ttl * NS), f"{times} ({settings.origin(keys.ttl)})"),
+            every=None
+            if family.renewal is None
+            else Figure(round(family.renewal * NS), f"{keys.renew_every} ({settings.origin(keys.renew_every)})"),
+            failures=family.failures,
+        )
+        retry = settings.scheduler.delays.busy if family.name in RETRIED else None
+        patience = 0.0 if keys.loop else family.acquire_timeout or 0.0
+        yield Subject(family.name, demand, is_renewed(settings, declared), keys, retry, patience)
 
 
-def _item(settings: Settings, family: LockFamily, slo: Figure | None) -> Subject:
-    key = ITEM_KEYS.get(family.name)
-    ttl: float = family.ttl if key is None else settings.value(key)
-    scheduler = settings.scheduler
-    again = scheduler.busy_delay + scheduler.busy_jitter
-    detection = Detection(round(again * NS), None, f"a message comes again every {again:g} s (scheduler.busy_delay)")
-    source = "fixed by the plane" if key is None else f"{key} ({settings.origin(key)})"
-    demand = Demand(slo=slo, detection=detection, present=Figure(round(ttl * NS), source), interval_free=False)
-    # A worker's lease is as long as its job, and a busy one means a copy of a message: nothing waits for its turn.
-    retry = None if key is None or family is families.WORKER_JOB else scheduler.delays.busy
-    return Subject(family.name, demand, True, key, 1.0, retry=retry, patience=family.acquire_timeout or 0.0)
-
-
-def _loop(settings: Settings, family: LockFamily, loop: str, slo: Figure | None) -> Subject:
-    key = f"{loop}.interval"
-    factor = family.per_interval or 1.0
-    ttl = family.ttl_for(settings.value(key))
-    part = round(1000 / factor), 1000
-    detection = Detection(None, part, f"others look every interval, {1 / factor:g} of the TTL")
-    present = Figure(round(ttl * NS), f"{factor:g} x {key} ({settings.origin(key)})")
-    demand = Demand(slo=slo, detection=detection, present=present, interval_free=False)
-    renewed = settings.value(f"{loop}.lead") != Mode.ROTATING
-    return Subject(family.name, demand, renewed, key, factor, loop=loop)
+def _detection(settings: Settings, keys: FamilyKeys) -> Detection:
+    """How the next one notices: messages come again, and loops look once in an interval."""
+    if keys.loop is not None:
+        part = round(1000 / keys.factor), 1000
+        return Detection(None, part, f"others look every interval, {1 / keys.factor:g} of the TTL")
+    again = settings.scheduler.busy_delay + settings.scheduler.busy_jitter
+    return Detection(round(again * NS), None, f"a message comes again every {again:g} s (scheduler.busy_delay)")

@@ -65,8 +65,8 @@ BUSY: Final = "approval lock busy"
 NOTE_CHARS_MAX: Final = 1000
 REVISION_MAX: Final = 2**31
 RETRY_S: Final = 0.5
-LIMIT_S: Final = APPROVAL.ttl / 2
-"""How long a decision may take under the lock: if not one renewal arrives, the lease still outlives it."""
+LIMIT_SHARE: Final = 2
+"""A decision may take this part of the lock's TTL: if not one renewal arrives, the lease still outlives it."""
 
 _INSERT: Final = sql("approval_insert")
 _GET: Final = sql("approval_get")
@@ -118,15 +118,15 @@ class Approvals:
         rules: ApprovalRules | None = None,
         *,
         family: LockFamily = APPROVAL,
-        limit: float = LIMIT_S,
+        limit: float | None = None,
     ) -> None:
-        """`limit`: how many seconds a decision may take under the lock."""
+        """`limit`: how many seconds a decision may take under the lock; by default half of its TTL."""
         self.rules = rules or ApprovalRules()
         self._database = database
         self._jobs = jobs
         self._locks = locks
         self._family = family
-        self._limit = limit
+        self._limit = family.ttl / LIMIT_SHARE if limit is None else limit
         self.decided: Counter[Verdict] = Counter()
         self.repeated: Counter[Verdict] = Counter()
         self.refused: Counter[str] = Counter()  # by code

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -126,16 +126,7 @@ class Plane:
             raise BadInput("plane", "was started before", "make another")
         self._failure = asyncio.get_running_loop().create_future()
         try:
-            self._ground = await self._stack.enter_async_context(
-                opened(
-                    self.settings,
-                    clock=self._clock,
-                    entropy=self._entropy,
-                    instance=self._instance,
-                    works=True,
-                    audit=self._audit,
-                )
-            )
+            self._ground = await self._stack.enter_async_context(self._opened())
             await self._ask_around()
             if self._app is not None:
                 await keep_workflows(self.ground.runs.definitions, self._app)
@@ -184,6 +175,17 @@ class Plane:
             yield from part.readings()
 
     # Starting.
+
+    def _opened(self) -> AbstractAsyncContextManager[Ground]:
+        """What the parts stand on, as the settings name it."""
+        return opened(
+            self.settings,
+            clock=self._clock,
+            entropy=self._entropy,
+            instance=self._instance,
+            works=True,
+            audit=self._audit,
+        )
 
     async def _ask_around(self) -> None:
         """Whoever starts a plane should see at once that a store is not there. Later, parts wait for stores."""

@@ -15,14 +15,18 @@ from typing import Final, Protocol
 
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.retry import RetryDelays
+from holdfast.core.timing import settle
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.saying import say
 from holdfast.guards.bearer import carried
-from holdfast.plane import families, outcome, subjects
+from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction
+from holdfast.plane.attempts import Look
 from holdfast.plane.context import AnyContext, BlockingContext, Context
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
+from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Message
 from holdfast.plane.order import Order
@@ -30,7 +34,7 @@ from holdfast.plane.outcome import Outcome, Status
 from holdfast.plane.ports import Bus
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy
-from holdfast.types import NS, Instant, elapsed_ns
+from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -42,8 +46,8 @@ class NotHere(LockBusy):
 class Currency(Protocol):
     """Knows which attempts are still wanted. `plane.attempts.Attempts` does."""
 
-    async def current(self, job: str, attempt: int) -> bool:
-        """Whether the attempt may still be run."""
+    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
+        """Whether the attempt may still be run, and whether a worker has died that ran it."""
         ...
 
 
@@ -60,7 +64,7 @@ class Workplace:
     finished: Finished
     statistics: WorkerStatistics
     hurried: asyncio.Event  # nobody waits any longer for what does not answer
-    lease_ttl: float
+    family: LockFamily  # of its lease
     cancel_grace_ns: int
     delays: RetryDelays
     currency: Currency | None
@@ -68,6 +72,17 @@ class Workplace:
     def later(self, error: LockBusy | BackendError) -> RetryLater:
         """Give a message back for the time that its class of trouble asks for."""
         return self.delays.later(error, self.entropy.below)
+
+
+def lease_family(ttl: Duration | None, renew_every: Duration | None, failures: int | None) -> LockFamily:
+    """The leases under which attempts are made, with times that work together; what is not given is as declared."""
+    chosen = WORKER_JOB.timed(
+        None if ttl is None else duration_ns("lease_ttl", ttl, low_ns=1) / NS,
+        None if renew_every is None else duration_ns("lease_renew_every", renew_every, low_ns=1) / NS,
+        failures,
+    )
+    settle(ttl=chosen.ttl, renew_every=chosen.renew_every, failures=chosen.failures)
+    return chosen
 
 
 class Attempt:
@@ -95,7 +110,9 @@ class Attempt:
         lease, taken = await self._take_lease(), self._place.clock.now()
         self.run_fence = lease.fence
         try:
-            if await self._outdated():
+            if ARMED:
+                await areach("plane.worker.leased")
+            if await self._outdated(lease.fence, taken.wall):
                 self._place.statistics.outdated += 1
                 return
             await self._under(lease)
@@ -105,10 +122,13 @@ class Attempt:
         finally:
             self._place.statistics.held_for(self.order.topic, elapsed_ns(taken, self._place.clock.now()))
             await lease.release()
+        if ARMED:
+            await areach("plane.worker.released")
 
     async def _take_lease(self) -> Lease:
         place, job = self._place, self.order.job
-        lock = families.WORKER_JOB.lock(place.locks, ttl=place.lease_ttl, max_hold=self._longest_s(), job=job)
+        family: LockFamily = place.family  # a test reads from this that the lock is a declared one
+        lock = family.lock(place.locks, max_hold=self._longest_s(), job=job)
         try:
             lease = await lock.try_acquire()
         except BackendError as error:
@@ -120,29 +140,38 @@ class Attempt:
         place.statistics.taken += 1
         return lease
 
-    async def _outdated(self) -> bool:
+    async def _outdated(self, fence: int, now_ns: int) -> bool:
         """Whether this is a leftover. Asked under the lease: whoever ran it before us has said its result by now."""
         currency = self._place.currency
         if currency is None or not self._may_be_over:
             return False
         try:
-            return not await currency.current(*self.order.name)
+            look = await currency.look(*self.order.name, fence, now_ns)
         except BackendError as error:
             self._place.statistics.unreachable += 1
             self._place.statistics.given_back += 1
             raise self._place.later(error) from error
+        if look.wanted and look.silent_since_ns is not None:
+            self._place.statistics.taken_over.observe(now_ns - look.silent_since_ns)
+        return not look.wanted
 
     async def _under(self, lease: Lease) -> None:
         place, order, run = self._place, self.order, carried(lease)
         await self._publish(subjects.started(order.job, order.attempt, place.worker, run), lease)
+        if ARMED:
+            await areach("plane.worker.started")
         since = place.clock.now()
         limit_ns = self._limit_ns(since)
         ended = await self._run(lease, since, limit_ns)
+        if ARMED:
+            await areach("plane.worker.ran")
         said = self._judged(ended, lease, limit_ns)
         if said is None:
             return
         message = subjects.finished(order.job, order.attempt, place.worker, run, said.body())
         await self._publish(message, lease)
+        if ARMED:
+            await areach("plane.worker.said")
         place.finished.keep(order.name, message, said.size)
         self._count(said)
 
@@ -154,7 +183,7 @@ class Attempt:
         limit_ns = self._limit_ns(self._place.clock.now())
         if limit_ns is None:
             return None
-        return max(0, limit_ns + self._place.cancel_grace_ns) / NS + self._place.lease_ttl
+        return max(0, limit_ns + self._place.cancel_grace_ns) / NS + self._place.family.ttl
 
     def _limit_ns(self, since: Instant) -> int | None:
         """How long it may run: the least of what the job, its function and its deadline allow."""

@@ -1,29 +1,61 @@
 """Whether an attempt is still wanted: asked by a worker before it runs a message that is late or was delivered before.
 
 Such a message may be a leftover, or a copy that a bus no longer knows as one: another worker has run the attempt
-meanwhile, or the job has ended otherwise.
-Promises: an attempt is called outdated only when the database says that its job has ended or is at a later attempt.
-Does not promise the opposite: a result that the scheduler has not written yet is not seen here.
+meanwhile, or the job has ended otherwise. Or its worker has died: then this is a takeover, and the database says since
+when that worker was silent.
+
+Promises: an attempt is called outdated only when the database says that its job has ended or is at a later attempt. A
+worker is called silent only when it had begun this attempt, has missed two of its heartbeats, and had not begun to
+leave. Does not promise the opposite: a result that the scheduler has not written yet is not seen here, nor the death of
+a worker whose name somebody else has taken over.
+
+Clock: the wall clock, of which a heartbeat carries the sender's.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.jobs import JobState
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Database
+from holdfast.plane.ports import Database, Row
+from holdfast.types import NS
 
-_GET: Final = sql("job_get")
+HEARTBEAT: Final = 5.0
+MISSED: Final = 2
+
+_LOOK: Final = sql("attempt_look")
+
+
+class Look(NamedTuple):
+    """What the database says about an attempt."""
+
+    wanted: bool  # it may still be run
+    silent_since_ns: int | None = None  # it was being run by a worker that has died, last heard of at this time
 
 
 class Attempts:
     """The attempts of one plane, as its database knows them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, heartbeat: float = HEARTBEAT) -> None:
+        """`heartbeat`: seconds between two of a worker."""
         self._database = database
+        self._silence_ns = round(MISSED * heartbeat * NS)
 
-    async def current(self, job: str, attempt: int) -> bool:
-        """Whether the attempt may still be run. A job that is not known may: nothing is lost by a second run."""
-        rows = await self._database.read(lambda tx: tx.query(_GET, {"id": job}))
-        return not rows or (not JobState(rows[0]["state"]).terminal and rows[0]["attempt"] <= attempt)
+    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
+        """Look at an attempt that is to be run now, under that fence of the worker's lease.
+
+        One of a job that is not known may be run: nothing is lost by a second run.
+        """
+        rows = await self._database.read(lambda tx: tx.query(_LOOK, {"id": job}))
+        if not rows:
+            return Look(wanted=True)
+        row = rows[0]
+        wanted = not JobState(row["state"]).terminal and row["attempt"] <= attempt
+        begun = row["state"] == JobState.RUNNING and row["attempt"] == attempt and (row["run_fence"] or fence) < fence
+        return Look(wanted, self._silent_since(row, now_ns) if begun else None)
+
+    def _silent_since(self, row: Row, now_ns: int) -> int | None:
+        at_ns: int | None = row["at_ns"]
+        silent = at_ns is not None and not row["draining"] and now_ns - at_ns >= self._silence_ns
+        return at_ns if silent else None

@@ -32,7 +32,7 @@ class Bells:
     """All bells of one database object."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, set[ChannelBell]] = {}
+        self._bells: dict[str, dict[ChannelBell, None]] = {}  # rung in the order in which they were made
 
     def __len__(self) -> int:
         return sum(map(len, self._bells.values()))
@@ -40,7 +40,7 @@ class Bells:
     def bell(self, channel: str) -> ChannelBell:
         """Make a bell."""
         bell = ChannelBell(check_channel(channel), self._forget)
-        self._bells.setdefault(channel, set()).add(bell)
+        self._bells.setdefault(channel, {})[bell] = None
         return bell
 
     def ring(self, channels: Iterable[str]) -> None:
@@ -59,8 +59,8 @@ class Bells:
             bell.close()
 
     def _forget(self, bell: ChannelBell) -> None:
-        bells = self._bells.get(bell.channel, set())
-        bells.discard(bell)
+        bells = self._bells.get(bell.channel, {})
+        bells.pop(bell, None)
         if not bells:
             self._bells.pop(bell.channel, None)
 
@@ -75,7 +75,7 @@ class ChannelBell:
         self._forget = forget
         self._rung = False
         self._closed = False
-        self._waiters: set[asyncio.Future[bool]] = set()
+        self._waiters: dict[asyncio.Future[bool], None] = {}  # woken first come, first served
 
     def ring(self) -> None:
         """Wake those who wait, or the next one who does."""
@@ -95,7 +95,7 @@ class ChannelBell:
             return rung
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = loop.call_later(timeout_ns / NS, _time_is_over, waiter)
         try:
             return await waiter
@@ -105,7 +105,7 @@ class ChannelBell:
             raise
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     def close(self) -> None:
         """See `ports.Bell`. Idempotent."""

@@ -25,6 +25,7 @@ from typing import Final
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BackendError, BadInput, Closed
 from holdfast.plane.consumptions import check_consumption, finished
 from holdfast.plane.embedded_consumer import EmbeddedConsumer, channel_of
@@ -104,7 +105,11 @@ class EmbeddedBus:
     async def _publish(self, batch: Sequence[Sequence[Message]]) -> Sequence[None]:
         """Publish what several callers have, in one transaction."""
         messages = [message for each in batch for message in each]
+        if ARMED:
+            await areach("plane.bus.publish")
         await self._database.write(lambda tx: self.stage(tx, messages))
+        if ARMED:
+            await areach("plane.bus.published")
         return [None] * len(batch)
 
     def consume(self, how: Consumption, handler: Handler) -> AbstractAsyncContextManager[Consumer]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import Closed
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
@@ -203,7 +204,11 @@ class EmbeddedConsumer:
             return False
         self._look = self._look and not most  # a ring from here on is for the next turn
         try:
+            if ARMED:
+                await areach("plane.bus.claim")
             found = await self._database.write(lambda tx: self._work(tx, settled, silent, most, now_ns, due))
+            if ARMED:
+                await areach("plane.bus.claimed")
         except BaseException:
             self._settled = settled + self._settled
             self._look = True

@@ -30,7 +30,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects
-from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN
+from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics
 from holdfast.plane.model import ID_CHARS_MAX, Delivery, check_id, check_text
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
@@ -68,14 +68,14 @@ class Engine:
         *,
         delays: RetryDelays = RETRY_DELAYS,
         indicators: Indicators | None = None,
-        run_ttl: float = WORKFLOW_RUN.ttl,
+        family: LockFamily = WORKFLOW_RUN,
         name: str = "engine",
     ) -> None:
         self.runs = runs
         self.delays = delays
         self.lock_statistics = ItemLockStatistics()
         self.tally: Counter[str] = Counter()
-        self.run_ttl = run_ttl
+        self.family = family
         self._locks = locks
         self._bus = bus
         self._indicators = indicators
@@ -96,7 +96,7 @@ class Engine:
     @asynccontextmanager
     async def serving(self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None) -> AsyncIterator[Engine]:
         """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
-        wait_ns = duration_ns("ack_wait", self.run_ttl / 2 if ack_wait is None else ack_wait)
+        wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             for subject, handler in self.handlers.items():
                 how = Consumption(subject, subjects.ENGINE, concurrency=concurrency, ack_wait_ns=wait_ns)
@@ -147,7 +147,7 @@ class Engine:
             *(self._locks, run_id, risk, self.delays),
             statistics=self.lock_statistics,
             timeout=timeout,
-            ttl=self.run_ttl,
+            family=self.family,
         ) as lease:
             return await self.move_held(lease, run_id, event, actor=actor)
 

@@ -9,16 +9,17 @@ its family and the ids in its name, never by a literal:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from string import Formatter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core import backoff
 from holdfast.core.retry import RetryDelays
+from holdfast.core.timing import DEFAULT_FAILURES
 from holdfast.errors import BadInput
 
 
@@ -52,6 +53,8 @@ class LockFamily:
     acquire_timeout: float | None = None
     retry: backoff.Backoff | None = None
     per_interval: float | None = None  # loops: the TTL is this many times the interval
+    renewal: float | None = None  # seconds between two renewals; None: a third of the TTL
+    failures: int = DEFAULT_FAILURES  # renewal periods in a row that may fail before the lease is given up
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -61,7 +64,16 @@ class LockFamily:
     @property
     def renew_every(self) -> float:
         """Seconds between two renewals."""
-        return self.ttl / 3
+        return self.ttl / 3 if self.renewal is None else self.renewal
+
+    def timed(self, ttl: float | None = None, renew_every: float | None = None, failures: int | None = None) -> Self:
+        """The same locks with other times; what is not given stays as it is."""
+        return replace(
+            self,
+            ttl=self.ttl if ttl is None else ttl,
+            renewal=self.renewal if renew_every is None else renew_every,
+            failures=self.failures if failures is None else failures,
+        )
 
     def key(self, **ids: str) -> str:
         """The name of one lock."""
@@ -80,7 +92,6 @@ class LockFamily:
         locks: Locks,
         *,
         interval: float | None = None,
-        ttl: float | None = None,
         max_hold: float | None = None,
         **ids: str,
     ) -> Lock[Lease]:
@@ -88,14 +99,16 @@ class LockFamily:
 
         `max_hold` caps the whole time that it may be held, for work that has a time limit of its own.
         """
-        return locks.lock(self.key(**ids), **self._settings(ttl or self.ttl_for(interval), max_hold))
+        return locks.lock(self.key(**ids), **self._settings(self.ttl_for(interval), max_hold))
 
-    def risky(self, locks: Locks, *, risk: str, ttl: float | None = None, **ids: str) -> Lock[Lease | DegradedLease]:
+    def risky(self, locks: Locks, *, risk: str, **ids: str) -> Lock[Lease | DegradedLease]:
         """Describe a lock that follows the policy of a risk class when the store fails: the lease may be degraded."""
-        return locks.lock(self.key(**ids), risk=risk, **self._settings(ttl or self.ttl, None))
+        return locks.lock(self.key(**ids), risk=risk, **self._settings(self.ttl, None))
 
     def _settings(self, ttl: float, max_hold: float | None) -> Any:
-        settings: dict[str, Any] = {"ttl": ttl, "family": self.name, "max_hold": max_hold}
+        settings: dict[str, Any] = {"ttl": ttl, "family": self.name, "max_hold": max_hold, "failures": self.failures}
+        if self.renewal is not None:
+            settings["renew_every"] = self.renewal
         if self.retry is not None:
             settings["retry"] = self.retry
         if self.acquire_timeout is not None:
@@ -110,6 +123,7 @@ class LockFamily:
             "scope": str(self.scope),
             "ttl": self.ttl,
             "renew_every": self.renew_every,
+            "failures": self.failures,
             "release": str(self.release),
             "acquire_timeout": self.acquire_timeout,
             "on_busy": self.on_busy,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.core.approving import ApprovalRules
 from holdfast.plane import families
-from holdfast.plane.setting_keys import key, lead
+from holdfast.plane.setting_keys import failures, key, lead, renew_every
 from holdfast.plane.setting_kinds import Rules, Seconds, Whole
 
 
@@ -18,6 +18,8 @@ class EngineSettings:
     run_ttl: float = key(
         families.WORKFLOW_RUN.ttl, Seconds(1.0, 3600.0), "how long a silent engine keeps the lock of a run"
     )
+    run_renew_every: float | None = renew_every("run_ttl")
+    run_failures: int = failures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class RunSettings:
 
     interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = lead()
+    renew_every: float | None = renew_every()
+    failures: int = failures()
     patience: float = key(10.0, Seconds(0.1, 3600.0), "how long a message may take before it counts as missed")
 
 
@@ -35,6 +39,8 @@ class DelaySettings:
 
     interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = lead()
+    renew_every: float | None = renew_every()
+    failures: int = failures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +50,8 @@ class ApprovalSettings:
     rules: ApprovalRules = key(  # noqa: RUF009 - rules are frozen, so one default serves all
         ApprovalRules(), Rules(), "what needs approval, or is refused; the first that matches"
     )
+    lock_ttl: float = key(
+        families.APPROVAL.ttl, Seconds(1.0, 3600.0), "how long a decision that went silent keeps the lock of its job"
+    )
+    lock_renew_every: float | None = renew_every("lock_ttl")
+    lock_failures: int = failures()

@@ -12,6 +12,8 @@ from holdfast.core.reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine
+from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.opening import Ground
 from holdfast.plane.parts import LoopPart
 from holdfast.plane.run_reconciler import RunReconciler
@@ -19,14 +21,13 @@ from holdfast.plane.run_reconciler import RunReconciler
 
 def engine_of(ground: Ground, name: str = "engine") -> Engine:
     """Moves runs, as the settings want it."""
-    chosen = ground.settings.engine
     return Engine(
         ground.runs,
         ground.locks,
         ground.bus,
         delays=ground.settings.scheduler.delays,
         indicators=ground.policing.signals,
-        run_ttl=chosen.run_ttl,
+        family=family_in_effect(ground.settings, WORKFLOW_RUN),
         name=name,
     )
 
@@ -70,6 +71,8 @@ def flow_loop_part(ground: Ground, name: str) -> LoopPart:
     how = {
         "mode": settings.value(f"{name}.lead"),
         "interval": settings.value(f"{name}.interval"),
+        "renew_every": settings.value(f"{name}.renew_every"),
+        "failures": settings.value(f"{name}.failures"),
         "clock": ground.clock,
         "entropy": ground.entropy,
     }

@@ -35,6 +35,7 @@ from holdfast.core.delivering import (
     decide,
     ended,
 )
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.flows.saying import say
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Consumption, Handler
@@ -228,6 +229,8 @@ class Hands:
 
     async def _settled(self, taken: Taken, verdict: Ack | GiveBack, kind: Kind) -> None:
         self.tally[str(kind)] += 1
+        if ARMED:
+            await areach("plane.bus.settle")
         await self._settle(taken, verdict)
 
     def _standing(self, taken: Taken) -> Standing:

@@ -1,7 +1,7 @@
 """The inventory of locks: every key that the plane takes, what kind it is, how long it lasts, and who takes it.
 
 Made from `families`, which is also where the locks themselves come from, so that it cannot say anything else than what
-runs. Loops are shown with the interval that is in effect, if settings are given.
+runs. They are shown with the times that are in effect, if settings are given.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.looping import Mode
 from holdfast.plane.families import FAMILIES, LockFamily, Release, Scope
-from holdfast.plane.setting_rules import LOOPS
+from holdfast.plane.family_settings import family_in_effect, is_renewed
 from holdfast.plane.settings import Settings
 
 COLUMNS: Final = (
@@ -20,6 +19,7 @@ COLUMNS: Final = (
     "scope",
     "ttl",
     "renewed every",
+    "gives up after",
     "released",
     "when busy",
     "when the store fails",
@@ -35,6 +35,7 @@ class Line(NamedTuple):
     scope: Scope
     ttl: float
     renew_every: float | None  # None: it is not renewed
+    failures: int | None  # renewals in a row that may fail before it is given up
     release: Release
     acquire_timeout: float | None
     on_busy: str
@@ -49,17 +50,16 @@ class Line(NamedTuple):
         """For people, in the order of `COLUMNS`."""
         key = self.key.replace("{", "<").replace("}", ">")
         renewed = "never" if self.renew_every is None else plainly(self.renew_every)
-        ends = str(self.release)
+        budget = "-" if self.failures is None else "1 failure" if self.failures == 1 else f"{self.failures} failures"
         return (
-            *(self.family, key, str(self.scope), plainly(self.ttl), renewed, ends),
+            *(self.family, key, str(self.scope), plainly(self.ttl), renewed, budget, str(self.release)),
             *(self.on_busy, self.on_error, self.used_by),
         )
 
 
 def inventory(settings: Settings | None = None, declared: Mapping[str, LockFamily] = FAMILIES) -> Sequence[Line]:
     """Every kind of lock, in the order of its declaration."""
-    loops = {family.name: loop for loop, family in LOOPS.items()}
-    return [_line(family, settings, loops.get(family.name)) for family in declared.values()]
+    return [_line(family, settings) for family in declared.values()]
 
 
 def markdown(lines: Sequence[Line]) -> str:
@@ -73,24 +73,17 @@ def plainly(seconds: float) -> str:
     return f"{round(seconds, 2):.12g} s"
 
 
-def _line(family: LockFamily, settings: Settings | None, loop: str | None) -> Line:
-    ttl, rotating = family.ttl, False
-    if settings is not None and loop is not None:
-        ttl = family.ttl_for(settings.value(f"{loop}.interval"))
-        rotating = settings.value(f"{loop}.lead") == Mode.ROTATING
-    elif settings is not None and family.name == "worker.job":
-        ttl = settings.worker.lease_ttl
-    elif settings is not None and family.name == "scheduler.job":
-        ttl = settings.scheduler.job_ttl
-    elif settings is not None and family.name == "workflow.run":
-        ttl = settings.engine.run_ttl
+def _line(family: LockFamily, settings: Settings | None) -> Line:
+    timed = family if settings is None else family_in_effect(settings, family)
+    renewed = settings is None or is_renewed(settings, family)
     return Line(
         family=family.name,
         key=family.pattern,
         scope=family.scope,
-        ttl=ttl,
-        renew_every=None if rotating else ttl / 3,
-        release=Release.EXPIRY if rotating else family.release,
+        ttl=timed.ttl,
+        renew_every=timed.renew_every if renewed else None,
+        failures=timed.failures if renewed else None,
+        release=family.release if renewed else Release.EXPIRY,
         acquire_timeout=family.acquire_timeout,
         on_busy=family.on_busy,
         on_error=family.on_error,

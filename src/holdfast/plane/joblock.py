@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.retry import RetryDelays
-from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB
+from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.itemlock import Abandoned, ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
 
@@ -35,11 +35,11 @@ async def job_lock(
     *,
     statistics: JobLockStatistics | None = None,
     timeout: float | None = None,
-    ttl: float | None = None,
+    family: LockFamily = SCHEDULER_JOB,
 ) -> AsyncIterator[Lease]:
-    """Hold the lock of a job. `timeout`, how long to wait for it, and `ttl` are by default those of its family."""
+    """Hold the lock of a job. `timeout`, how long to wait for it, is by default that of the family."""
     counts = statistics if statistics is not None else JobLockStatistics()
-    family = SCHEDULER_JOB if timeout is None else replace(SCHEDULER_JOB, acquire_timeout=timeout)
+    chosen = family if timeout is None else replace(family, acquire_timeout=timeout)
     check_id("job", job_id)
-    async with item_lock(lambda: family.lock(locks, ttl=ttl, job=job_id), locks, delays, counts, NOUN) as lease:
+    async with item_lock(lambda: chosen.lock(locks, job=job_id), locks, delays, counts, NOUN) as lease:
         yield lease

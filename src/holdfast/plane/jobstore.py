@@ -19,6 +19,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, judge
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.errors import BadInput, RowExists, RowMissing
@@ -82,6 +83,11 @@ class JobStore:
         self._submissions: Gathering[New, tuple[Job, bool]] = Gathering(self._submit)
         self._looks: Gathering[str, Job | None] = Gathering(self._look)
 
+    @property
+    def bus(self) -> Bus:
+        """Where the messages of the jobs go."""
+        return self._bus
+
     def statistics(self) -> GuardStatistics:
         """What the guard in front of the jobs has accepted and refused."""
         return self._admission.statistics()
@@ -118,12 +124,17 @@ class JobStore:
         return new_job(wanted, identity, pool, now_ns, messages, state)
 
     async def _submit(self, news: Sequence[New]) -> Sequence[tuple[Job, bool]]:
+        if ARMED:
+            await areach("plane.job.submit")
         try:
-            return await self.database.write(lambda tx: submit_many(tx, self._bus, news))
+            kept: Sequence[tuple[Job, bool]] = await self.database.write(lambda tx: submit_many(tx, self._bus, news))
         except RowExists:
             if len(news) > 1:
                 raise  # each is then asked for by itself
-            return [await self.database.write(lambda tx: submit_one(tx, self._bus, news[0]))]
+            kept = [await self.database.write(lambda tx: submit_one(tx, self._bus, news[0]))]
+        if ARMED:
+            await areach("plane.job.submitted")
+        return kept
 
     async def get(self, job_id: str) -> Job | None:
         """One job, or None."""
@@ -164,7 +175,11 @@ class JobStore:
         return changed
 
     async def _change(self, wanted: Sequence[Wanted]) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
+        if ARMED:
+            await areach("plane.job.change")
         ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted))
+        if ARMED:
+            await areach("plane.job.changed")
         for each in ends:
             if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
                 self._count_end(each.error)
@@ -214,7 +229,12 @@ class JobStore:
             written, freed = await self._write(tx, job, wanted, presented.checked_fence, now_ns)
             return await self._why_not(tx, job, presented) if written is None else Accepted((written, freed))
 
-        written, freed = self._admission.written(presented, await self.database.write(work))
+        if ARMED:
+            await areach("plane.job.change")
+        outcome = await self.database.write(work)
+        if ARMED:
+            await areach("plane.job.changed")
+        written, freed = self._admission.written(presented, outcome)
         if freed:
             self.slots.freed(job.pool)
         return written

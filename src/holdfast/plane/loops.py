@@ -30,8 +30,9 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.looping import Cadence, Mode
-from holdfast.errors import BadInput, Closed, LeaseLost
+from holdfast.errors import BadInput, Closed, FencedOut, LeaseLost
 from holdfast.flows.saying import Trouble, say, tell
 from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.leadership import leadership
@@ -105,13 +106,16 @@ class Loop:
         locks: Locks,
         mode: Mode | str = Mode.STICKY,
         at_once: bool = False,
+        renew_every: Duration | None = None,
+        failures: int | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         grace: Duration = GRACE,
     ) -> None:
         """`at_once`: the first attempt to lead is made at the start, not after a random part of an interval.
 
-        `grace` is how long a tick that runs may go on when the block is left.
+        A sticky leader's lease is renewed every `renew_every` (a third of its TTL), and given up when `failures` (3)
+        renewals in a row failed. `grace` is how long a tick that runs may go on when the block is left.
         """
         if family.scope is not Scope.LOOP or family.places:
             raise BadInput("family", f"{family.name} is not the lock of a loop", "declare one with scope LOOP")
@@ -124,7 +128,9 @@ class Loop:
         self._at_once = at_once
         self._grace_ns = duration_ns("grace", grace)
         mode = _mode(mode)
-        self._leadership = leadership(mode, locks, family, self._cadence, entropy or SystemEntropy())
+        every = None if renew_every is None else duration_ns("renew_every", renew_every, low_ns=MS) / NS
+        timed = family.timed(renew_every=every, failures=failures)
+        self._leadership = leadership(mode, locks, timed, self._cadence, entropy or SystemEntropy())
         self._counts = LoopStatistics(self.name, mode, interval_ns)
         self._lockless = Trouble(
             _log,
@@ -211,6 +217,8 @@ class Loop:
         self._counts = replace(self._counts, leader=True, fence=lease.fence)
         over_ns: int | None = None
         try:
+            if ARMED:
+                await areach("plane.loop.lead")
             over_ns = await self._lead_on(lease, stopped)
         finally:
             self._counts = replace(self._counts, leader=False, fence=None)
@@ -265,6 +273,11 @@ class Loop:
         if cut or (isinstance(error, LeaseLost) and error.key == lease.key):
             text = "a tick was cut short, for its lease is lost"
             say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seconds=took_ns / NS)
+        elif isinstance(error, FencedOut) and error.key == lease.key:
+            # Not a mistake of anybody: the store has lost our lease, or an operator broke it, and we do not know yet.
+            self._count(failed=1)
+            text = "a tick was refused, for somebody newer leads the loop"
+            say(_log, logging.WARNING, text, loop=self.name, key=lease.key, fence=lease.fence, seen=error.seen)
         elif work.cancelled():
             self._count(interrupted=1)
             say(_log, logging.WARNING, "a tick was interrupted", loop=self.name, seconds=took_ns / NS)
@@ -303,7 +316,11 @@ class Loop:
 
 
 async def _awaited(work: TickWork, tick: Tick) -> None:
+    if ARMED:
+        await areach("plane.loop.tick")
     await work(tick)
+    if ARMED:
+        await areach("plane.loop.ticked")
 
 
 def _mode(mode: Mode | str) -> Mode:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,9 +22,11 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.saying import Trouble
 from holdfast.plane.nats_names import NatsNames
+from holdfast.plane.nats_secure import SecureClient
 from holdfast.types import NS
 
 REQUEST_TIMEOUT_NS: Final = 5 * NS
@@ -35,6 +38,8 @@ _PING_S: Final = 5
 _PINGS: Final = 2
 _CLOSE_LIMIT_S: Final = 5.0
 _NAME_IN_USE: Final = 10058
+_SHUT_OUT: Final = (nats.errors.AuthorizationError, nats.errors.InvalidUserCredentialsError)
+_VIOLATION: Final = "authorization violation"  # the server's own words, which the client raises as an error of any kind
 _CLOSED: Final = "this bus is closed; open another"
 
 _log = logging.getLogger("holdfast")
@@ -57,6 +62,7 @@ class NatsConnection:
         self.shown = shown
         self.names = names
         self._servers = list(servers)
+        self._secure = any(each.startswith("tls:") for each in servers)
         self._replicas = replicas
         self._window_ns = duplicate_window_ns
         self._timeout_s = timeout_ns / NS
@@ -66,6 +72,7 @@ class NatsConnection:
         self._stream_there = False
         self._closed = False
         self._reconnected: set[Callable[[], None]] = set()
+        self._told: Exception | None = None  # what the client last said; what it raises is often less
         self._troubled = Trouble(_log, "the bus is in trouble", "the bus is connected again", bus=shown)
 
     async def client(self) -> Client:
@@ -96,12 +103,16 @@ class NatsConnection:
         """Store a message in the stream. Durable when it returns."""
         await self.stream()
         client = await self.client()
+        if ARMED:
+            await areach("plane.nats.publish")
         with self.errors():
             try:
                 answer = await client.request(subject, data, timeout=self._timeout_s, headers=dict(headers))
             except nats.errors.NoRespondersError:
                 self.forget_stream()
                 raise
+        if ARMED:
+            await areach("plane.nats.published")
         found = json.loads(answer.data)
         if "error" in found:
             with self.errors():
@@ -136,7 +147,8 @@ class NatsConnection:
             raise translated(error, self.shown) from error
 
     async def _connected(self) -> Client:
-        client = Client()
+        client = SecureClient() if self._secure else Client()
+        self._told = None
         try:
             async with asyncio.timeout(self._connect_s):
                 await client.connect(
@@ -153,13 +165,18 @@ class NatsConnection:
         except BaseException as error:
             await client.close()
             if isinstance(error, nats.errors.Error | OSError | TimeoutError):
-                found = translated(error, self.shown)
+                found = translated(self._reason(error), self.shown)
                 if isinstance(found, Timeout):  # nothing was asked for yet
                     found = Unavailable(str(found))
                 raise found from error
             raise
         client.options["max_reconnect_attempts"] = -1
         return client
+
+    def _reason(self, error: BaseException) -> BaseException:
+        """To the client, a server that does not let us in is one less; it says why, and raises that none is left."""
+        less = isinstance(error, nats.errors.NoServersError | TimeoutError)
+        return self._told if less and self._told is not None else error
 
     async def _make_stream(self, context: JetStreamContext) -> None:
         config = api.StreamConfig(
@@ -183,6 +200,7 @@ class NatsConnection:
                 ) from error
 
     async def _trouble(self, error: Exception) -> None:
+        self._told = error
         self._troubled.met(translated(error, self.shown))
 
     async def _is_back(self) -> None:
@@ -200,8 +218,15 @@ def translated(error: BaseException, shown: str) -> HoldfastError:
         if error.code is not None and 400 <= int(error.code) < 500:
             return Misconfigured(f"{shown} refuses: {error.description}")
         return Unavailable(f"{shown} cannot do it now: {error.description}")
-    if isinstance(error, nats.errors.AuthorizationError | nats.errors.InvalidUserCredentialsError):
+    if isinstance(error, _SHUT_OUT) or _VIOLATION in text.lower():
         return Misconfigured(f"{shown} does not let us in ({text})")
+    if isinstance(error, nats.errors.SecureConnWantedError):
+        return Misconfigured(f"{shown} does not offer TLS, so nothing was said to it; use nats://, or its TLS settings")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Misconfigured(
+            f"{shown} has a certificate that is not trusted ({error.verify_message}); "
+            "give the CA that signed it in $SSL_CERT_FILE"
+        )
     if isinstance(error, nats.errors.NoRespondersError):
         return Unavailable(f"{shown} has nobody who answers: JetStream is off, or not ready")
     if isinstance(error, TimeoutError):

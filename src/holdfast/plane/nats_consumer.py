@@ -31,6 +31,7 @@ from nats.js import api
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BackendError, HoldfastError
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, from_wire, unreadable_wire
@@ -175,6 +176,7 @@ class NatsConsumer:
 
     def _config(self) -> api.ConsumerConfig:
         return api.ConsumerConfig(
+            name=self._durable,  # so that the request says, in its subject, which messages it is for: see `ops.access`
             durable_name=self._durable,
             filter_subject=self._connection.names.subject(self._how.group, self._how.subject),
             ack_policy=api.AckPolicy.EXPLICIT,
@@ -267,10 +269,14 @@ class NatsConsumer:
             elif isinstance(verdict, Ack) and taken.delivery.failures:
                 await self._failures.forget(message, self._how.group)
         try:
+            if ARMED:
+                await areach("plane.nats.ack")
             if isinstance(verdict, Ack):
                 await msg._client.publish(msg.reply, Msg.Ack.Ack)  # noqa: SLF001 - `ack` says the same with less
             else:
                 await _nak(msg, verdict.delay_ns)
+            if ARMED:
+                await areach("plane.nats.acked")
         except (nats.errors.Error, OSError) as error:
             text = "a message could not be settled, and will be delivered again"
             say(_log, logging.INFO, text, error, subject=self._how.subject, message=message.id)

@@ -23,6 +23,8 @@ from holdfast.plane.approvals import Approvals
 from holdfast.plane.buses import open_bus
 from holdfast.plane.databases import open_database
 from holdfast.plane.definitions import Definitions
+from holdfast.plane.families import APPROVAL
+from holdfast.plane.family_settings import families_in_effect
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.policing import Policing
 from holdfast.plane.ports import Audit, Bus, Database
@@ -31,9 +33,11 @@ from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
 from holdfast.plane.service import Parts, Service
 from holdfast.plane.settings import Settings
+from holdfast.plane.signals import SIGNAL_SCHEMA
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
 from holdfast.ports import Clock, Entropy
+from holdfast.runtime.disk import make_directory
 from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
@@ -84,13 +88,31 @@ async def opened(
         observers = [] if audit is None else [audit]
         locks = aio.connect(settings.lease_url, service=service_name, instance=instance, observers=observers)
         await stack.enter_async_context(locks)
+        database = open_database(settings.database_url, clock=clock)
+        stack.push_async_callback(database.close)
+        yield await stack.enter_async_context(
+            founded(settings, locks, database, clock=clock, entropy=entropy, works=works, audit=audit)
+        )
+
+
+@asynccontextmanager
+async def founded(
+    settings: Settings,
+    locks: Locks,
+    database: Database,
+    *,
+    clock: Clock,
+    entropy: Entropy,
+    works: bool = False,
+    audit: Audit | None = None,
+) -> AsyncIterator[Ground]:
+    """The rest of it, on leases and a database that are open already. Whoever opened those closes them afterwards."""
+    async with AsyncExitStack() as stack:
         if works:
             sampler = LoopSampler(asyncio.get_running_loop(), locks.house.clock)
             locks.house.watch(sampler)
             stack.callback(sampler.stop)
             sampler.start()
-        database = open_database(settings.database_url, clock=clock)
-        stack.push_async_callback(database.close)
         await prepare(database)
         bus = open_bus(settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
@@ -100,7 +122,8 @@ async def opened(
         workers = Workers(database, clock)
         policing = Policing.of(settings, database, locks, clock, works=works)
         policing.count_ends(lambda: store.duplicate_ends)
-        approvals = Approvals(database, store, locks, settings.approvals.rules)
+        families = families_in_effect(settings)
+        approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
         definitions = Definitions(database, clock)
         runs = RunStore(database, bus, definitions, approvals, clock, entropy, observer=audit)
         flows = RunService(runs, approvals, bus)
@@ -110,6 +133,7 @@ async def opened(
             flows=flows,
             policing=policing,
             audit=audit,
+            families=families,
         )
         service = Service(parts)
         await service.resources.prepare()
@@ -118,6 +142,8 @@ async def opened(
             await stack.enter_async_context(policing.running())
         await runs.prepare()
         await approvals.prepare()
+        # Not when the first signal comes: whoever opens a plane as its owner has then made all that others may write.
+        await prepare(database, SIGNAL_SCHEMA)
         yield Ground(
             *(settings, clock, entropy, database, bus, locks, store, workers),
             *(service, approvals, runs, flows, policing, audit),
@@ -128,7 +154,7 @@ def make_state_directory() -> None:
     """Only this user: jobs carry what a team works on."""
     directory = state_directory()
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory, 0o700, parents=True)
     except OSError as error:
         raise Misconfigured(
             f"there is no place for the database: {directory}: {error.strerror or error}; "

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BackendError, Closed
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import rows_of
@@ -223,7 +224,11 @@ class Outbox:
 
     async def _delete(self, batch: Sequence[set[tuple[str, str]]]) -> Sequence[None]:
         rows = [{"id": identity, "recipient": group} for names in batch for identity, group in sorted(names)]
+        if ARMED:
+            await areach("plane.outbox.forget")
         await self._database.write(lambda tx: put_many(tx, "outbox_delete", rows))
+        if ARMED:
+            await areach("plane.outbox.forgotten")
         return [None] * len(batch)
 
     async def _publish(self, rows: Sequence[Row]) -> list[Row]:
@@ -232,7 +237,11 @@ class Outbox:
         failed: set[str] = set()
         for wave in waves(rows):
             going = [row for row in wave if not row["message_key"] or _key(row) not in failed]
+            if ARMED:
+                await areach("plane.outbox.publish")
             sent = await self._send(going)
+            if ARMED:
+                await areach("plane.outbox.published")
             done += sent
             kept = set(map(_name, sent))
             failed |= {_key(row) for row in going if _name(row) not in kept}

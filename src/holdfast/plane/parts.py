@@ -18,6 +18,8 @@ from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.cleanup import Cleanup
+from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.loops import Loop
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
@@ -164,8 +166,11 @@ class WorkerPart:
 
     name = "worker"
 
-    def __init__(self, ground: Ground, app: App) -> None:
-        self.workers: Sequence[Worker] = [worker_of(ground, app) for _ in range(ground.settings.worker.count)]
+    def __init__(self, ground: Ground, app: App, names: Iterable[str] = ()) -> None:
+        """`names`: what the workers are called; those for whom there is none make one up."""
+        given = iter(names)
+        count = ground.settings.worker.count
+        self.workers: Sequence[Worker] = [worker_of(ground, app, next(given, None)) for _ in range(count)]
 
     async def start(self) -> None:
         """See `Part`."""
@@ -213,11 +218,17 @@ class WorkerPart:
 def loop_part(ground: Ground, name: str) -> LoopPart:
     """The part that runs the loop of that name, as the settings want it."""
     settings, locks = ground.settings, ground.locks
-    how = {"mode": settings.value(f"{name}.lead"), "clock": ground.clock, "entropy": ground.entropy}
+    how = {
+        "mode": settings.value(f"{name}.lead"),
+        "renew_every": settings.value(f"{name}.renew_every"),
+        "failures": settings.value(f"{name}.failures"),
+        "clock": ground.clock,
+        "entropy": ground.entropy,
+    }
     if name == "reconciler":
-        ttl = settings.scheduler.job_ttl
+        family = family_in_effect(settings, SCHEDULER_JOB)
         limits, delays = settings.limits.states, settings.scheduler.delays
-        reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, job_ttl=ttl)
+        reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, family=family)
         loop = reconciler.loop(interval=settings.reconciler.interval, **how)
         return LoopPart(loop, partial(readings.of_reconciler, reconciler))
     if name == "replayer":
@@ -243,10 +254,8 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
 
 def placement_of(ground: Ground, actor: str = "scheduler") -> Placement:
     """Looks at jobs, as the settings want them."""
-    chosen = ground.settings.scheduler
-    return Placement(
-        ground.store, ground.locks, ground.workers, delays=chosen.delays, actor=actor, job_ttl=chosen.job_ttl
-    )
+    delays, family = ground.settings.scheduler.delays, family_in_effect(ground.settings, SCHEDULER_JOB)
+    return Placement(ground.store, ground.locks, ground.workers, delays=delays, actor=actor, family=family)
 
 
 def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
@@ -258,11 +267,13 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         bus=ground.bus,
         locks=ground.locks,
         registry=ground.workers,
-        currency=Attempts(ground.database),
+        currency=Attempts(ground.database, heartbeat=chosen.heartbeat),
         pools=chosen.pools or None,
         concurrency=chosen.concurrency,
         heartbeat=chosen.heartbeat,
         lease_ttl=chosen.lease_ttl,
+        lease_renew_every=chosen.lease_renew_every,
+        lease_failures=chosen.lease_failures,
         cancel_grace=chosen.cancel_grace,
         clock=ground.clock,
         entropy=ground.entropy,

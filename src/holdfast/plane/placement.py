@@ -24,7 +24,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.guards.bearer import carried
 from holdfast.plane import subjects
 from holdfast.plane.endings import ending, look_of
-from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB
+from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.joblock import JobLockStatistics, job_lock
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.model import Change, Job, Message
@@ -63,12 +63,12 @@ class Placement:
         topic_grace_ns: int = TOPIC_GRACE_NS,
         ahead: int = 0,
         actor: str = "scheduler",
-        job_ttl: float | None = None,
+        family: LockFamily = SCHEDULER_JOB,
     ) -> None:
         """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic.
 
         `ahead`: how many jobs each worker may have waiting in the bus beyond what it can run, which hides the way to
-        the scheduler and back from very short jobs, at the price of less fairness. `job_ttl`: of the job's lock.
+        the scheduler and back from very short jobs, at the price of less fairness. `family`: the job's lock.
         """
         self.store = store
         self.locks = locks
@@ -76,7 +76,7 @@ class Placement:
         self.delays = delays  # replaced at run time to switch jitter on or off
         self.actor = actor
         self.lock_statistics = JobLockStatistics()
-        self.job_ttl = SCHEDULER_JOB.ttl if job_ttl is None else job_ttl
+        self.family = family
         self._topic_grace_ns = topic_grace_ns
         self._ahead = ahead
 
@@ -89,7 +89,7 @@ class Placement:
     def lock(self, job_id: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
         """The lock of a job, as every handler of this scheduler takes it; see `joblock`."""
         return job_lock(
-            self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout, ttl=self.job_ttl
+            self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout, family=self.family
         )
 
     def capacity(self, view: View, pool: str) -> int:
@@ -97,15 +97,18 @@ class Placement:
         found = view.pool(pool)
         return found.capacity + self._ahead * found.workers
 
-    async def redispatch(self, job_id: str, *, timeout: float | None = None) -> bool:
+    async def redispatch(self, job_id: str, *, run_fence: int | None = None, timeout: float | None = None) -> bool:
         """Send the attempt of a job that no worker has begun once more, under a newer fence; False: it has moved on.
 
         For a message that was lost. The attempt is the same, and so is its time limit. If the first message turns up
-        after all, the workers' own lease keeps the two apart.
+        after all, the workers' own lease keeps the two apart. `run_fence`: of a run that nobody is at any more, and of
+        which nothing more will be heard; then that is what is sent once more, if it is still the newest.
         """
 
         def again(job: Job) -> Writing | None:
-            if job.state not in (JobState.SCHEDULED, JobState.DISPATCHED):
+            if run_fence is not None and (job.state, job.run_fence) != (JobState.RUNNING, run_fence):
+                return None
+            if run_fence is None and job.state not in (JobState.SCHEDULED, JobState.DISPATCHED):
                 return None
             changes = [Change(JobState.DISPATCHED, actor=self.actor)] if job.state is JobState.SCHEDULED else []
             return Writing(changes, lambda after: [subjects.dispatched(after, fence)])

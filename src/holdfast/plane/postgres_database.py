@@ -26,6 +26,7 @@ from typing import Final, Literal, TypeVar
 
 import psycopg
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Work
@@ -179,6 +180,8 @@ class PostgresDatabase:
         tx = PostgresTx(connection, self._shown, reads=reads)
         try:
             try:
+                if ARMED:
+                    await areach("plane.postgres.begin")
                 result = await work(tx)
                 alone = tx.failure is None and tx.is_one_statement and is_silent(connection)
                 if not alone:
@@ -193,6 +196,8 @@ class PostgresDatabase:
                 raise tx.failure
             if not reads and (alone or tx.begun):
                 await self._commit(connection, tx, alone=alone)
+                if ARMED:
+                    await areach("plane.postgres.committed")
             return result, tx
         finally:
             tx.end()
@@ -200,6 +205,8 @@ class PostgresDatabase:
 
     async def _commit(self, connection: Connection, tx: PostgresTx, *, alone: bool) -> None:
         """End the transaction; or, `alone`, make it: then its one statement is also its commit."""
+        if ARMED:
+            await areach("plane.postgres.written")
         try:
             if alone:
                 await tx.whole()

@@ -20,6 +20,8 @@ _LOCK_TIMEOUT: Final = "55P03"
 _READ_ONLY: Final = "25006"
 _NEVER: Final = ("0A", "26", "28", "34", "3D", "3F", "42")  # by class: features, authentication, names, syntax, rights
 
+_UNVERIFIED: Final = ("root certificate file", "certificate verify failed", "server certificate", "SSL was required")
+
 
 def is_lost(connection: psycopg.AsyncConnection[Any], error: BaseException) -> bool:
     """Whether the connection is gone, and with it the transaction."""
@@ -66,6 +68,9 @@ def of_connecting(error: Exception, shown: str) -> BackendError:
     state = getattr(error, "sqlstate", None) or ""
     # libpq reports refusals at connecting without their code, so that the text is all there is.
     text = said(error)
+    if any(each in text for each in _UNVERIFIED):
+        fix = "url options: sslrootcert=FILE is the CA that signed its certificate, sslmode=disable is plain text"
+        return Misconfigured(f"{shown} is not trusted: {text}; {fix}")
     refused = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
     if state[:2] in _NEVER or any(each in text for each in refused):
         return Misconfigured(f"{shown} refuses us: {text}")

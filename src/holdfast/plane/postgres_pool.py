@@ -24,6 +24,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import BadInput, Closed, Unavailable
+from holdfast.guards.postgres_tls import tls_options
 from holdfast.plane.databases import STANDSTILL_NS
 from holdfast.plane.postgres_errors import of_connecting
 from holdfast.ports import Clock
@@ -85,6 +86,7 @@ class PostgresPool:
         self._clock = clock
         self._options: dict[str, Any] = {
             **{name: value for name, value in _DEFAULTS.items() if name not in given},
+            **tls_options(url),
             "autocommit": True,  # transactions are begun and ended in words
             "cursor_factory": psycopg.AsyncRawCursor,
         }

@@ -139,6 +139,7 @@ def of_scheduler(scheduler: Scheduler) -> Iterator[Reading]:
     rounds = looks.pop("rounds", 0)
     yield Reading("dispatcher", {"rounds": rounds, "looks": looks})
     yield of_job_locks(scheduler.placement.lock_statistics, "scheduler")
+    yield Reading("takeover", {"took_ns": scheduler.takeovers.read()}, {"part": "scheduler"})
 
 
 def of_job_locks(statistics: JobLockStatistics, part: str) -> Reading:
@@ -242,3 +243,7 @@ def of_workers(workers: Sequence[WorkerStatistics], capacity: int) -> Iterator[R
             "capacity": capacity,
         },
     )
+    taken_over = NOTHING
+    for worker in workers:
+        taken_over = taken_over.plus(worker.taken_over.read())
+    yield Reading("takeover", {"took_ns": taken_over}, {"part": "worker"})

@@ -29,7 +29,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.guards.bearer import carried
 from holdfast.plane.endings import ending, look_of
-from holdfast.plane.families import RECONCILER, RETRY_DELAYS
+from holdfast.plane.families import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.joblock import JobLockStatistics, job_lock
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
@@ -70,7 +70,7 @@ class Reconciler:
         *,
         limits: StateLimits | None = None,
         delays: RetryDelays = RETRY_DELAYS,
-        job_ttl: float | None = None,
+        family: LockFamily = SCHEDULER_JOB,
         batch: int = BATCH,
         batches: int = BATCHES,
         at_once: int = AT_ONCE,
@@ -79,7 +79,7 @@ class Reconciler:
         self._store = store
         self._locks = locks
         self._delays = delays
-        self._job_ttl = job_ttl
+        self._family = family
         self._lock_statistics = JobLockStatistics()
         self._timed_out: Counter[JobState] = Counter()
         self._expired: Counter[JobState] = Counter()
@@ -151,7 +151,7 @@ class Reconciler:
 
     def _lock(self, job_id: str) -> AbstractAsyncContextManager[Lease]:
         counts = self._lock_statistics
-        return job_lock(self._locks, job_id, self._delays, statistics=counts, timeout=0.0, ttl=self._job_ttl)
+        return job_lock(self._locks, job_id, self._delays, statistics=counts, timeout=0.0, family=self._family)
 
     # What is read.
 

@@ -1,13 +1,17 @@
 """The replayer: looks again at jobs that nobody looks at any more, before their time is over.
 
 Promises: a job whose message was lost goes on: one that waited for a time which has come, one that waits in line though
-it could go, one that was scheduled and not sent, and one that was sent and that no worker has begun. Each is looked at
-under its own lock, by the very code that looks at a new job. A job that is rightly waiting, because its pool or tenant
-is full or nobody works for it, is left alone after the first of its kind has been tried, so that a long line costs a
-tick nothing. What went on because of a replay is counted by topic: that is recovery, and should be rare.
+it could go, one that was scheduled and not sent, one that was sent and that no worker has begun, and one whose worker
+is gone with its message. Each is looked at under its own lock, by the very code that looks at a new job. A job that is
+rightly waiting, because its pool or tenant is full or nobody works for it, is left alone after the first of its kind
+has been tried, so that a long line costs a tick nothing. What went on because of a replay is counted by topic: that is
+recovery, and should be rare.
 
 An attempt that was sent is sent once more at half of its time limit, unless a worker's lease says that it runs. If the
-first message was only late, the attempt may run twice, one after the other: its effects are what fences are for.
+first message was only late, the attempt may run twice, one after the other: its effects are what fences are for. One
+that has begun is sent once more too, at half of the time that it may run, when nobody is at it and no word of its end
+is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
+published, so whoever finds no lease, and then no result that waits, knows that none will come.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -31,6 +35,7 @@ from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Row
 from holdfast.plane.scan import AT_ONCE, BATCH, Scan
+from holdfast.plane.subjects import RESULT, SCHEDULER
 from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0
@@ -81,14 +86,15 @@ class Replayer:
         self._replayed: Counter[str] = Counter()
         self._tally: Counter[str] = Counter()
         self._in_vain: set[tuple[str, ...]] = set()
-        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, int, int | None], None] = OrderedDict()
         sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
         self._due = Scan("replayer of due jobs", self._page_due, "not_before_ns", **sizes)
-        self._scheduled, self._dispatched, *self._lines = (
+        self._scheduled, self._dispatched, self._running, *self._lines = (
             Scan(f"replayer of {state}", partial(self._page, state, age_ns), "updated_ns", **sizes)
             for state, age_ns in (
                 (JobState.SCHEDULED, self.limits.replay_ns),
                 (JobState.DISPATCHED, self._redispatch_ns),
+                (JobState.RUNNING, self.limits.replay_ns),
                 *((state, self.limits.replay_ns) for state in _LINES),
             )
         )
@@ -101,7 +107,9 @@ class Replayer:
     def statistics(self) -> ReplayerStatistics:
         """Counts so far."""
         count = self._tally
-        errors = sum(scan.errors for scan in (self._due, self._scheduled, self._dispatched, *self._lines))
+        errors = sum(
+            scan.errors for scan in (self._due, self._scheduled, self._dispatched, self._running, *self._lines)
+        )
         return ReplayerStatistics(
             dict(self._replayed), count["redispatched"], count["waiting"], count["left"], count["running"], errors
         )
@@ -112,6 +120,7 @@ class Replayer:
         await self._due.walk(tick, self._look_at)
         await self._scheduled.walk(tick, self._look_at)
         await self._dispatched.walk(tick, self._send_again)
+        await self._running.walk(tick, self._run_again)
         for scan in self._lines:
             await scan.walk(tick, self._look_at_line)
 
@@ -140,16 +149,25 @@ class Replayer:
         elif placed is Placed.NO_WORKER:
             self._waits("topic", row["pool"], row["topic"])
 
-    async def _send_again(self, row: Row) -> None:
-        attempt = row["id"], row["attempt"]
+    async def _run_again(self, row: Row) -> None:
+        """One that has begun, and of which nothing was heard for long."""
+        limit_ns = row["timeout_ns"] or self.limits.running_ns
+        if self._store.clock.now().wall - row["updated_ns"] >= limit_ns // 2 and row["run_fence"] is not None:
+            await self._send_again(row, row["run_fence"])
+
+    async def _send_again(self, row: Row, run_fence: int | None = None) -> None:
+        attempt = row["id"], row["attempt"], run_fence
         if attempt in self._sent:
             return
         lock = WORKER_JOB.key(job=row["id"])
         if (await self._placement.locks.inspect(lock)).held:
             self._tally["running"] += 1
             return
+        if run_fence is not None and await self._store.bus.pending(RESULT, SCHEDULER):
+            self._tally["left"] += 1  # one of those may be its own
+            return
         try:
-            sent = await self._placement.redispatch(row["id"], timeout=0.0)
+            sent = await self._placement.redispatch(row["id"], run_fence=run_fence, timeout=0.0)
         except RetryLater as later:
             self._leave(later)
             return

@@ -86,7 +86,7 @@ class RunReconciler:
                 *(self._locks, stored.run.id, stored.risk, self.engine.delays),
                 statistics=self.engine.lock_statistics,
                 timeout=0.0,
-                ttl=self.engine.run_ttl,
+                family=self.engine.family,
             ) as lease:
                 for event in missed:
                     changed = await self.engine.move_held(lease, stored.run.id, event, actor="reconciler")

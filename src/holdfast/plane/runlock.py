@@ -19,7 +19,7 @@ from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core.retry import RetryDelays
-from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN
+from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
 
@@ -35,15 +35,15 @@ async def run_lock(
     *,
     statistics: ItemLockStatistics | None = None,
     timeout: float | None = None,
-    ttl: float | None = None,
+    family: LockFamily = WORKFLOW_RUN,
 ) -> AsyncIterator[Lease | DegradedLease]:
-    """Hold the lock of a run. `timeout`, how long to wait for it, and `ttl` are by default those of its family."""
+    """Hold the lock of a run. `timeout`, how long to wait for it, is by default that of the family."""
     counts = statistics if statistics is not None else ItemLockStatistics()
-    family = WORKFLOW_RUN if timeout is None else replace(WORKFLOW_RUN, acquire_timeout=timeout)
+    chosen = family if timeout is None else replace(family, acquire_timeout=timeout)
     check_id("run", run_id)
 
     def lock() -> Lock[Lease | DegradedLease]:
-        return family.risky(locks, risk=risk, ttl=ttl, run=run_id)
+        return chosen.risky(locks, risk=risk, run=run_id)
 
     async with item_lock(lock, locks, delays, counts, NOUN) as lease:
         yield lease

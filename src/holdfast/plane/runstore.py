@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
 from holdfast.core.run import (
     Advance,
@@ -136,7 +137,12 @@ class RunStore:
                 return known, False  # somebody was quicker with the same key
             raise RowExists(f"the run id {run.id!r} is taken; choose another, or none")
 
-        return await self.database.write(work)
+        if ARMED:
+            await areach("plane.run.start")
+        kept = await self.database.write(work)
+        if ARMED:
+            await areach("plane.run.started")
+        return kept
 
     async def get(self, run_id: str) -> StoredRun | None:
         """One run, or None."""
@@ -218,7 +224,11 @@ class RunStore:
                 return Accepted(ChangedRun(before, None, advance.heard, advance.held_back))
             return Accepted(await self._write(tx, before, advance, fence, actor))
 
+        if ARMED:
+            await areach("plane.run.change")
         outcome = await self.database.write(work)
+        if ARMED:
+            await areach("plane.run.changed")
         return ChangedRun(None, None) if isinstance(outcome, Absent) else self._admission.written(presented, outcome)
 
     async def _write(self, tx: Tx, before: StoredRun, advance: Advance, fence: int | None, actor: str) -> ChangedRun:

@@ -40,6 +40,7 @@ from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.takeover_times import TakeoverTimes
 from holdfast.types import MS, NS, Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
@@ -115,6 +116,7 @@ class Scheduler:
         self._results: dict[tuple[str, int, int], asyncio.Future[bool]] = {}  # those that are being handled
         self._coming: dict[tuple[str, int, int], asyncio.Future[None]] = {}  # those that somebody waits for
         self.tally: Counter[str] = Counter()
+        self.takeovers = TakeoverTimes(self._store.clock, placement.family.ttl)
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -135,7 +137,7 @@ class Scheduler:
         `ack_wait`: how long after our last sign of life another scheduler gets a message that we died with. Half of the
         lock's time by default, so that the lock decides how soon a job is taken over, and not the message.
         """
-        wait_ns = duration_ns("ack_wait", self.placement.job_ttl / 2 if ack_wait is None else ack_wait)
+        wait_ns = duration_ns("ack_wait", self.placement.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher.running())
             for subject, handler in self.handlers.items():
@@ -346,11 +348,19 @@ class Scheduler:
             if self._stopping:
                 self.tally["stopping"] += 1
                 raise RetryLater(_STOPPING_S, Unavailable("this scheduler is stopping"))
+            message = delivery.message
             try:
                 await handler(delivery)
+                self.takeovers.handled(message.id)
+            except RetryLater as later:
+                if isinstance(later.__cause__, LockBusy):
+                    self.takeovers.busy(message.id, later.__cause__)
+                else:
+                    self.takeovers.unknown(message.id)
+                raise
             except (InvalidTransition, RowMissing) as refused:
                 # Trying again would be refused again: it is noted, and done with.
-                self._count(delivery.message.subject, type(refused).__name__)
+                self._count(message.subject, type(refused).__name__)
             except BackendError as error:
                 raise self.placement.delays.later(error, self._store.entropy.below) from error
 

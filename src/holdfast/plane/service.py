@@ -31,7 +31,7 @@ from holdfast.plane.app import DEFAULT_POOL, check_name
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.families import FAMILIES, LockFamily
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore
@@ -96,6 +96,7 @@ class Parts:
     flows: RunService | None = None  # without them, there are no workflows
     policing: Policing | None = None  # in a process of the plane
     audit: Audit | None = None  # where one is kept
+    families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the times in effect
 
 
 class Service:
@@ -302,7 +303,7 @@ class Service:
 
     def inventory(self) -> list[dict[str, Any]]:
         """Every kind of lock that the plane takes."""
-        return [family.as_dict() for family in FAMILIES.values()]
+        return [family.as_dict() for family in self.parts.families.values()]
 
     async def tenant(self, caller: Caller, tenant: str) -> Tenant:
         """How much a tenant has with workers, and may have."""

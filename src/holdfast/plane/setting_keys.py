@@ -6,7 +6,8 @@ from dataclasses import field
 from typing import Any, Final
 
 from holdfast.core.looping import Mode
-from holdfast.plane.setting_kinds import Choice, Kind
+from holdfast.core.timing import DEFAULT_FAILURES
+from holdfast.plane.setting_kinds import Choice, Kind, Seconds, Whole
 
 KIND: Final = "kind"
 
@@ -22,4 +23,16 @@ def lead() -> Any:
         str(Mode.STICKY),
         Choice(tuple(Mode)),
         "sticky: one leader keeps the lease and ticks every interval; rotating: held for its TTL, then anybody's",
+    )
+
+
+def renew_every(ttl: str = "its TTL, which is two intervals") -> Any:
+    """How often a lease is renewed, whose TTL is what `ttl` names."""
+    return key(None, Seconds(0.001, 86_400.0), f"how often that lease is renewed; not given: a third of {ttl}")
+
+
+def failures() -> Any:
+    """How many renewals of a lease may fail."""
+    return key(
+        DEFAULT_FAILURES, Whole(1, 100), "renewals in a row that may fail before it is given up; its deadline stands"
     )

@@ -9,25 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from holdfast.core.looping import replay_problems
+from holdfast.core.looping import Mode, replay_problems
+from holdfast.core.timing import settle
 from holdfast.errors import BadInput
 from holdfast.plane import families
 from holdfast.plane.databases import STANDSTILL_NS
+from holdfast.plane.family_settings import FAMILY_KEYS, LOOPS, families_in_effect, family_in_effect, is_renewed
 from holdfast.plane.outbox import LATE_NS as OUTBOX_LATE_NS
 from holdfast.plane.outbox import POLL_NS as OUTBOX_LOOK_NS
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings import KEYS, Settings
 from holdfast.plane.workers import TTL_NS as WORKER_SILENCE_NS
 from holdfast.stores.registry import redacted
 from holdfast.types import NS
-
-LOOPS: Final = {
-    "reconciler": families.RECONCILER,
-    "replayer": families.REPLAYER,
-    "snapshot": families.SNAPSHOT_WRITER,
-    "cleanup": families.DEAD_LETTER_CLEANUP,
-    "runs": families.WORKFLOW_RECONCILER,
-    "delays": families.WORKFLOW_DELAYS,
-}
 
 _LOOPBACK: Final = ("127.", "localhost", "::1")
 
@@ -69,6 +62,15 @@ def takeovers(settings: Settings) -> list[Takeover]:
             "engine.run_ttl",
         )
     )
+    found.append(
+        Takeover(
+            "a job that somebody was approving",
+            settings.approvals.lock_ttl + retry,
+            f"the lock of a decision lasts {settings.approvals.lock_ttl:g} s, and messages come again every "
+            f"{retry:g} s",
+            "approvals.lock_ttl",
+        )
+    )
     if not settings.database_url.lower().startswith("sqlite:"):
         still = STANDSTILL_NS / NS
         because = f"Postgres ends a transaction in which nothing is said for {still:g} s"
@@ -79,7 +81,7 @@ def takeovers(settings: Settings) -> list[Takeover]:
         found.append(Takeover("a message that was staged and not sent", late + look, because, "bus"))
     for name, family in LOOPS.items():
         interval: float = settings.value(f"{name}.interval")
-        ttl = family.ttl_for(interval)
+        ttl = family_in_effect(settings, family).ttl
         because = f"its lease lasts {ttl:g} s, and others look every {interval:g} s"
         found.append(Takeover(f"the {name} loop", ttl + interval, because, f"{name}.interval"))
     return found
@@ -96,6 +98,7 @@ _Problem = tuple[tuple[str, ...], str, str]
 def _problems(settings: Settings) -> Iterator[_Problem]:
     yield from _stores(settings)
     yield from _delays(settings)
+    yield from _leases(settings)
     yield from _times(settings)
     yield from _exposure(settings)
     yield from _audit(settings)
@@ -123,16 +126,13 @@ def _delays(settings: Settings) -> Iterator[_Problem]:
             "use a smaller jitter; 0 turns it off",
         )
         return
-    ttls = {
-        families.SCHEDULER_JOB: scheduler.job_ttl,
-        families.WORKER_JOB: settings.worker.lease_ttl,
-        families.WORKFLOW_RUN: settings.engine.run_ttl,
-    }
-    for family, ttl in ttls.items():
+    told = (families.SCHEDULER_JOB, families.WORKER_JOB, families.WORKFLOW_RUN)
+    ttls = {family.name: family_in_effect(settings, family).ttl for family in told}
+    for name, ttl in ttls.items():
         try:
             scheduler.delays.check(round(ttl * NS))
         except BadInput as error:
-            yield ("scheduler.busy_jitter",), f"{family.name}: {error.problem}", "use a smaller jitter"
+            yield ("scheduler.busy_jitter",), f"{name}: {error.problem}", "use a smaller jitter"
     for key, delay in (("busy_delay", scheduler.busy_delay), ("backend_delay", scheduler.backend_delay)):
         shortest = min(ttls.values())
         if delay >= shortest:
@@ -140,6 +140,25 @@ def _delays(settings: Settings) -> Iterator[_Problem]:
                 (f"scheduler.{key}",),
                 f"{delay:g} s is not below the shortest TTL of {shortest:g} s, so a retry would sleep through a turn",
                 "use a shorter delay",
+            )
+
+
+def _leases(settings: Settings) -> Iterator[_Problem]:
+    """TTL, renewal interval and failure budget of a family must work together, as they must for any lock."""
+    for name, family in families_in_effect(settings).items():
+        keys = FAMILY_KEYS[name]
+        if is_renewed(settings, family):
+            try:
+                settle(ttl=family.ttl, renew_every=family.renew_every, failures=family.failures)
+            except BadInput as error:
+                yield (keys.renew_every, keys.ttl), f"{name}: {error.problem}", error.fix
+            continue
+        given = [key for key in (keys.renew_every, keys.failures) if settings.value(key) != KEYS[key].default]
+        if given and keys.lead is not None:
+            yield (
+                (*given, keys.lead),
+                f"{name} is held for its TTL and not renewed, because {keys.lead} is {Mode.ROTATING}",
+                f"remove {' and '.join(given)}, or lead {Mode.STICKY}",
             )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +16,11 @@ from typing import Any, Final
 
 from holdfast.errors import BadInput
 from holdfast.plane import setting_rules
+from holdfast.plane.setting_places import places
 from holdfast.plane.settings import FILE, KEYS, PREFIX, SECTIONS, Key, Origin, Settings
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
 FILE_BYTES_MAX: Final = 1_000_000
-
-_HEADING: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
-_ASSIGNED: Final = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
 
 
 class BadSettings(BadInput):
@@ -124,7 +121,7 @@ def _read_file(reading: _Reading, path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadSettings((BadInput(str(path), f"cannot be read: {reason}", "name a file with --config"),)) from None
-    lines = dict(_lines(text))
+    lines = {".".join(each.path): each.line(text) for each in places(text)}
     for name, value, whole in _found(document):
         line = lines.get(name)
         origin = Origin("file", f"{path.name}:{line}" if line else path.name)
@@ -142,17 +139,6 @@ def _found(document: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
             yield from ((f"{name}.{each}", inner, False) for each, inner in value.items())
         else:
             yield name, value, isinstance(value, dict)
-
-
-def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """On which line each key stands, as far as that is easy to say. The parser of the standard library does not."""
-    section = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if heading := _HEADING.match(line):
-            section = f"{heading[1]}."
-            yield heading[1], number
-        elif assigned := _ASSIGNED.match(line):
-            yield section + assigned[1], number
 
 
 # The environment.

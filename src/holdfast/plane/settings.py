@@ -21,11 +21,15 @@ from holdfast.core.retry import RetryDelays
 from holdfast.plane import families
 from holdfast.plane.audit_settings import BESIDE, AuditSettings
 from holdfast.plane.cleanup import Retention
+from holdfast.plane.family_settings import FAMILY_KEYS, families_in_effect, is_renewed
 from holdfast.plane.flow_settings import ApprovalSettings, DelaySettings, EngineSettings, RunSettings
 from holdfast.plane.log_settings import LogSettings
+from holdfast.plane.otel_settings import OtelSettings
 from holdfast.plane.setting_keys import KIND as _KIND
+from holdfast.plane.setting_keys import failures as _failures
 from holdfast.plane.setting_keys import key as _key
 from holdfast.plane.setting_keys import lead as _lead
+from holdfast.plane.setting_keys import renew_every as _renew_every
 from holdfast.plane.setting_kinds import Amount, Flag, Kind, Modes, Names, Seconds, Text, Url, Whole
 from holdfast.stores.registry import BUILT, state_directory
 from holdfast.types import NS
@@ -104,6 +108,8 @@ class SchedulerSettings:
     job_ttl: float = _key(
         families.SCHEDULER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent scheduler keeps the lock of a job"
     )
+    job_renew_every: float | None = _renew_every("job_ttl")
+    job_failures: int = _failures()
     ack_wait: float | None = _key(
         None, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew; half of job_ttl"
     )
@@ -138,6 +144,8 @@ class WorkerSettings:
     pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's")
     heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "how often they say that they live")
     lease_ttl: float = _key(families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job")
+    lease_renew_every: float | None = _renew_every("lease_ttl")
+    lease_failures: int = _failures()
     cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a function may go on after it was told to stop")
 
 
@@ -147,6 +155,8 @@ class ReconcilerSettings:
 
     interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,8 @@ class ReplayerSettings:
 
     interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +175,8 @@ class SnapshotSettings:
 
     interval: float = _key(5.0, Seconds(0.1, 600.0), "between two snapshots")
     lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +185,8 @@ class CleanupSettings:
 
     interval: float = _key(60.0, Seconds(1.0, _DAY), "between two ticks")
     lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
     jobs: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a finished job is kept")
     keys: float = _key(90 * _DAY, Seconds(1.0, _LONG), "how long the same idempotency key gives the same job")
     letters: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long dead letters are kept")
@@ -261,6 +277,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "exercise": ExerciseSettings,
     "audit": AuditSettings,
     "log": LogSettings,
+    "otel": OtelSettings,
 }
 
 
@@ -310,6 +327,7 @@ class Settings:
     exercise: ExerciseSettings = field(default_factory=ExerciseSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     file: str | None = field(default=None, compare=False)  # that was read
 
@@ -352,6 +370,9 @@ class Settings:
             "scheduler.ack_wait": self.scheduler.silence,
             "audit.path": self.audit_path,
         }
+        for name, each in families_in_effect(self).items():
+            renewed = round(each.renew_every, 3) if is_renewed(self, each) else None
+            effective[FAMILY_KEYS[name].renew_every] = renewed
         shown = {}
         for key in KEYS.values():
             value = effective[key.name] if key.name in effective else self.value(key.name)

@@ -41,7 +41,7 @@ BUCKET_NS: Final = 10 * NS
 KEPT_NS: Final = 3600 * NS
 LINES_MAX: Final = 20  # in the log, of one sign, between two writes
 
-_SCHEMA: Final = "signal_schema"
+SIGNAL_SCHEMA: Final = "signal_schema"
 _PUT: Final = sql("signal_put")
 _SUM: Final = sql("signal_sum")
 _SWEEP: Final = sql("signal_sweep")
@@ -211,5 +211,5 @@ class Signals:
 
     async def _prepare(self) -> None:
         if not self._prepared:
-            await prepare(self._database, _SCHEMA)
+            await prepare(self._database, SIGNAL_SCHEMA)
             self._prepared = True

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from holdfast.core.failpoints import reach
 from holdfast.errors import HoldfastError, Timeout, Unavailable
 from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.sqlite_hints import Voice
@@ -148,6 +149,7 @@ class Writer:
         rings: set[str] = set()
         calls: list[Callable[[], None]] = []
         try:
+            reach("plane.sqlite.begin")
             for entry in entries:
                 tx = SqliteTx(connection, self._connection.path)
                 answer = _in_savepoint(connection, tx, entry) if len(entries) > 1 else _by_itself(tx, entry)
@@ -159,7 +161,9 @@ class Writer:
             listeners: list[str] = []
             if good:
                 listeners = self._voice.listeners(connection, self._own_address()) if rings else []
+                reach("plane.sqlite.written")
                 self._connection.commit()
+                reach("plane.sqlite.committed")
                 self.counts.commits += 1
         finally:
             self._connection.rollback()

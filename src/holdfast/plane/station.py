@@ -39,7 +39,7 @@ class Station:
         self.places = places
         self.draining = False
         self.interrupted = 0  # attempts that were running when the time to finish them was over
-        self.attempts: set[Attempt] = set()
+        self.attempts: dict[Attempt, None] = {}  # in the order in which they were let in
         self._stuck: Counter[str] = Counter()  # by topic
         self._consumer: Consumer | None = None
         self._empty = asyncio.Event()
@@ -127,12 +127,12 @@ class Station:
         )
 
     async def _make(self, attempt: Attempt, job: JobFunction) -> None:
-        self.attempts.add(attempt)
+        self.attempts[attempt] = None
         self._empty.clear()
         try:
             await attempt.make()
         finally:
-            self.attempts.discard(attempt)
+            self.attempts.pop(attempt, None)
             self._leave(attempt, job)
             if not self.attempts:
                 self._empty.set()

@@ -13,22 +13,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from holdfast.core.reading import Reading
+from holdfast.core.reading import Reading, Value
 from holdfast.errors import HoldfastError
-from holdfast.flows.saying import Trouble
+from holdfast.flows.saying import Trouble, say
 from holdfast.guards.refusals import REFUSALS
 from holdfast.plane import families, readings
+from holdfast.plane.asking import Asking
 from holdfast.plane.parts import Health, State
-from holdfast.plane.service import CHECKED, Service
+from holdfast.plane.service import CHECKED, Caller, Service
 from holdfast.runtime.lock_readings import of_locks
 
 CHECK_LIMIT_S: Final = 2.0
+COUNT_LIMIT_S: Final = 2.0
 OK: Final = "ok"
 PROCESS: Final = "process"
 DRAINING: Final = "draining"
 
+_EVERYONE: Final = Caller("metrics")
 _log: Final = logging.getLogger("holdfast.plane")
 
 
@@ -47,7 +51,21 @@ class Vitals:
         self._health = health
         self._counts = counts
         self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
+        self._checking = {part: Asking() for part in CHECKED}
+        self._counting = Asking()
+        self._more: list[Callable[[], Iterable[Reading]]] = []
+        self._servers: list[Callable[[], Reading]] = []
+        self.counts_jobs = False  # a server here tells of the jobs of the whole plane
         self.draining = False
+
+    def also(self, counts: Callable[[], Iterable[Reading]]) -> None:
+        """Something else in this process counts too."""
+        self._more.append(counts)
+
+    def serve(self, answers: Callable[[], Reading], *, jobs: bool) -> None:
+        """A server in this process answers, and counts what. `jobs`: it tells of the jobs of the whole plane too."""
+        self._servers.append(answers)
+        self.counts_jobs |= jobs
 
     def drain(self) -> None:
         """The process has begun to end: it takes nothing more, and is well."""
@@ -90,11 +108,33 @@ class Vitals:
         if parts.approvals is not None:
             yield from readings.of_approvals(parts.approvals)
         yield from self._counts()
+        for counts in self._more:
+            yield from counts()
+
+    def served(self) -> list[Reading]:
+        """What the servers of this process have answered, each for itself."""
+        return [answers() for answers in self._servers]
+
+    async def live(self) -> list[Reading]:
+        """The live jobs and runs of the whole plane, which the database is asked for.
+
+        When it does not answer, what is counted here matters most: it is told without the jobs and runs.
+        """
+        jobs: Value = None
+        runs: Value = None
+        try:
+            jobs, runs = await self._counting.within(COUNT_LIMIT_S, self._count)
+        except (HoldfastError, TimeoutError, OSError) as error:
+            say(_log, logging.WARNING, "the jobs and runs could not be counted", error)
+        return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs})]
+
+    async def _count(self) -> tuple[Value, Value]:
+        jobs = await self.service.counts(_EVERYONE, finished=False)
+        return jobs, None if self.service.parts.flows is None else await self.service.flows.store.counts()
 
     async def _answer(self, part: str) -> str:
         try:
-            async with asyncio.timeout(CHECK_LIMIT_S):
-                await self.service.check(part)
+            await self._checking[part].within(CHECK_LIMIT_S, partial(self.service.check, part))
         except TimeoutError:
             self._unready[part].met(limit_s=CHECK_LIMIT_S, error="no answer in time")
             return "no answer in time"

@@ -23,11 +23,11 @@ from typing import Any, Final, Protocol, Self
 from holdfast.aio.locks import Locks
 from holdfast.core.measures import Distribution
 from holdfast.core.retry import RetryDelays
-from holdfast.errors import BadInput
+from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families, subjects
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
-from holdfast.plane.attempt import Attempt, Currency, Workplace
+from holdfast.plane.attempt import Attempt, Currency, Workplace, lease_family
 from holdfast.plane.executing import Crew
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Heartbeat, check_whole
@@ -86,6 +86,8 @@ class Worker:
         name: str | None = None,
         heartbeat: Duration = 5.0,
         lease_ttl: Duration | None = None,
+        lease_renew_every: Duration | None = None,
+        lease_failures: int | None = None,
         cancel_grace: Duration = 5.0,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -94,8 +96,9 @@ class Worker:
         """`pools`: all that the app has topics for, unless given. `concurrency`: attempts at once, in each pool.
 
         `currency` is asked whether a message that was delivered before is still wanted; None: it is run in any case.
-        `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s). `cancel_grace` is how
-        long a function may go on after it was asked to stop, before its lease is given up.
+        `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s); the lease is renewed
+        every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
+        `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
         """
         self.name = _own_name(app) if name is None else check_name("name", name)
         check_whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
@@ -104,8 +107,8 @@ class Worker:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
-        ttl = families.WORKER_JOB.ttl if lease_ttl is None else duration_ns("lease_ttl", lease_ttl, low_ns=1) / NS
-        self._ack_wait_ns = round(ttl * NS)  # whoever is silent for so long has lost its lease as well
+        family = lease_family(lease_ttl, lease_renew_every, lease_failures)
+        self._ack_wait_ns = round(family.ttl * NS)  # whoever is silent for so long has lost its lease as well
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
         self._unheard = Trouble(_log, "the registry does not hear a worker", "the registry hears a worker again")
@@ -128,7 +131,7 @@ class Worker:
             finished=Finished(),
             statistics=self._counts,
             hurried=self._hurried,
-            lease_ttl=ttl,
+            family=family,
             cancel_grace_ns=duration_ns("cancel_grace", cancel_grace),
             delays=delays,
             currency=currency,
@@ -229,7 +232,7 @@ class Worker:
         finally:
             done.cancel()
             hurried.cancel()
-            await asyncio.wait((done, hurried))
+            await asyncio.gather(done, hurried, return_exceptions=True)  # not `wait`: the end of `done` is to be seen
         for station in self._stations:
             station.interrupt()
         self._hurried.set()
@@ -255,8 +258,13 @@ class Worker:
     async def _tell(self, word: Coroutine[Any, Any, bool], station: Station) -> bool:
         """Tell the registry something. A worker that cannot say that it lives goes on living."""
         try:
-            async with asyncio.timeout(BEAT_TIMEOUT_S):
-                await word
+            try:
+                async with asyncio.timeout(BEAT_TIMEOUT_S):
+                    await word
+            except TimeoutError as error:
+                if isinstance(error, BackendError):
+                    raise
+                raise Timeout(f"no answer within {BEAT_TIMEOUT_S:g} s") from None  # a store is slow: no riddle
         except Exception as error:  # noqa: BLE001 - whatever the registry's trouble is, it must not become ours
             self._counts.beats_failed += 1
             self._unheard.met(error, worker=station.worker)

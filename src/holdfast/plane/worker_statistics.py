@@ -35,6 +35,9 @@ class WorkerStatistics:
     beats: int = 0
     beats_failed: int = 0
     held: dict[str, Distribution] = field(default_factory=dict)  # by topic: how long attempts needed their lease
+    taken_over: Distribution = field(
+        default_factory=Distribution
+    )  # since a dead worker's last heartbeat, until it was had
 
     # Now.
     active: int = 0

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat, check_id, check_whole
@@ -95,7 +96,12 @@ class Workers:
                 tx.ring(EVERY_POOL)
             return True
 
-        return await self._database.write(work)
+        if ARMED:
+            await areach("plane.heartbeat.record")
+        kept = await self._database.write(work)
+        if ARMED:
+            await areach("plane.heartbeat.recorded")
+        return kept
 
     async def leave(self, worker: str) -> bool:
         """Note that a worker has left for good, so that nothing is kept for it. False: it is not known."""

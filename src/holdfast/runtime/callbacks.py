@@ -42,7 +42,10 @@ class CallbackThreads:
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
-            guarded(call)
+            try:
+                guarded(call)
+            except BaseException as error:  # noqa: BLE001 - `sys.exit` in a callback must not cost us the thread
+                _say_raised(error)
 
     def _next(self) -> Callable[[], object] | None:
         """The next call; None when nothing has come for a while."""
@@ -61,5 +64,9 @@ def guarded(call: Callable[[], object]) -> object:
     try:
         return call()
     except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
-        say(_log, logging.ERROR, "a callback of the user raised; the lease is not affected by that", error)
+        _say_raised(error)
         return None
+
+
+def _say_raised(error: BaseException) -> None:
+    say(_log, logging.ERROR, "a callback of the user raised; the lease is not affected by that", error)

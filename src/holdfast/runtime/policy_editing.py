@@ -1,27 +1,28 @@
 """Changing one risk class in a policy file, as a careful person would: the rest stays as it is, comments and all.
 
-Promises: whoever reads the file while it is edited sees the old one or the new one, and never a part. What cannot be
-edited safely (an inline table, a class named twice) is refused and left alone. Does not promise that two editors do not
-overwrite each other: use one place to edit, or a plane, which keeps its policy in a database.
+Promises: whoever reads the file while it is edited sees the old one or the new one, and never a part; once edited, it
+stays so through a loss of power. What cannot be edited safely (an inline table, a class named twice) is refused and
+left alone. Does not promise that two editors do not overwrite each other: use one place to edit, or a plane, which
+keeps its policy in a database.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Final
 
 from holdfast.core.policy import OnError, parse_mode, parse_policy
 from holdfast.errors import BadInput
+from holdfast.runtime.disk import replace_file
 from holdfast.types import check_label
 
 _HEADING: Final = re.compile(r"\s*\[")
 _RISK: Final = re.compile(r"""\s*\[\s*(?:risk|"risk"|'risk')\s*\]\s*(?:#.*)?$""")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _WHAT: Final = "policy file"
+_MODE: Final = 0o644
 
 
 def edited(text: str, risk: str, mode: OnError) -> str:
@@ -69,7 +70,8 @@ def edit_policy_file(path: Path, risk: str, mode: OnError | str) -> tuple[OnErro
         raise BadInput(f"{_WHAT} {path.name}", f"cannot be read: {reason}", "check the path and the rights") from None
     before = _classes(text).get(risk, OnError.FAIL_CLOSED)
     try:
-        _replace(place, edited(text, risk, wanted).encode())
+        rights = place.stat().st_mode & 0o7777 if place.exists() else _MODE
+        replace_file(place, edited(text, risk, wanted).encode(), rights)
     except OSError as error:
         fix = "check the rights of its folder"
         raise BadInput(f"{_WHAT} {path.name}", f"cannot be written: {error.strerror}", fix) from None
@@ -82,18 +84,3 @@ def _classes(text: str) -> dict[str, OnError]:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(_WHAT, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
     return dict(parse_policy(table.get("risk", {}), _WHAT).classes)
-
-
-def _replace(place: Path, data: bytes) -> None:
-    """Beside it, to the disk, and then under its name."""
-    number, draft = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            os.fchmod(number, place.stat().st_mode & 0o7777 if place.exists() else 0o644)
-            file.write(data)
-            file.flush()
-            os.fsync(number)
-        Path(draft).replace(place)
-    except BaseException:
-        Path(draft).unlink()
-        raise

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from holdfast.core import lease as table
+from holdfast.core.failpoints import reach
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, Standing, State
 from holdfast.flows.acquiring import Wish
@@ -218,6 +219,7 @@ class Tenure:
             after = self.recorded = decide(before)
             if after.live or not before.live:
                 return after
+        reach("runtime.lost")
         self._announce()
         return after
 

@@ -143,7 +143,7 @@ class Ticker(Generic[T]):
                 continue
             try:
                 run_now(self._act(items))
-            except Exception as error:  # noqa: BLE001 - the thread is supervised: it survives whatever happens in it
+            except BaseException as error:  # noqa: BLE001 - supervised: not even SystemExit of an observer may end it
                 self.crashes += 1
                 say(_log, logging.ERROR, "a thread of the lease runtime failed and goes on", error, thread=self._name)
                 again = self._clock.now().mono + AGAIN_NS

@@ -1,8 +1,10 @@
 """Who this process is, on which boot of which machine: what it takes to say for certain that another one is dead.
 
-Promises: `Host.gone` says True only on proof. A process is proven dead when it ran under our boot and our pid
-namespace, and its pid is now free, a zombie, or somebody else's (another start time). Whatever cannot be read, or comes
-from elsewhere, counts as alive. `Host.rebooted` says True only for an earlier boot of this very machine.
+Promises: `Host.gone` says True only on proof. A process is proven dead when it ran under our boot, our pid namespace
+and our time namespace, and its pid is now free, a zombie, or somebody else's (another start time). The start time is
+what the kernel tells on the boot-time clock of whoever reads it, so another time namespace reads another one of the
+very same process. Whatever cannot be read, or comes from elsewhere, counts as alive. `Host.rebooted` says True only for
+an earlier boot of this very machine.
 
 Clock: none is read here; a `Host.clock` names the boot-time clock that other readings belong to. Linux only in this
 much detail: where there is no `/proc`, the clock's name is made up for each process, so that nobody else believes its
@@ -29,7 +31,7 @@ class Host:
     boot: str  # '': not known
     clock: str  # the name of the boot-time clock: machine, boot and time namespace
     place: str  # where socket addresses mean the same: boot and network namespace; '': nowhere
-    pids: str  # where pids mean the same: boot and pid namespace; '': not known
+    pids: str  # where pids and start times mean the same: boot, pid and time namespace; '': not known
     process: str  # '': not known
 
     def rebooted(self, clock: str) -> bool:
@@ -58,7 +60,7 @@ def this_host() -> Host:
     machine = _short(f"{identity}/{socket.gethostname()}") if identity else ""
     net, pid, time = (_namespace(name) for name in ("net", "pid", "time"))
     # A container may see the `/proc` of another pid namespace; then its pids are not those that we see in ourselves.
-    pids = f"{boot}:{pid}" if boot and pid and _link("/proc/self") == str(os.getpid()) else ""
+    pids = f"{boot}:{pid}:{time}" if boot and pid and _link("/proc/self") == str(os.getpid()) else ""
     stat = _stat(os.getpid())
     return Host(
         machine=machine,

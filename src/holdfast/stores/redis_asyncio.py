@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_wire import (
@@ -243,6 +244,20 @@ async def open_link(address: RedisAddress) -> Link:
     return link
 
 
+async def _watched(link: Link, packed: bytes, count: int, deadline_ns: int) -> Any:
+    """A request that faults may meet. Whoever does not come back for its reply leaves its place in the order."""
+    await areach("store.redis.asyncio.send")
+    future = link.submit(packed, count, deadline_ns)
+    try:
+        await areach("store.redis.asyncio.sent")
+        reply = await future
+    except BaseException:
+        future.cancel()
+        raise
+    await areach("store.redis.asyncio.replied")
+    return reply
+
+
 class Mux:
     """The shared connection of one loop: the driver of an asyncio store. Connects when it is first used."""
 
@@ -262,12 +277,14 @@ class Mux:
         link = self._link
         if link is None or link.closed or self._pid != os.getpid() or self._loop is not asyncio.get_running_loop():
             link = await self.link(deadline_ns)
+        if ARMED:
+            return await _watched(link, packed, 1, deadline_ns)
         return await link.submit(packed, 1, deadline_ns)
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
         """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
         link = await self.link(deadline_ns)
-        replies = await link.submit(packed, count, deadline_ns)
+        replies = await (_watched if ARMED else Link.submit)(link, packed, count, deadline_ns)
         return replies if count > 1 else [replies]
 
     async def link(self, deadline_ns: int) -> Link:

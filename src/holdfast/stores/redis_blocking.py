@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 
+from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_wire import (
@@ -98,7 +99,9 @@ class Connection:
         if not self._arm(deadline_ns):
             raise Unavailable(f"redis at {self._address}: no time was left to send the request")
         try:
+            reach("store.redis.send")
             self._send(packed)
+            reach("store.redis.sent")
         except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError):
             raise Timeout(f"redis at {self._address} did not take the request in time; it may take effect") from None
         except OSError as error:
@@ -117,6 +120,7 @@ class Connection:
                     raise Severed(f"redis at {self._address} closed the connection before it answered")
                 reader.feed(data)
                 armed = False
+            reach("store.redis.replied")
         except Severed:
             raise  # it is a TimeoutError too
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
+from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.ports import Capabilities, Watch
 from holdfast.stores.redis_asking import Asker, Driver
@@ -67,6 +68,7 @@ class RedisStore:
         self._fence_key = f"{address.namespace}:fence"
         self._audit_key = f"{address.namespace}:audit"
         self._reserved = (self._fence_key, self._audit_key)
+        self._fences = f"{self._fence_key}:"  # of guards, whose names for records have no braces that set them apart
         self._lines = f"{address.namespace}:ears:"
         self._queues = f"{address.namespace}:queue:"
         self._tickets = f"{address.namespace}:tickets:"
@@ -130,8 +132,10 @@ class RedisStore:
         try:
             claim = value.decode()
             start, granted, fence, token = claim.rsplit(" ", 3)
-            if start == head and token == ask.token and granted.isdecimal() and fence.isdecimal():
-                return Grant(ask.key, token, int(fence), claim)
+            figures = granted.isdecimal() and fence.isdecimal() and (granted + fence).isascii()
+            # What no guard can compare is no fence, and a lease without one is no grant.
+            if start == head and token == ask.token and figures and 0 < (number := int(fence)) <= FENCE_MAX:
+                return Grant(ask.key, token, number, claim)
         except ValueError:
             pass
         raise garbled(self._address, "an acquire")
@@ -358,7 +362,7 @@ class RedisStore:
 
     def _lock(self, key: str) -> str:
         lock = self._prefix + key
-        if lock in self._reserved:
+        if lock in self._reserved or lock.startswith(self._fences):
             raise BadInput("name", f"{key!r} is where this store keeps its own records", "use another name")
         return lock
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ports import Capabilities, Store
+from holdfast.runtime.disk import make_directory
 
 URL_VARIABLE = "HOLDFAST_URL"
 DEFAULT_FILE = "leases.db"
@@ -121,7 +122,7 @@ def _default_url() -> tuple[str, str]:
     directory = state_directory()
     try:
         # Only this user: the file names what a team locks and when, and who may write it may take any lock.
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory, 0o700, parents=True)
     except OSError as error:
         raise Misconfigured(
             f"the default store cannot be made: {directory}: {error.strerror or error}; "

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.core.failpoints import reach
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.stores import sqlite_schema
 from holdfast.stores.mounts import file_system, is_shared
@@ -100,11 +101,14 @@ class SqliteFile:
         connection = self._connection
         if connection is None or self._identity != _identity(self.path):
             connection = self._open()
+        reach("store.sqlite.begin")
         try:
-            return work(connection)
+            result = work(connection)
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        reach("store.sqlite.committed")
+        return result
 
     def _open(self) -> sqlite3.Connection:
         self._close()

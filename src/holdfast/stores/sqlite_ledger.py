@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+from holdfast.core.failpoints import reach
 from holdfast.errors import BackendError
 from holdfast.ports import Clock
 from holdfast.stores.sqlite_file import SqliteFile
@@ -90,8 +91,7 @@ class Ledger:
         """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
         now = self.judge.now()
         parameters = self._grant_parameters(ask, token, now)
-        # The answer is read to its end, for only then is the statement committed.
-        granted = connection.execute(_ACQUIRE, parameters).fetchall()
+        granted = _done(connection, _ACQUIRE, parameters)
         if granted:
             return Grant(ask.key, ask.token, granted[0][0], "")
         holder = connection.execute(_HOLDER, parameters).fetchone()
@@ -108,7 +108,7 @@ class Ledger:
         if left <= 0 or holder[0] != token:
             ahead = 0 if ask.ticket is None else self._queue_up(connection, ask, address, now)
             if left > 0 or ahead:
-                connection.execute("COMMIT")
+                _commit(connection)
                 return Busy(ask.key, holder[2], left, ahead) if left > 0 else Busy(ask.key, None, None, ahead)
             if holder is not None:
                 connection.execute(_DROP, key)
@@ -117,7 +117,7 @@ class Ledger:
             connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": digest(ask.ticket)})
         if address:
             connection.execute(_UNLISTEN, {"key": ask.key, "address": address})
-        connection.execute("COMMIT")
+        _commit(connection)
         return Grant(ask.key, ask.token, fence, "")
 
     def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
@@ -142,7 +142,7 @@ class Ledger:
         else:
             # Some were not ours. Renewing the others once more, in the same transaction, tells which.
             answers = [connection.execute(_RENEW, each).rowcount == 1 for each in batch]
-        connection.execute("COMMIT")
+        _commit(connection)
         return answers
 
     def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
@@ -158,9 +158,9 @@ class Ledger:
         }
         if keep_ns > 0:
             parameters |= _expiry(now, keep_ns)
-            kept = self.file.run(lambda connection: connection.execute(_KEEP, parameters).fetchall(), timeout_ns)
+            kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
             return bool(kept), addresses_of(kept[0][0]) if kept else []
-        rows = self.file.run(lambda connection: connection.execute(_RELEASE, parameters).fetchall(), timeout_ns)
+        rows = self.file.run(lambda connection: _done(connection, _RELEASE, parameters), timeout_ns)
         if not rows:
             return False, []
         clock, expires_ns, expires_wall_ns, addresses = rows[0]
@@ -197,7 +197,7 @@ class Ledger:
             },
         )
         ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
-        connection.execute("COMMIT")
+        _commit(connection)
         return record, addresses_of(addresses)
 
     # What operators ask.
@@ -278,7 +278,7 @@ class Ledger:
             left = connection.execute(_QUEUE_OUT, parameters).rowcount
             ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
             free = left and connection.execute(_HOLDER, parameters).fetchone() is None
-            connection.execute("COMMIT")
+            _commit(connection)
             return addresses_of(addresses) if free else []
 
         return self.file.run(step, timeout_ns)
@@ -311,7 +311,7 @@ class Ledger:
             for statement in _SWEEPS:
                 connection.execute(statement, parameters)
             (alive,) = connection.execute("SELECT count(*) FROM holdfast_lease").fetchone()
-            connection.execute("COMMIT")
+            _commit(connection)
             return int(alive)
 
         self._until_sweep = _SWEEP_EVERY
@@ -321,3 +321,15 @@ class Ledger:
 
 def _expiry(now: Instant, ttl_ns: int) -> Parameters:
     return {"expires_ns": at(now.boot, ttl_ns), "expires_wall_ns": at(now.wall, ttl_ns)}
+
+
+def _done(connection: sqlite3.Connection, statement: str, parameters: Parameters) -> list[Any]:
+    """Run one statement as a transaction of its own. It is committed when its last row was read."""
+    with contextlib.closing(connection.execute(statement, parameters)) as cursor:  # one left open would keep the file
+        reach("store.sqlite.written")
+        return cursor.fetchall()
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    reach("store.sqlite.written")
+    connection.execute("COMMIT")

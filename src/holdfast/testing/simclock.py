@@ -8,6 +8,7 @@ Its clocks start anywhere, run a little fast or slow, stand still while it is su
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from holdfast.testing.simloop import SimLoop
 from holdfast.types import NS, Instant
@@ -26,12 +27,18 @@ class SimClock:
         self._boot_offset_ns = boot_offset_ns
         self._asleep_ns = 0
         self._wall_offset_ns = WALL_EPOCH_NS + wall_offset_ns
+        self._read_ns = -1  # when it was last read, and
+        self._reading = Instant(0, 0, 0)  # what it said: it is read again and again at one instant
 
     def now(self) -> Instant:
         """Read all three clocks."""
-        run = self._loop.now_ns * self._rate // PPB
-        boot = self._boot_offset_ns + run
-        return Instant(boot - self._asleep_ns, boot, self._wall_offset_ns + run)
+        true_ns = self._loop.now_ns
+        if true_ns != self._read_ns:
+            run = true_ns * self._rate // PPB
+            boot = self._boot_offset_ns + run
+            self._reading = Instant(boot - self._asleep_ns, boot, self._wall_offset_ns + run)
+            self._read_ns = true_ns
+        return self._reading
 
     def true_ns(self, local_ns: int) -> int:
         """How much true time passes while this clock counts `local_ns`."""
@@ -40,10 +47,26 @@ class SimClock:
     def step(self, by_ns: int) -> None:
         """Step the wall clock, as a correction of the time does."""
         self._wall_offset_ns += by_ns
+        self._read_ns = -1
 
     def slept(self, for_ns: int) -> None:
         """The host was suspended for that long: the monotonic clock stood still."""
         self._asleep_ns += for_ns * self._rate // PPB
+        self._read_ns = -1
+
+
+def drawing(chance: random.Random) -> Callable[[int], int]:
+    """`chance.randrange(n)`, draw for draw, in half the time: a message on the network takes several."""
+    bits = chance.getrandbits
+
+    def below(n: int) -> int:
+        size = n.bit_length()
+        drawn = bits(size)
+        while drawn >= n:
+            drawn = bits(size)
+        return drawn
+
+    return below
 
 
 class SimEntropy:

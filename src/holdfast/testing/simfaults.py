@@ -2,6 +2,11 @@
 
 Swarm testing: a world in which everything goes wrong at once hides bugs that need a long quiet stretch, so most seeds
 have only some of the kinds, and settings at the edge of what is allowed.
+
+There are two profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
+second. A *long* one is as production is: leases of ten seconds to two minutes, renewed for as long as an hour, on many
+keys, for hours, with minutes between two faults. What needs many collisions is found by the first, what needs many
+renewals by the second. A profile and a seed name one world exactly.
 """
 
 from __future__ import annotations
@@ -35,10 +40,18 @@ class Fault(StrEnum):
     FORCE = "force"  # an operator breaks a lock
 
 
+class Profile(StrEnum):
+    """What kind of life the worlds of a run have."""
+
+    BUSY = "busy"
+    LONG = "long"
+
+
 @dataclass(slots=True)
 class Swarm:
     """The settings of one world."""
 
+    profile: Profile = Profile.BUSY
     hosts: int = 3
     clients: int = 2  # on each host
     keys: int = 2
@@ -50,15 +63,22 @@ class Swarm:
     every_ns: int = 3 * NS  # mean time between two faults
     drift_ppb: int = 0  # how far host and store clocks may run off, each
     failpoints: int = 0  # in thousandths: a pause exactly between a check and what depends on it
+    between: int | None = None  # in thousandths: the same, where it tempts most: between check and write
+    late: int = 0  # in thousandths of guarded writes: one that dawdles until its sender may have lost the lease
     cancels: int = 100  # in thousandths of sessions
+    hot: int = 0  # in thousandths of sessions: those that all want the first key
 
     def longest_ttl_ns(self) -> int:
         """The longest lease in this world."""
         return max(self.ttls_ns)
 
 
-def draw_swarm(seed: int, phase_ns: int | None = None) -> Swarm:
+def draw_swarm(seed: int, profile: Profile = Profile.BUSY) -> Swarm:
     """The settings of the world of this seed."""
+    return _draw_long(seed) if profile is Profile.LONG else _draw_busy(seed)
+
+
+def _draw_busy(seed: int) -> Swarm:
     chance = random.Random(f"{seed}/swarm")  # noqa: S311 - a world must be repeatable
     ttls = chance.sample([200 * MS, 500 * MS, NS, 3 * NS, 8 * NS], chance.randint(1, 2))
     weather = Weather(
@@ -73,7 +93,7 @@ def draw_swarm(seed: int, phase_ns: int | None = None) -> Swarm:
         clients=chance.randint(1, 2),
         keys=chance.randint(1, 2),
         ttls_ns=ttls,
-        phase_ns=chance.randint(15, 30) * NS if phase_ns is None else phase_ns,
+        phase_ns=chance.randint(15, 30) * NS,
         request_timeout_ns=chance.choice([150 * MS, 500 * MS, 2 * NS]),
         weather=weather,
         faults=[fault for fault in Fault if chance.random() < 0.35],
@@ -81,4 +101,36 @@ def draw_swarm(seed: int, phase_ns: int | None = None) -> Swarm:
         drift_ppb=chance.choice([0, DRIFT_MAX_PPB, DRIFT_MAX_PPB]),
         failpoints=chance.choice([0, 5, 30]),
         cancels=chance.choice([0, 100, 300]),
+    )
+
+
+def _draw_long(seed: int) -> Swarm:
+    chance = random.Random(f"long/{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    weather = Weather(
+        usual_ns=chance.choice([MS, 3 * MS, 20 * MS]),
+        slow=chance.choice([0, 2, 20]),
+        slowest_ns=chance.choice([NS, 4 * NS, 20 * NS]),
+        lost=chance.choice([0, 0, 2, 20]),
+        repeated=chance.choice([0, 0, 5, 50]),
+        repeat_after_ns=chance.choice([4 * NS, 60 * NS]),
+    )
+    keys = chance.randint(8, 40)
+    hosts = chance.randint(2, 5)
+    return Swarm(
+        profile=Profile.LONG,
+        hosts=hosts,
+        clients=max(1, keys * chance.randint(80, 150) // 100 // hosts),
+        keys=keys,
+        ttls_ns=chance.sample([10 * NS, 20 * NS, 30 * NS, 60 * NS, 60 * NS, 90 * NS, 120 * NS], chance.randint(1, 3)),
+        phase_ns=chance.choice([15, 15, 30, 30, 60, 120]) * 60 * NS,
+        request_timeout_ns=chance.choice([500 * MS, 2 * NS, 2 * NS]),
+        weather=weather,
+        faults=[fault for fault in Fault if chance.random() < 0.35],
+        every_ns=chance.choice([60 * NS, 180 * NS, 600 * NS, 1800 * NS]),
+        drift_ppb=chance.choice([0, DRIFT_MAX_PPB, DRIFT_MAX_PPB]),
+        failpoints=chance.choice([0, 0, 1]),
+        between=chance.choice([0, 10, 50, 200]),
+        late=chance.choice([0, 50, 150]),
+        cancels=chance.choice([0, 50, 200]),
+        hot=chance.choice([0, 200, 400]),
     )

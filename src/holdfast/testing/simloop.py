@@ -51,11 +51,40 @@ def due_ns(when: float) -> int:
     return due
 
 
+class _Timer(asyncio.TimerHandle):
+    """A handle or a timer, without what those of asyncio do for debugging: a million are made for a world of hours."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        """It is dropped when it surfaces. What it would have called is let go of at once."""
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]  # as asyncio's own handles do
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop. Use `run_virtual`, or give it to `asyncio.Runner(loop_factory=SimLoop)`."""
 
     def __init__(self) -> None:
-        self._now_ns = 0
+        self.now_ns = 0  # virtual nanoseconds since the loop was made; nobody else sets it
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._numbers = 0
@@ -71,14 +100,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # Time.
 
-    @property
-    def now_ns(self) -> int:
-        """Virtual nanoseconds since the loop was made."""
-        return self._now_ns
-
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
-        return self._now_ns / NS
+        return self.now_ns / NS
 
     # Calling back.
 
@@ -86,7 +110,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Call it after everything that is ready already."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Timer(0, callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -108,7 +132,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, delay_ns: int, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Call it after that many virtual nanoseconds, exactly."""
-        due = self._now_ns + max(0, delay_ns)
+        due = self.now_ns + delay_ns if delay_ns > 0 else self.now_ns
         return self._set_timer(due, due / NS, callback, args, context)
 
     def _set_timer(
@@ -119,13 +143,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Timer(when, callback, args, self, context)
         self._numbers += 1
         heapq.heappush(self._timers, (due, self._numbers, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio. A cancelled timer is dropped when it surfaces."""
 
     def readmit(self, handles: deque[asyncio.Handle]) -> None:
         """Make handles ready again that were deferred while their domain was stopped."""
@@ -212,20 +233,28 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _step(self) -> None:
         """Run one callback, after letting time jump if none is ready."""
-        if not self._ready:
+        ready = self._ready
+        if not ready:
             self._jump()
-        handle = self._ready.popleft()
-        if handle._cancelled:  # cancelled() is a call, and this is the hottest line here
+        handle = ready.popleft()
+        if handle._cancelled:  # cancelled() is a call, and this is the hottest place of all
             return
-        domain = handle._context.get(DOMAIN)  # type: ignore[attr-defined]  # get_context() is new in 3.12
+        context = handle._context  # type: ignore[attr-defined]  # get_context() is new in 3.12
+        domain = context.get(DOMAIN)
         if domain is not None and domain.defer(handle):
             return
         self.steps += 1
         self._instant_steps += 1
         if self._instant_steps > STEPS_PER_INSTANT_MAX:
-            self._ready.appendleft(handle)  # it did not run: whoever cleans up can go on from here
+            ready.appendleft(handle)  # it did not run: whoever cleans up can go on from here
             raise Livelock(f"{STEPS_PER_INSTANT_MAX} callbacks at {self.time():.9f} s and time does not pass")
-        handle._run()
+        try:
+            context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # private, as its context is
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as the loops of asyncio do: it is told to whoever handles them
+            message = f"Exception in callback {handle._callback!r}"  # type: ignore[attr-defined]  # as above
+            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _jump(self) -> None:
         timers = self._timers
@@ -234,10 +263,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         if not timers:
             waiting = ", ".join(sorted(task.get_name() for task in self.tasks)) or "nobody"
             raise Deadlock(f"nothing is ready and nothing is due at {self.time():.9f} s; waiting: {waiting}")
-        if timers[0][0] > self._now_ns:
-            self._now_ns = timers[0][0]
+        if timers[0][0] > self.now_ns:
+            self.now_ns = timers[0][0]
             self._instant_steps = 0
-        while timers and timers[0][0] <= self._now_ns:
+        while timers and timers[0][0] <= self.now_ns:
             self._ready.append(heapq.heappop(timers)[2])
 
     def stop(self) -> None:

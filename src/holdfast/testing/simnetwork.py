@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.errors import BackendError, Unavailable
+from holdfast.testing.simclock import drawing
 from holdfast.testing.simdomain import Domain
 from holdfast.testing.simloop import SimLoop
 from holdfast.types import MS, NS
@@ -63,6 +64,7 @@ class Network:
         self.loop = loop
         self.weather = CALM
         self._chance = chance
+        self._below = drawing(chance)
         self._trace = trace
         self._blocked: set[tuple[str, str]] = set()  # only asked for membership, never iterated
         self._clogged = False
@@ -86,7 +88,7 @@ class Network:
         kept, self._kept = self._kept, []
         self._chance.shuffle(kept)
         for deliver, context in kept:
-            self.loop.call_after_ns(self._chance.randrange(5 * MS), deliver, context=context)
+            self.loop.call_after_ns(self._below(5 * MS), deliver, context=context)
 
     def heal(self) -> None:
         """Good weather, no partitions, nothing kept back."""
@@ -94,8 +96,13 @@ class Network:
         self._blocked.clear()
         self.unclog()
 
-    def call(self, host: str, server: Server, what: str, act: Act, *, once: bool = False) -> asyncio.Future[Any]:
-        """Send a request. The future gets the reply, or a refusal, or nothing at all. `once`: never delivered twice."""
+    def call(
+        self, host: str, server: Server, what: str, act: Act, *, once: bool = False, late_ns: int = 0
+    ) -> asyncio.Future[Any]:
+        """Send a request. The future gets the reply, or a refusal, or nothing at all.
+
+        `once`: never delivered twice. `late_ns`: how much longer than the weather says the request takes.
+        """
         answer: asyncio.Future[Any] = self.loop.create_future()
         refused = False
 
@@ -110,15 +117,15 @@ class Network:
                 refused = True
                 reply(Unavailable(f"{server.name} refused the connection"))
                 return
-            if server.ailing and self._chance.randrange(1000) < server.ailing:
+            if server.ailing and self._below(1000) < server.ailing:
                 refused = True
                 reply(Unavailable(f"{server.name} cannot serve now"))
                 return
             reply(act())
 
-        self._send(host, server.name, arrive, server.context, what)
-        if not once and self.weather.repeated and self._chance.randrange(1000) < self.weather.repeated:
-            late = self._chance.randrange(self.weather.repeat_after_ns)
+        self._send(host, server.name, arrive, server.context, what, late_ns)
+        if not once and self.weather.repeated and self._below(1000) < self.weather.repeated:
+            late = self._below(self.weather.repeat_after_ns)
             self.loop.call_after_ns(
                 late, self._send, host, server.name, arrive, server.context, f"{what} again", context=_NOWHERE
             )
@@ -131,16 +138,16 @@ class Network:
     def delay_ns(self) -> int:
         """How long a message takes now."""
         weather = self.weather
-        delay = weather.fastest_ns + self._chance.randrange(weather.usual_ns)
-        if weather.slow and self._chance.randrange(1000) < weather.slow:
-            delay += self._chance.randrange(weather.slowest_ns)
+        delay = weather.fastest_ns + self._below(weather.usual_ns)
+        if weather.slow and self._below(1000) < weather.slow:
+            delay += self._below(weather.slowest_ns)
         return delay
 
-    def _send(self, source: str, target: str, deliver: Callable[[], None], context: Any, what: str) -> None:
-        delay = self.delay_ns()
-        if (source, target) in self._blocked or (
-            self.weather.lost and self._chance.randrange(1000) < self.weather.lost
-        ):
+    def _send(
+        self, source: str, target: str, deliver: Callable[[], None], context: Any, what: str, late_ns: int = 0
+    ) -> None:
+        delay = self.delay_ns() + late_ns
+        if (source, target) in self._blocked or (self.weather.lost and self._below(1000) < self.weather.lost):
             self._trace(source, f"to {target}: {what} LOST")
             return
         self._trace(source, f"to {target}: {what} in {delay}")

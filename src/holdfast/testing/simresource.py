@@ -32,17 +32,17 @@ class FencedResource(Server):
         """Register the fence, and read. `FencedOut` when a newer one was here; `Timeout` when nobody answers."""
         return await self._ask(host, "read", fence, lambda: self._read(owner, fence))
 
-    async def write(self, host: str, owner: str, fence: int, based_on: int) -> int:
-        """Write a new version, made from the one that was read."""
-        return await self._ask(host, "write", fence, lambda: self._write(owner, fence, based_on))
+    async def write(self, host: str, owner: str, fence: int, based_on: int, late_ns: int = 0) -> int:
+        """Write a new version, made from the one that was read. It may arrive when nobody waits for the answer."""
+        return await self._ask(host, "write", fence, lambda: self._write(owner, fence, based_on), late_ns)
 
     def accepts(self, fence: int) -> bool:
         """The rule of a guard: not below what was seen. The same grant may come many times."""
         return fence >= self._seen
 
-    async def _ask(self, host: str, verb: str, fence: int, act: Callable[[], int | None]) -> int:
+    async def _ask(self, host: str, verb: str, fence: int, act: Callable[[], int | None], late_ns: int = 0) -> int:
         what = f"{verb} {self.key}"
-        answer = self._network.call(host, self, what, act, once=True)
+        answer = self._network.call(host, self, what, act, once=True, late_ns=late_ns)
         version: int | None = await answered(self._network.loop, answer, what, PATIENCE_NS)
         if version is None:
             raise FencedOut(f"{what}: a newer fence than {fence} was here", fence=fence, seen=self._seen)

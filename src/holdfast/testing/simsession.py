@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.aio.lease import AnyLease
 from holdfast.description import LockSettings
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from holdfast.testing.simworld import SimWorld
 
 EXPECTED = (LockBusy, LeaseLost, BackendError, FencedOut, PolicyDenied, NotOwner)
+BETWEEN = "between check and write"  # the failpoint that tempts most
 
 
 class Session:
     """One visit of one client to one key."""
 
+    CANCEL_AFTER_S: ClassVar[tuple[float, ...]] = (0.001, 0.01, 0.1, 2)  # when an impatient client gives up, at most
+
     def __init__(self, world: SimWorld, host: SimHost) -> None:
         self._world = world
         self._host = host
         self._draw = host.chance
-        self.key = self._draw.choice(world.keys)
+        self.key = self._choose_key()
         self.ttl_ns = self._draw.choice(world.swarm.ttls_ns)
         kinds: list[Callable[[], Awaitable[None]]] = [
             *[self._block] * 4,
@@ -44,6 +47,13 @@ class Session:
 
     def __str__(self) -> str:
         return f"{self._kind.__name__.strip('_')} {self.key}"
+
+    def _choose_key(self) -> str:
+        return self._draw.choice(self._world.keys)
+
+    def idle_s(self) -> float:
+        """How long its client rests afterwards."""
+        return self._draw.randrange(100 * MS) / NS
 
     async def run(self) -> None:
         """Visit, and then go on for a moment: what a visit leaves behind in its task shows only after it."""
@@ -123,25 +133,35 @@ class Session:
         """The protected work: read, decide, check, write, a few times. Who lingers stays until its time has run out."""
         with self._world.believing(self._host, lease):
             for _ in range(self._draw.randint(1, 4)):
-                lease.ensure_held()
-                lease.progress()
-                self._world.step(self._host, lease)
-                fence = lease._fence()  # noqa: SLF001 - a degraded lease has none, and then nothing is written
-                if fence is not None:
-                    await self._update(lease, fence)
+                await self._act(lease)
                 await asyncio.sleep(self._pause_s())
             if lingers:
                 await asyncio.sleep(1.1 * lease.remaining())
+
+    async def _act(self, lease: AnyLease) -> None:
+        """One step of the protected work."""
+        lease.ensure_held()
+        lease.progress()
+        self._world.step(self._host, lease)
+        fence = lease._fence()  # noqa: SLF001 - a degraded lease has none, and then nothing is written
+        if fence is not None:
+            await self._update(lease, fence)
 
     async def _update(self, lease: AnyLease, fence: int) -> None:
         """The classic mistake is to check and then to be paused before the write; the failpoint does exactly that."""
         resource, host = self._world.resources[self.key], self._host.name
         version = await resource.read(host, lease.owner, fence)
+        if think := self._think_s():
+            await asyncio.sleep(think)
         lease.ensure_held()
         self._world.step(self._host, lease)
-        if self._world.failpoint(self._host, "between check and write"):
+        if self._world.failpoint(self._host, BETWEEN):
             await asyncio.sleep(0)
-        await resource.write(host, lease.owner, fence, version)
+        await resource.write(host, lease.owner, fence, version, self._world.lateness_ns(self._host))
+
+    def _think_s(self) -> float:
+        """How long it takes to work out, from what was read, what to write."""
+        return 0
 
     def _pause_s(self) -> float:
         if self._draw.random() < 0.15:
@@ -149,19 +169,19 @@ class Session:
         return self._draw.randrange(50 * MS) / NS
 
 
-async def visits(world: SimWorld, host: SimHost) -> None:
+async def visits(world: SimWorld, host: SimHost, make: type[Session]) -> None:
     """One client: session after session until the world says stop, some of them cancelled in mid-flight."""
     draw = host.chance
     while not world.stopping:
-        session = Session(world, host)
+        session = make(world, host)
         task = asyncio.get_running_loop().create_task(session.run())
         cancelled = draw.randrange(1000) < world.swarm.cancels
         if cancelled:
-            await asyncio.wait([task], timeout=draw.choice([0.001, 0.01, 0.1, 2]) * draw.random())
+            await asyncio.wait([task], timeout=draw.choice(make.CANCEL_AFTER_S) * draw.random())
             task.cancel()
             if draw.random() < 0.3:
                 await asyncio.wait([task], timeout=0.005 * draw.random())
                 task.cancel()
         await asyncio.wait([task])
         world.judge_session(host, str(session), task, cancelled)
-        await asyncio.sleep(draw.randrange(100 * MS) / NS)
+        await asyncio.sleep(session.idle_s())

@@ -33,6 +33,7 @@ class LeaseServer(Server):
         self.clock = clock
         self.table = MemoryTable(clock)
         self.fences: dict[tuple[str, str], int] = {}  # (key, token) -> the fence of its latest grant
+        self.tenancy = Tenancy()
         self._note = note
         self._backup: Snapshot | None = None
         self._unlisten: list[Callable[[], None]] = []
@@ -40,6 +41,8 @@ class LeaseServer(Server):
     def acquire(self, ask: Ask) -> Grant | Busy:
         """One step on the table."""
         answer = self.table.acquire(ask)
+        if isinstance(answer, Grant):
+            self.tenancy.taken(ask.key, self.loop.now_ns, self.clock.true_ns(ask.ttl_ns))
         if isinstance(answer, Grant) and self.fences.get((ask.key, ask.token)) != answer.fence:
             self.fences[ask.key, ask.token] = answer.fence
             self.record(Kind.HANDED, ask.key, answer.fence, ask.owner)
@@ -50,6 +53,7 @@ class LeaseServer(Server):
         answers = self.table.renew(renewals)
         for renewal, answer in zip(renewals, answers, strict=True):
             if answer:
+                self.tenancy.taken(renewal.key, self.loop.now_ns, self.clock.true_ns(renewal.ttl_ns))
                 self.record(Kind.EXTENDED, renewal.key, self.fences.get((renewal.key, renewal.token)))
         return answers
 
@@ -57,6 +61,7 @@ class LeaseServer(Server):
         """One step on the table."""
         ours = self.table.release(key, token, keep_ns)
         if ours:
+            self.tenancy.freed(key, self.loop.now_ns)
             self.record(Kind.ENDED, key, self.fences.get((key, token)))
         return ours
 
@@ -64,6 +69,7 @@ class LeaseServer(Server):
         """One step on the table."""
         record = self.table.force_release(key, actor, reason)
         if record is not None:
+            self.tenancy.freed(key, self.loop.now_ns)
             self.record(Kind.FORCED, key, record.fence, actor)
         return record
 
@@ -83,6 +89,7 @@ class LeaseServer(Server):
             self.table.restore(self._backup)
         else:
             self.table.forget()
+        self.tenancy.all_freed(self.loop.now_ns)
         self.record(Kind.FORGOT, "", None)
 
     def hang_up(self) -> None:
@@ -94,6 +101,34 @@ class LeaseServer(Server):
     def record(self, kind: Kind, key: str, fence: int | None, owner: str = "") -> None:
         """Write down what happened here, now."""
         self._note(Record(kind, self.loop.now_ns, key, owner=owner, fence=fence))
+
+
+class Tenancy:
+    """For how long keys were taken, all in all: what the store knew of it, without what it has forgotten."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[int, int]] = {}  # key -> from when, and until when at the latest
+        self._total_ns = 0
+
+    def taken(self, key: str, now_ns: int, for_ns: int) -> None:
+        """It is somebody's from now on, or for longer."""
+        since = self._since.get(key)
+        if since is None or since[1] <= now_ns:
+            self.freed(key, now_ns)
+            since = now_ns, now_ns
+        self._since[key] = since[0], now_ns + for_ns
+
+    def freed(self, key: str, now_ns: int) -> None:
+        """It is nobody's from now on, unless its time had run out before."""
+        since = self._since.pop(key, None)
+        if since is not None:
+            self._total_ns += min(now_ns, since[1]) - since[0]
+
+    def all_freed(self, now_ns: int) -> int:
+        """None is anybody's. Returns for how long all keys were taken until now."""
+        for key in list(self._since):
+            self.freed(key, now_ns)
+        return self._total_ns
 
 
 class SimStore:

@@ -1,7 +1,8 @@
 """`python -m holdfast.testing.simulate`: live through as many simulated worlds as wanted, and say what was found.
 
-Each seed is one world with its own faults. A violation is printed in plain words with the one command that replays it;
-then the exit code is 1. Replay is exact on the same minor version of Python.
+A profile and a seed are one world with its own faults. A violation is printed in plain words with the one command that
+replays it; then the exit code is 1, and the other worlds are lived through all the same. Replay is exact on the same
+minor version of Python. With --campaign, a run can be stopped or killed and goes on where it was.
 """
 
 # ruff: noqa: T201 - a command prints
@@ -9,87 +10,35 @@ then the exit code is 1. Replay is exact on the same minor version of Python.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
-from holdfast.testing.simfaults import draw_swarm
-from holdfast.testing.simworld import Outcome, run_seed
-from holdfast.types import NS
+from holdfast.errors import BadInput
+from holdfast.testing.simcampaign import Campaign, open_campaign, this_maker
+from holdfast.testing.simcrew import MIXED, PROFILES, World, live, world_of
+from holdfast.testing.simfaults import Profile, draw_swarm
+from holdfast.testing.simprogress import Goal, Pace, showing
+from holdfast.testing.simtotals import replay_command
+from holdfast.testing.simworld import run_seed
 
-CHUNK = 8  # seeds that a worker takes at once
+__all__ = ["main", "replay_command"]
 
-
-@dataclass(slots=True)
-class Report:
-    """What a run came to."""
-
-    worlds: int = 0
-    lock_ns: int = 0
-    steps: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    failed: list[Outcome] = field(default_factory=list)
-
-    def add(self, outcome: Outcome) -> None:
-        """One more world."""
-        self.worlds += 1
-        self.lock_ns += outcome.lock_ns
-        self.steps += outcome.steps
-        self.counts.update({str(what): number for what, number in outcome.counts.items()})
-        if outcome.violations:
-            self.failed.append(outcome)
+SEEDS = 1000
+SAVE_EVERY_S = 1.0
+INTERRUPTED = 130  # as shells say for Ctrl-C
 
 
-def replay_command(seed: int) -> str:
-    """The one command that shows a world again, step by step."""
-    return f"python -m holdfast.testing.simulate --seed {seed} --trace"
-
-
-def _worlds(seeds: list[int]) -> list[Outcome]:
-    return [run_seed(seed) for seed in seeds]
-
-
-def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
-    numbers = iter(seeds)
-    while chunk := list(itertools.islice(numbers, CHUNK)):
-        yield chunk
-
-
-def simulate(seeds: Iterable[int], jobs: int, until: float | None, told: Callable[[Outcome], object]) -> Report:
-    """Live through the worlds of these seeds in `jobs` processes, until they are used up or the time is."""
-    report = Report()
-
-    def take(outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            report.add(outcome)
-            told(outcome)
-
-    chunks = _chunks(seeds)
-    if jobs == 1:
-        for chunk in chunks:
-            take(_worlds(chunk))
-            if until is not None and time.monotonic() > until:
-                break
-        return report
-    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_worlds, chunk) for chunk in itertools.islice(chunks, 2 * jobs)]
-        while waiting:
-            take(waiting.pop(0).result())
-            if until is None or time.monotonic() <= until:
-                waiting += [pool.submit(_worlds, chunk) for chunk in itertools.islice(chunks, 1)]
-    return report
-
-
-def _replay(seed: int, trace: bool) -> int:
+def _replay(world: World, trace: bool) -> int:
     """One world, in full."""
-    swarm = draw_swarm(seed)
+    seed, swarm = world.seed, draw_swarm(world.seed, world.profile)
     print(f"seed {seed}: {swarm}")
     outcome = run_seed(seed, swarm, print if trace else None)
     for violation in outcome.violations:
@@ -98,99 +47,113 @@ def _replay(seed: int, trace: bool) -> int:
     return 1 if outcome.violations else 0
 
 
+def _run(campaign: Campaign, goal: Goal, jobs: int, quiet: bool, path: Path | None) -> bool:
+    """Go on with it until the goal. False: told to stop before that."""
+    totals, before_s = campaign.totals, campaign.seconds
+    pace = Pace(goal, totals)
+    last = None if goal.worlds is None else campaign.first + goal.worlds
+    seeds = itertools.count(campaign.next) if last is None else range(campaign.next, last)
+    worlds = (world_of(campaign.profile, seed) for seed in seeds)
+    saved = time.monotonic()
+
+    def reached() -> bool:
+        return goal.reached(totals, pace.seconds())
+
+    def save() -> None:
+        campaign.seconds = before_s + pace.seconds()
+        if path is not None:
+            campaign.save(path)
+
+    with _told_to_stop() as stopped, showing(pace, quiet) as show:
+        if not goal.reached(totals, 0.0):  # what an earlier run has done may be all there is to do
+            try:
+                for lived in live(worlds, jobs, lambda: stopped() or reached()):
+                    totals.add(*lived)
+                    campaign.next += 1
+                    show(totals)
+                    if time.monotonic() - saved >= SAVE_EVERY_S:
+                        save()
+                        saved = time.monotonic()
+            except BrokenProcessPool:  # whoever ends this process may have ended all of its group
+                if not stopped():
+                    raise
+    save()
+    return reached()
+
+
 @contextlib.contextmanager
-def _progress(total: int | None, quiet: bool) -> Iterator[Callable[[Outcome], object]]:
-    """A bar where there is a terminal and the library for it; a line now and then elsewhere."""
-    if quiet:
-        yield lambda _: None
-        return
-    if sys.stderr.isatty():
-        with contextlib.suppress(ImportError):
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether somebody has asked for an end, by Ctrl-C or otherwise. What is being added up is added up first.
 
-            columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            with Progress(*columns, console=Console(stderr=True)) as bar:
-                task = bar.add_task("worlds", total=total)
-                yield lambda _: bar.advance(task)
-                return
-    seen = itertools.count(1)
+    Who asks twice is in a hurry: then it ends at once, and what the file says is a second old.
+    """
+    asked = False
 
-    def line(outcome: Outcome) -> None:
-        if (number := next(seen)) % 100 == 0:
-            print(f"{number} worlds, the last one: seed {outcome.seed}", file=sys.stderr)
+    def ask(number: int, _: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, signal.SIG_DFL)
 
-    yield line
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _print(report: Report, seconds: float) -> None:
-    for outcome in report.failed:
-        print(f"seed {outcome.seed}: {len(outcome.violations)} violations; the first:")
-        print(outcome.violations[0])
-        print(f"replay it with: {replay_command(outcome.seed)}")
-    hours = report.lock_ns / NS / 3600
-    print(
-        f"{report.worlds} worlds ({report.worlds / seconds:.1f}/s), {hours:.2f} simulated lock-hours "
-        f"({hours * 3600 / seconds:.0f} x real time), {report.counts['handed']} grants, {report.steps} steps: "
-        f"{len(report.failed)} with violations"
-    )
-
-
-def _json(report: Report, seconds: float) -> str:
-    return json.dumps(
-        {
-            "worlds": report.worlds,
-            "seconds": round(seconds, 3),
-            "lock_hours": report.lock_ns / NS / 3600,
-            "steps": report.steps,
-            "counts": dict(sorted(report.counts.items())),
-            "failed": [
-                {
-                    "seed": outcome.seed,
-                    "violations": [str(violation) for violation in outcome.violations],
-                    "replay": replay_command(outcome.seed),
-                }
-                for outcome in report.failed
-            ],
-        },
-        indent=2,
-    )
-
-
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
+def _arguments(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many worlds (1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--hours", type=float, help="go on for so many real hours instead, from the first seed on")
-    parser.add_argument("--seed", type=int, help="live through this one world alone")
-    parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
-    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8), help="processes (one for each core)")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    add = parser.add_argument
+    add("--profile", choices=PROFILES, help="busy and small, long and large, or in turn (busy; with --hours: mixed)")
+    add("--seeds", type=int, help=f"how many worlds ({SEEDS}, unless --hours or --minutes is given)")
+    add("--hours", type=float, help="go on until so many lock-hours are simulated")
+    add("--minutes", type=float, help="go on for so many real minutes at most")
+    add("--first", type=int, default=0, help="the first seed (0)")
+    add("--seed", type=int, help="live through this one world alone")
+    add("--trace", action="store_true", help="with --seed: print everything that happens")
+    add("--jobs", type=int, default=min(os.cpu_count() or 1, 8), help="processes (one for each core)")
+    add("--campaign", type=Path, metavar="FILE", help="keep what was done in this file, and go on from there")
+    add("--anyway", action="store_true", help="go on with a campaign that was begun by another version")
+    add("--json", action="store_true", help="the report as JSON")
     arguments = parser.parse_args(argv)
-    if arguments.seeds < 1 or arguments.jobs < 1 or (arguments.hours is not None and arguments.hours <= 0):
-        parser.error("--seeds, --jobs and --hours must be above zero")
+    limits = (arguments.seeds, arguments.hours, arguments.minutes, arguments.jobs)
+    if any(limit is not None and not limit > 0 for limit in limits):
+        parser.error("--seeds, --hours, --minutes and --jobs must be above zero")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it shows one world")
-    return arguments
+    if arguments.profile is None:
+        arguments.profile = str(Profile.BUSY) if arguments.hours is None else MIXED
+    if arguments.seeds is None and arguments.hours is None and arguments.minutes is None:
+        arguments.seeds = SEEDS
+    return parser, arguments
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run it. 0: nothing found. 1: a violation. 2: wrong usage."""
-    arguments = _arguments(argv)
+    """Run it. 0: nothing found. 1: a violation. 2: wrong usage. 130: interrupted."""
+    parser, arguments = _arguments(argv)
     if arguments.seed is not None:
-        return _replay(arguments.seed, arguments.trace)
-    began = time.monotonic()
-    until = None if arguments.hours is None else began + arguments.hours * 3600
-    numbers = itertools.count(arguments.first)
-    seeds = numbers if until is not None else itertools.islice(numbers, arguments.seeds)
-    with _progress(None if until is not None else arguments.seeds, arguments.json) as told:
-        report = simulate(seeds, arguments.jobs, until, told)
-    seconds = max(time.monotonic() - began, 1e-9)
+        return _replay(world_of(arguments.profile, arguments.seed), arguments.trace)
+    goal = Goal(arguments.seeds, arguments.hours, None if arguments.minutes is None else 60 * arguments.minutes)
+    try:
+        if arguments.campaign is None:
+            campaign = Campaign(arguments.profile, arguments.first, [this_maker()], arguments.first)
+        else:
+            campaign = open_campaign(
+                arguments.campaign, arguments.profile, arguments.first, this_maker(), anyway=arguments.anyway
+            )
+        finished = _run(campaign, goal, arguments.jobs, arguments.json, arguments.campaign)
+    except BadInput as error:
+        parser.error(str(error))
     if arguments.json:
-        print(_json(report, seconds))
+        print(json.dumps(campaign.to_json(), indent=2))
     else:
-        _print(report, seconds)
-    return 1 if report.failed else 0
+        print("\n".join([*campaign.totals.lines(campaign.seconds), f"by {', '.join(map(str, campaign.makers))}"]))
+    if not finished:
+        where = "" if arguments.campaign is None else f"; the same command goes on with {arguments.campaign}"
+        print(f"interrupted{where}", file=sys.stderr)
+        return INTERRUPTED
+    return 1 if campaign.totals.failures else 0
 
 
 if __name__ == "__main__":

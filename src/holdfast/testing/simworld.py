@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,14 +19,15 @@ from holdfast.aio.lease import AnyLease
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import Violation, check
 from holdfast.errors import BackendError, LockBusy
-from holdfast.flows.saying import forget_rates
-from holdfast.testing.simclock import SimClock, SimEntropy
-from holdfast.testing.simfaults import Swarm, draw_swarm
+from holdfast.testing.simclock import SimClock, SimEntropy, drawing
+from holdfast.testing.simfaults import Profile, Swarm, draw_swarm
 from holdfast.testing.simhost import SimHost
+from holdfast.testing.simlog import listening
 from holdfast.testing.simloop import SimLoop, end_tasks
 from holdfast.testing.simnetwork import Network
 from holdfast.testing.simresource import FencedResource
-from holdfast.testing.simsession import visits
+from holdfast.testing.simsession import BETWEEN, Session, visits
+from holdfast.testing.simshift import Shift
 from holdfast.testing.simstore import LeaseServer
 from holdfast.testing.simtrouble import Trouble
 from holdfast.types import NS
@@ -35,6 +35,7 @@ from holdfast.types import NS
 GRACE_NS = NS  # how long after the TTL a key may still be taken
 DRAIN_NS = 120 * NS
 RECOVERY_NS = 60 * NS
+LINES_AT_ONCE = 500
 POLICY = {"low": "fail_open", "patient": "wait"}
 _CHECKED = {
     *(Kind.GRANTED, Kind.PROMOTED, Kind.LOST, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED),
@@ -54,6 +55,8 @@ class Outcome:
     lock_ns: int  # virtual time times number of locks
     steps: int
     counts: Counter[str]
+    profile: Profile = Profile.BUSY
+    held_ns: int = 0  # of the lock_ns: for how long the store had given them to somebody
 
 
 class SimWorld:
@@ -70,8 +73,11 @@ class SimWorld:
         self._over = False
         self._show = trace
         self._digest = hashlib.blake2b(digest_size=16)
-        self.chance = SimEntropy(f"{seed}/world").random
-        self.network = Network(self.loop, SimEntropy(f"{seed}/network").random, self.trace)
+        self._lines: list[str] = []  # not in the digest yet
+        self._chances = str(seed) if self.swarm.profile is Profile.BUSY else f"{self.swarm.profile}/{seed}"
+        self.chance = self.entropy("world").random
+        self._below = drawing(self.chance)
+        self.network = Network(self.loop, self.entropy("network").random, self.trace)
         self.server = LeaseServer(self.loop, self.make_clock("store"), self.note)
         self.keys = [f"key-{number}" for number in range(self.swarm.keys)]
         self.resources = {key: FencedResource(key, self.network, self.note) for key in self.keys}
@@ -83,9 +89,13 @@ class SimWorld:
 
     # What its parts are made of.
 
+    def entropy(self, name: str) -> SimEntropy:
+        """A stream of chance of this world's own."""
+        return SimEntropy(f"{self._chances}/{name}")
+
     def make_clock(self, name: str) -> SimClock:
         """Clocks that start anywhere, within the drift that leases allow for."""
-        chance = SimEntropy(f"{self.seed}/clock/{name}").random
+        chance = self.entropy(f"clock/{name}").random
         drift = chance.choice([-1, 1]) * self.swarm.drift_ppb
         return SimClock(
             self.loop,
@@ -104,7 +114,7 @@ class SimWorld:
             self.network,
             self.server,
             clock=self.make_clock(name),
-            entropy=SimEntropy(f"{self.seed}/{name}"),
+            entropy=self.entropy(name),
             observer=(restamper := _Restamper(self, name)),
             policy=POLICY,
             request_timeout_ns=self.swarm.request_timeout_ns,
@@ -118,8 +128,9 @@ class SimWorld:
 
     def populate(self, host: SimHost) -> None:
         """Start the programs of a host."""
+        make = Shift if self.swarm.profile is Profile.LONG else Session
         for _ in range(self.swarm.clients):
-            task = self.loop.create_task(visits(self, host), name=f"client of {host.name}", context=host.context)
+            task = self.loop.create_task(visits(self, host, make), name=f"client of {host.name}", context=host.context)
             self._clients[task] = host
 
     def crash(self, host: SimHost) -> None:
@@ -138,9 +149,16 @@ class SimWorld:
         if self._over:
             return
         line = f"{self.loop.now_ns} {who} {what}"
-        self._digest.update(line.encode())
+        self._lines.append(line)
+        if len(self._lines) >= LINES_AT_ONCE:
+            self._digest_lines()
         if self._show is not None:
             self._show(line)
+
+    def _digest_lines(self) -> None:
+        """Many at once: it costs half as much as one by one."""
+        self._digest.update("".join(self._lines).encode())
+        self._lines.clear()
 
     def note(self, record: Record) -> None:
         """One record for the checkers, at true time."""
@@ -153,6 +171,10 @@ class SimWorld:
             self.history.append(record)
         if record.kind is Kind.HANDED:
             self._ask_believers(record)
+        elif record.kind is Kind.LOST:
+            self.counts[f"lost {record.reason}"] += 1
+        elif not record.ok and record.kind in (Kind.READ, Kind.WRITE):
+            self.counts[f"refused {record.kind}"] += 1
 
     def _ask_believers(self, handed: Record) -> None:
         """The store has just given a key away. Whoever would still say that it holds the key, goes on record."""
@@ -187,17 +209,32 @@ class SimWorld:
         fence = None if tenure.grant is None else tenure.grant.fence
         self.note(Record(Kind.STEP, self.loop.now_ns, tenure.key, owner=host.name, fence=fence, until_ns=until))
 
+    def left_ns(self) -> int:
+        """How long it still goes on before all is healed."""
+        return self.swarm.phase_ns - self.loop.now_ns
+
     def failpoint(self, host: SimHost, where: str) -> bool:
         """A named place at which a pause hurts most. True: the host is paused there, from its next step on."""
-        if self._over or self.stopping or not self.swarm.failpoints:
+        between = self.swarm.between is not None and where == BETWEEN
+        likely = self.swarm.between if between else self.swarm.failpoints
+        if self._over or self.stopping or not likely:
             return False
-        if self.chance.randrange(1000) >= self.swarm.failpoints:
+        if self._below(1000) >= likely:
             return False
         pause = self.chance.randrange(2 * self.swarm.longest_ttl_ns())
         self.trace(host.name, f"paused for {pause} {where}")
         self.counts[f"failpoint {where.partition(' ')[0]}"] += 1
         host.stop_for(pause)
         return True
+
+    def lateness_ns(self, host: SimHost) -> int:
+        """By how much a guarded write is late, beyond what the weather does: it is stuck in some proxy."""
+        if self._over or self.stopping or not self.swarm.late or self._below(1000) >= self.swarm.late:
+            return 0
+        late = self._below(2 * self.swarm.longest_ttl_ns())
+        self.trace(host.name, f"writes, and it is late by {late}")
+        self.counts["late write"] += 1
+        return late
 
     def complain(self, who: str, what: str) -> None:
         """Something happened that no careful program has to expect."""
@@ -218,7 +255,7 @@ class SimWorld:
     def run(self) -> Outcome:
         """Live through it."""
         self.loop.set_exception_handler(self._unhandled)
-        with _listening(self):
+        with listening(self.complain):
             try:
                 self.loop.run_until_complete(self._live())
                 self.found += check(self.history)
@@ -227,8 +264,19 @@ class SimWorld:
             finally:
                 self._end()
         now = self.loop.now_ns
-        digest = self._digest.hexdigest()
-        return Outcome(self.seed, self.found, digest, now, now * len(self.keys), self.loop.steps, self.counts)
+        held = self.server.tenancy.all_freed(now)
+        self._digest_lines()
+        return Outcome(
+            seed=self.seed,
+            violations=self.found,
+            digest=self._digest.hexdigest(),
+            virtual_ns=now,
+            lock_ns=now * len(self.keys),
+            steps=self.loop.steps,
+            counts=self.counts,
+            profile=self.swarm.profile,
+            held_ns=held,
+        )
 
     async def _live(self) -> None:
         self.network.weather = replace(self.swarm.weather)
@@ -303,29 +351,30 @@ class _Restamper:
             return  # seen at the store, at the right moment
         began = None if record.fence is None else self.asked_ns.get((record.key, record.fence))
         now = self._world.loop.now_ns
-        self._world.note(replace(record, at_ns=now, began_ns=began, until_ns=None, owner=self._name))
+        self._world.note(  # field by field: `replace` costs more than all the rest of it
+            Record(
+                record.kind,
+                now,
+                record.key,
+                family=record.family,
+                owner=self._name,
+                fence=record.fence,
+                risk=record.risk,
+                reason=record.reason,
+                began_ns=began,
+                ok=record.ok,
+                detail=record.detail,
+                facts=record.facts,
+            )
+        )
 
 
-@contextlib.contextmanager
-def _listening(world: SimWorld) -> Iterator[None]:
-    """What the package logs with a traceback is a finding; the rest is not printed."""
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info:
-                world.complain("log", f"{record.getMessage()}: {record.exc_info[1]!r}")
-
-    forget_rates()  # what an earlier world has said must not keep this one's findings from the log
-    log, listener = logging.getLogger("holdfast"), Listener()
-    propagate, log.propagate = log.propagate, False
-    log.addHandler(listener)
-    try:
-        yield
-    finally:
-        log.removeHandler(listener)
-        log.propagate = propagate
-
-
-def run_seed(seed: int, swarm: Swarm | None = None, trace: Callable[[str], object] | None = None) -> Outcome:
-    """Live through the world of one seed."""
-    return SimWorld(seed, swarm, trace).run()
+def run_seed(
+    seed: int,
+    swarm: Swarm | None = None,
+    trace: Callable[[str], object] | None = None,
+    *,
+    profile: Profile = Profile.BUSY,
+) -> Outcome:
+    """Live through the world of one seed: of this profile, unless its settings are given."""
+    return SimWorld(seed, swarm or draw_swarm(seed, profile), trace).run()

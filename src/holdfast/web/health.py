@@ -38,6 +38,7 @@ def install(app: FastAPI, vitals: Vitals, access: Access, *, rates: Rates | None
     app.state.vitals = vitals
     app.state.answers = answers = Answers(rates=rates)
     app.state.counts_jobs = jobs
+    vitals.serve(answers.reading, jobs=jobs)
     problems.install(app)
     entropy = vitals.service.parts.store.entropy
     app.add_middleware(Intake, access=access, entropy=entropy, answers=answers, vitals=vitals)

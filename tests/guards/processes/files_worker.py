@@ -12,8 +12,9 @@ import signal
 import sys
 import time
 
+from holdfast.core import failpoints
 from holdfast.errors import FencedOut
-from holdfast.guards import CarriedFence, failpoints
+from holdfast.guards import CarriedFence
 from holdfast.guards.files import GuardedFiles
 
 NAME, KEY = "x", "invoice:42"
@@ -78,11 +79,11 @@ def main() -> None:
     verb, folder, *rest = sys.argv[1:]
     if verb == "die":
         point, step = rest
-        with failpoints.armed(point, die):
+        with failpoints.armed(f"guard.{point}", die):
             take(folder, step, 2)
         sys.exit(f"{point} was not reached by {step}")
     if verb == "fork":
-        with failpoints.armed("reserved", fork_and_die):
+        with failpoints.armed("guard.reserved", fork_and_die):
             take(folder, "write", 2)
     if verb == "write":
         write_for_ever(folder)

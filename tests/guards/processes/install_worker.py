@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.guards import failpoints, install
+from holdfast.core import failpoints
+from holdfast.guards import install
 
 
 def main(act: str, url: str, mode: str) -> None:
     sys.stdin.readline()  # all start at once
     if act == "check":
-        with failpoints.armed("written", lambda: os._exit(9)):
+        with failpoints.armed("guard.written", lambda: os._exit(9)):
             install.check(url, "invoices")
         return
     for _ in range(3):

@@ -23,7 +23,7 @@ from inspect import isawaitable
 from typing import Any
 
 import holdfast
-from holdfast.guards import failpoints
+from holdfast.core import failpoints
 from holdfast.guards.admission import Admission
 
 COUNTED = ("accepted", "refused", "lost")
@@ -61,13 +61,13 @@ class Worker:
 
         def at(point: str) -> None:
             reached.append(point)
-            if point == "admitted" and reached.count(point) == stop_at:
+            if point == "guard.admitted" and reached.count(point) == stop_at:
                 os.kill(os.getpid(), signal.SIGSTOP)
 
         arguments = [self.lease] if value is None else [self.lease, value]
         with ExitStack() as armed:
-            for point in failpoints.POINTS:
-                armed.enter_context(failpoints.armed(point, partial(at, point)))
+            for point in failpoints.points("guard"):
+                armed.enter_context(failpoints.armed(point.name, partial(at, point.name)))
             answer = self._tried(lambda: self.settled(getattr(self.subject, what)(*arguments)))
         return {**answer, "reached": reached}
 

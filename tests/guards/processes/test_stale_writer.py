@@ -85,7 +85,7 @@ class Writer(Process):
         for what in ("write", "overwrite"):
             answer = self.do("step", what=what, value=f"{value} by {what}")
             assert answer["error"] is None, answer
-            self.checks[what] = answer["reached"].count("admitted")
+            self.checks[what] = answer["reached"].count("guard.admitted")
         assert self.do("step", what="overwrite", value=value)["error"] is None
         assert self.do("release") == {"released": True}
 
@@ -151,7 +151,7 @@ def test_a_writer_that_was_stopped_between_check_and_write_is_refused_and_counte
         old.resume()
         refused = old.answer()
         assert (refused["error"], refused["fence"], refused["seen"]) == ("FencedOut", older, newer), refused
-        assert refused["reached"][0] == "admitted"  # the lease was still held when it was asked
+        assert refused["reached"][0] == "guard.admitted"  # the lease was still held when it was asked
         assert counted(old, before) == {"accepted": 0, "refused": 1, "lost": 0}
         assert new.look() == ("opened, and newer", newer)
         assert new.do("ensure")["error"] is None

@@ -12,7 +12,7 @@ from cli.sessions import Shell
 from holdfast.ops.alert_files import rules_document
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_rules import alerts
-from holdfast.plane.setting_rules import LOOPS
+from holdfast.plane.family_settings import LOOPS
 from holdfast.plane.setting_sources import load
 from prometheus_stage import Prometheus, needs_prometheus, start_prometheus
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.keyflow import KeyFlow, KeySettings
@@ -99,7 +99,7 @@ class GuardedKeys(Generic[B_contra]):
         `FencedOut` when the key has met a newer holder. A key that does not exist has `exists` False, and can be made.
         """
         entry = GuardedEntry(self._flow, lease, key, await self._flow.enter(lease, key))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield entry
         finally:

@@ -32,9 +32,9 @@ except ModuleNotFoundError as error:
         f'this guard needs a library that is not installed ({error.name}): pip install "holdfast[sqlalchemy]"'
     ) from error
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
 from holdfast.errors import BadInput
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.aio.tables import AnyGuardedTable, GuardedRow
 from holdfast.guards.bearer import Bearer, Fenced
@@ -205,7 +205,7 @@ class GuardedEntity(Generic[E, B_contra]):
     async def section_or_none(self, lease: B_contra, row_id: RowId) -> AsyncIterator[E | None]:
         """The same, with None where there is no row: the block can add one with that primary key to the session."""
         instance, before = await _bridged(self._session, lambda: self._flow.open(lease, row_id))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield instance
             await self._session.flush()

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Rule
-from holdfast.guards import failpoints
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.rows import Found, RowId
@@ -67,7 +67,7 @@ class AnyGuardedTable(Generic[B_contra]):
         `FencedOut` when the row has met a newer holder. A row that does not exist has `exists` False, and can be made.
         """
         row = GuardedRow(self._flow, lease, row_id, await self.enter(lease, row_id))
-        failpoints.reach("entered")
+        reach("guard.entered")
         try:
             yield row
         finally:

@@ -1,6 +1,6 @@
 """Guard kit: a writer dies between two steps. Afterwards value and fence fit together, and others can go on.
 
-A guard that marks its moments (`holdfast.guards.failpoints`) is killed at each one that it reaches; every guard is
+A guard that marks its moments (`holdfast.core.failpoints`) is killed at each one that it reaches; every guard is
 killed from outside as well, at moments of chance, while it writes as fast as it can. A killed process is not a failed
 disk: what a guard promises about power failures this cannot show.
 """
@@ -19,8 +19,8 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
+from holdfast.core import failpoints
 from holdfast.errors import FencedOut
-from holdfast.guards import failpoints
 from holdfast.guards.conformance.checks import Chapter, expect, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.children import Nursery, nursery
 from holdfast.guards.conformance.subjects import Factory, Guarded
@@ -139,8 +139,8 @@ def _do(factory: Factory, asynchronous: bool, resource: str, step: Step, die_at:
 
     async def act(guarded: Guarded) -> None:
         with ExitStack() as armed:
-            for point in failpoints.POINTS:
-                armed.enter_context(failpoints.armed(point, partial(at, point)))
+            for point in failpoints.points("guard"):
+                armed.enter_context(failpoints.armed(point.name, partial(at, point.name)))
             if step.verb == "section":
                 await guarded.enter(NEW)
                 await guarded.write(NEW, "new")

@@ -1,0 +1,70 @@
+"""OpenTelemetry in a process of the plane: set up before anything is opened, fed while it runs, flushed at its end.
+
+Nothing of OpenTelemetry is imported unless it was asked for.
+
+Clock: the event loop's, between two exports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core.reading import Reading
+from holdfast.errors import Misconfigured
+from holdfast.flows.saying import say
+from holdfast.plane.settings import Settings
+from holdfast.plane.vitals import Vitals
+
+if TYPE_CHECKING:
+    from holdfast.observe.otel_sending import Sending
+
+_log: Final = logging.getLogger("holdfast.observe")
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Sending | None]:
+    """What sends metrics, if that is wanted. Leaving the block sends the last ones, when all else is closed."""
+    if not settings.otel.enabled:
+        yield None
+        return
+    try:
+        from holdfast.observe.otel_sending import opened as sending
+    except ModuleNotFoundError as error:
+        raise Misconfigured("sending metrics needs OpenTelemetry's SDK: pip install 'holdfast[otlp]'") from error
+
+    with sending(settings.otel) as made:
+        yield made
+
+
+@asynccontextmanager
+async def exporting(sending: Sending | None, vitals: Vitals) -> AsyncIterator[None]:
+    """Send what the process counts while the block runs: at once, every interval, and when it is over."""
+    if sending is None:
+        yield
+        return
+    feeding = asyncio.create_task(_feed(sending, vitals), name="otel")
+    vitals.also(lambda: [sending.reading()])
+    try:
+        yield
+    finally:
+        feeding.cancel()
+        await asyncio.wait((feeding,))
+        _send(sending, vitals)  # not the plane's jobs: its stores may be closed by now
+
+
+async def _feed(sending: Sending, vitals: Vitals) -> None:
+    """The first one at once: counts that are seen at zero can be seen to rise."""
+    while True:
+        _send(sending, vitals, await vitals.live() if vitals.counts_jobs else ())
+        await asyncio.sleep(sending.interval)
+
+
+def _send(sending: Sending, vitals: Vitals, live: Iterable[Reading] = ()) -> None:
+    try:
+        sending.send([*vitals.readings(), *vitals.served(), *live])
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must neither end the process nor what follows
+        say(_log, logging.ERROR, "the metrics to send could not be read", error)

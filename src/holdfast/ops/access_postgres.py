@@ -1,0 +1,52 @@
+"""Roles of a Postgres database: who makes the plane's tables, who works on them, who only looks; and writers of guards.
+
+The owner makes and changes tables and runs nothing else. The plane's role reads and writes rows; it cannot make,
+change, empty or drop a table, nor reach another schema. The reader cannot write. A writer of guarded tables
+writes their rows and the fences beside them, and cannot take the triggers off.
+
+The text is for psql, by a superuser, in the database of the plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Template
+from typing import Final
+
+from holdfast.guards.names import TableNames, check_name, quoted
+from holdfast.ops.access import NAME, AccessText, check_account, template
+
+OWNER: Final = "owner"
+PLANE: Final = "plane"
+READER: Final = "reader"
+WRITER: Final = "writer"
+
+
+def postgres_access(*, schema: str = NAME, name: str = NAME) -> AccessText:
+    """The roles of a plane. `schema` is its own."""
+    check_account(name)
+    check_name("--schema", schema)
+    roles = {kind: f"{name}_{kind}" for kind in (OWNER, PLANE, READER)}
+    words = {kind: quoted(role) for kind, role in roles.items()} | {"schema": quoted(schema)}
+    words |= {f"{kind}_text": f"'{role}'" for kind, role in roles.items()} | {"schema_text": f"'{schema}'"}
+    accounts = {
+        roles[OWNER]: "makes the plane's tables, and changes them at an upgrade",
+        roles[PLANE]: "what the processes of the plane use: reads and writes rows",
+        roles[READER]: "reads rows, for people and reports",
+    }
+    makes = f"make the tables with the owner's URL: holdfast jobs list --database postgresql://{roles[OWNER]}:…"
+    more = f'give each a password: ALTER ROLE "{roles[PLANE]}" PASSWORD …; then {makes}'
+    return AccessText("postgres", accounts, Template(template("roles.sql")).substitute(words), more)
+
+
+def writer_access(guarded: Sequence[str], *, name: str = NAME) -> AccessText:
+    """Who writes to guarded tables of applications."""
+    role = f"{check_account(name)}_{WRITER}"
+    words = {"writer": quoted(role), "writer_text": f"'{role}'"}
+    texts = [Template(template("writer.sql")).substitute(words)]
+    for table in guarded:
+        names = TableNames.checked(table)
+        place = {"table": names.sql, "ledger": names.ledger_sql, "home": quoted(names.schema or "public")}
+        texts.append(Template(template("guarded.sql")).substitute(words | place))
+    more = f'give it a password: ALTER ROLE "{role}" PASSWORD …'
+    return AccessText("postgres", {role: f"writes rows of {', '.join(guarded)}"}, "".join(texts), more)

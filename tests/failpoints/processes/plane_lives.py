@@ -1,0 +1,129 @@
+"""A plane in one process, killed at every step that it persists and at every other failpoint, life after life.
+
+Each life starts the whole plane on the file that the one before has left, submits two jobs and a workflow run of its
+own (and again what the one before may not have submitted, under the same ids), and goes on until all that was ever
+submitted is over, or until it comes to its point. The last life has none. What was done is left for the checker.
+
+Time between two lives is jumped over, not waited for: each life's clock is ahead of the last one's, so that messages
+that the dead had in hand are due. Leases need no help: a lock of a dead process is free at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
+from fixtures_scheduling import PushedClock
+from holdfast.core.jobs import JobState
+from holdfast.core.run import RunStatus
+from holdfast.core.workflow_form import from_document
+from holdfast.plane.assembly import PARTS, Plane
+from holdfast.plane.model import Submission
+from holdfast.plane.service import Caller
+from holdfast.plane.settings import (
+    CleanupSettings,
+    LimitSettings,
+    ReconcilerSettings,
+    ReplayerSettings,
+    Settings,
+    SnapshotSettings,
+    WorkerSettings,
+)
+from plane.processes import flow_app
+
+ME: Final = Caller("test")
+WORKFLOW: Final = {
+    "name": "pair",
+    "steps": {"one": {"topic": "flow.effect"}, "two": {"topic": "flow.effect", "after": "one"}},
+}
+AHEAD_S: Final = 120.0  # longer than a message may be in hand without a word
+LIMIT_S: Final = 60.0
+_OVER: Final = ", ".join(f"'{state}'" for state in JobState if state.terminal)
+_JOBS: Final = f"SELECT count(*) AS number FROM plane_job WHERE state NOT IN ({_OVER})"
+_ENDED: Final = ", ".join(f"'{status}'" for status in RunStatus if status.terminal)
+_RUNS: Final = f"SELECT count(*) AS number FROM plane_run WHERE status NOT IN ({_ENDED})"
+
+
+def settings(place: Path) -> Settings:
+    return Settings(
+        database=f"sqlite:///{place}/plane.db?synchronous=normal",
+        worker=WorkerSettings(count=1, heartbeat=0.2, cancel_grace=1.0),
+        reconciler=ReconcilerSettings(interval=0.5),
+        replayer=ReplayerSettings(interval=0.5),
+        snapshot=SnapshotSettings(interval=0.5),
+        cleanup=CleanupSettings(interval=1.0),
+        limits=LimitSettings(replay=1.0),
+    )
+
+
+async def life(place: Path, number: int, unsure: Iterable[int], say: Say) -> None:
+    clock = PushedClock()
+    clock.push(number * AHEAD_S)
+    plane = Plane(settings(place), [each for each in PARTS if each != "api"], app=flow_app.app, clock=clock)
+    await plane.start()
+    ground = plane.ground
+    await ground.flows.define(ME, from_document(WORKFLOW))
+    for each in (*unsure, number):
+        for job in (f"job-{each}-a@1", f"job-{each}-b@1"):
+            await ground.service.submit(ME, Submission("flow.effect", None, id=job))
+        await ground.flows.start(ME, "pair", None, run_id=f"run-{each}", idempotency_key=f"run-{each}")
+    say({"submitted": number})
+
+    async def left() -> int:
+        rows = await ground.database.read(lambda tx: tx.query(_JOBS))
+        runs = await ground.database.read(lambda tx: tx.query(_RUNS))
+        return int(rows[0]["number"]) + int(runs[0]["number"])
+
+    async with asyncio.timeout(LIMIT_S):
+        while await left():  # noqa: ASYNC110 - what is looked at lives in a database
+            await asyncio.sleep(0.01)
+    # The end of a plane in peace is tested elsewhere, and would cost each life its grace.
+
+
+def main() -> None:
+    place = Path(sys.argv[1])
+    os.environ[flow_app.DATABASE] = address = f"sqlite:///{place}/effects.db"
+    flow_app.furnish(address)
+    lives: list[Life] = []
+    unsure: list[int] = []
+
+    def one(death: Death | None = None) -> None:
+        number = len(lives)
+        made = live(lambda say: asyncio_run(life(place, number, tuple(unsure), say)), death)
+        lives.append(made)
+        if made.said:
+            unsure.clear()
+        else:
+            unsure.append(number)
+
+    one()
+    points = recorded(lambda say: asyncio_run(life(place, 1, (), say)))
+    lives.append(Life(killed=False, said=[{"submitted": 1}]))
+    planned = deaths([each for each in points if each.startswith("plane.")], _most)
+    for death in planned:
+        one(death)
+    one()
+    killed = sum(each.killed for each in lives)
+    told = {"lives": len(lives), "planned": len(planned), "killed": killed}
+    print(json.dumps({**told, "points": sorted(set(points))}))
+
+
+def _most(point: str) -> int:
+    """Every commit, as far as a life has them; elsewhere the first time and the second."""
+    return 40 if point in {"plane.sqlite.written", "plane.sqlite.committed"} else 2
+
+
+def asyncio_run(body: object) -> None:
+    """Run it to its end, and leave at once, as a process that is over."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(body)  # type: ignore[arg-type]  # a coroutine
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""A bus that loses what it had acknowledged: what the plane relies on is its database, and not the disk of its bus.
+
+NATS acknowledges a message before the disk has it, and asks the disk every two minutes (`sync_interval`). So a loss of
+power may take whatever was on the bus; here it takes everything, at each step of a job's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.jobs import JobState
+from holdfast.plane import subjects
+from holdfast.plane.app import App
+from holdfast.plane.assembly import Plane
+from holdfast.plane.context import Context
+from holdfast.plane.model import Job, Submission
+from holdfast.plane.opening import Ground, opened
+from holdfast.plane.ports import Tx
+from holdfast.plane.settings import LimitSettings
+from holdfast.types import NS
+from power.processes.power_plane_child import ME, OWN, settings
+from servers_nats import NatsServer, own_stream
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+LIMIT_S = 90.0
+REST = tuple(part for part in OWN if part != "worker")
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not await condition():  # noqa: ASYNC110 - it stands in servers and databases
+            await asyncio.sleep(0.02)  # between two looks at what servers and databases say
+
+
+class Crew:
+    """Functions that wait at a gate, and the fences under which each job was run."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.fences: dict[str, list[int]] = {}
+        self.app = App("crew")
+
+        @self.app.job("gated", max_concurrency=1)
+        async def gated(payload: Any, *, ctx: Context) -> None:
+            self.fences.setdefault(ctx.job, []).append(ctx.fence)
+            await self.gate.wait()
+
+
+async def submitted(ground: Ground, number: int) -> list[Job]:
+    made = [await ground.service.submit(ME, Submission("gated", each), pool="default") for each in range(number)]
+    return [job for job, _ in made]
+
+
+async def states(ground: Ground, jobs: list[Job]) -> Counter[JobState]:
+    return Counter([(await ground.service.job(ME, each.id)).state for each in jobs])
+
+
+async def on_the_bus(ground: Ground, subject: str, group: str) -> int:
+    """What the server has of a subject; nothing waits in the database to be sent."""
+    rows = await ground.database.read(lambda tx: tx.query("SELECT COUNT(*) AS number FROM plane_outbox"))
+    return 0 if rows[0]["number"] else await ground.bus.pending(subject, group)
+
+
+async def later(ground: Ground, jobs: list[Job]) -> None:
+    """Half of the time is over that an attempt may take to begin, or to run."""
+    limits = LimitSettings()
+    statement = "UPDATE plane_job SET updated_ns = updated_ns - :past_ns WHERE id = :id AND state = :state"
+    for state, seconds in ((JobState.DISPATCHED, limits.dispatched), (JobState.RUNNING, limits.running)):
+        for job in jobs:
+            values = {"past_ns": round(seconds / 2 * NS), "id": job.id, "state": str(state)}
+            await ground.database.write(partial(_query, statement, values))
+
+
+async def _query(statement: str, values: Mapping[str, Any], tx: Tx) -> None:
+    await tx.query(statement, values)
+
+
+def forgets(server: NatsServer, *, keep: bool = False, older: bool = False) -> None:
+    """The power fails, and comes back: nothing of what the server acknowledged was on its disk.
+
+    `keep`: what it had is put aside. `older`: that is what its disk has, as if it had been synced then for the last
+    time.
+    """
+    server.kill()
+    store, aside = server.directory / "store", server.directory / "aside"
+    if keep:
+        shutil.copytree(store, aside)
+    shutil.rmtree(store)
+    if older:
+        aside.rename(store)
+    server.start()
+
+
+@pytest.mark.requires("R63")
+@pytest.mark.parametrize("older", [False, True], ids=["everything", "the newest"])
+async def test_a_bus_that_forgets_costs_time_and_no_job(
+    postgres_url: str, own_nats: NatsServer, tmp_path: Path, older: bool
+) -> None:
+    chosen = settings(postgres_url, bus=own_stream(own_nats), leases=f"sqlite:///{tmp_path}/leases.db")
+    crew = Crew()
+
+    # Submitted: the messages were on the bus, and nobody had taken them.
+    async with opened(chosen) as ground:
+        jobs = await submitted(ground, 3)
+        await until(lambda: _equals(on_the_bus(ground, subjects.SUBMIT, subjects.SCHEDULER), 3))
+        forgets(own_nats)
+        assert (await states(ground, jobs)).keys() == {JobState.PENDING}
+
+    async with Plane(chosen, ("worker",), app=crew.app):
+        async with Plane(chosen, REST) as rest:
+            # Sent: one runs, and the others wait on the bus until there is room for them.
+            await until(lambda: _equals(states(rest.ground, jobs), {JobState.RUNNING: 1, JobState.DISPATCHED: 2}))
+            await until(lambda: on_the_bus(rest.ground, subjects.work_subject("default"), subjects.WORKERS))
+            forgets(own_nats, keep=older)
+        # Done: the worker has said so, the bus has taken it, and no scheduler has heard it.
+        crew.gate.set()
+        async with opened(chosen) as ground:
+            await until(lambda: on_the_bus(ground, subjects.RESULT, subjects.SCHEDULER))
+            forgets(own_nats, older=older)
+            await later(ground, jobs)
+
+    async with Plane(chosen, OWN, app=crew.app) as whole:
+        await until(lambda: _equals(states(whole.ground, jobs), {JobState.SUCCEEDED: 3}))
+        for job in jobs:
+            ends = [each for each in await whole.ground.service.events(ME, job.id) if each.after.terminal]
+            assert len(ends) == 1
+    assert max(map(len, crew.fences.values())) == 2, "what was done and not heard of is run again"
+    assert all(fences == sorted(set(fences)) for fences in crew.fences.values())
+
+
+async def _equals(answer: Awaitable[object], wanted: object) -> bool:
+    return await answer == wanted

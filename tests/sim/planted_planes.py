@@ -1,0 +1,98 @@
+"""Bugs planted into the plane or around it, each with the rule that a simulated world finds broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.core import jobs, reports
+from holdfast.core.approving import ApprovalConflict
+from holdfast.core.jobs import JobState
+from holdfast.errors import BackendError, RowExists
+from holdfast.plane import scheduler
+from holdfast.plane.approvals import Approvals
+from holdfast.plane.jobintake import _BLANK, New, submit_many
+from holdfast.plane.jobrows import job_of
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.model import Job
+from holdfast.plane.slots import Counting
+from holdfast.testing.simresource import FencedResource
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
+    """A report is believed by the number of its attempt, whatever fence it comes under."""
+    patch.setattr(reports, "accepts", lambda seen, fence: True)
+
+
+def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
+    """An end is written over another end: nobody asks whether the job is over, and the table allows it."""
+    ends = frozenset(each for each in JobState if each.terminal)
+    for state in ends:
+        patch.setitem(jobs.MOVES, state, ends | {JobState.RUNNING})
+    standing = reports.standing
+
+    def never_over(job: reports.Attempt, attempt: int, run_fence: int) -> reports.Standing:
+        worth = standing(job, attempt, run_fence)
+        return reports.Standing.CURRENT if worth is reports.Standing.OVER else worth
+
+    patch.setattr(scheduler, "standing", never_over)
+
+
+def the_limit_of_a_tenant_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Places are counted and never refused."""
+    patch.setattr(Counting, "take", lambda self, job, capacity: self._shift(job, 1))
+
+
+def a_place_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A job that is over still counts."""
+    patch.setattr(Counting, "give", lambda self, job: None)
+
+
+def a_job_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """The answer does not wait for the commit."""
+
+    async def at_once(self: JobStore, news: Sequence[New]) -> list[tuple[Job, bool]]:
+        async def written() -> None:
+            try:
+                await self.database.write(lambda tx: submit_many(tx, self._bus, news))
+            except (BackendError, RowExists):
+                return
+
+        asyncio.get_running_loop().create_task(written())
+        return [(job_of({**_BLANK, **each.values}), True) for each in news]
+
+    patch.setattr(JobStore, "_submit", at_once)
+
+
+def the_resource_does_not_look_at_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whoever comes may write."""
+    patch.setattr(FencedResource, "accepts", lambda self, fence: True)
+
+
+def a_second_run_does_not_know_what_the_first_has_done(patch: pytest.MonkeyPatch) -> None:
+    """A function is told that nothing was done yet, each time."""
+    read = FencedResource.read
+
+    async def nothing(self: FencedResource, host: str, owner: str, fence: int) -> int:
+        await read(self, host, owner, fence)
+        return 0
+
+    patch.setattr(FencedResource, "read", nothing)
+
+
+def a_decision_may_be_made_again_otherwise(patch: pytest.MonkeyPatch) -> None:
+    """Whoever decides last is told that it counts."""
+    decide = Approvals.decide
+
+    async def anyhow(self: Approvals, *args: Any, **settings: Any) -> Any:
+        try:
+            return await decide(self, *args, **settings)
+        except ApprovalConflict:
+            return None
+
+    patch.setattr(Approvals, "decide", anyhow)
