@@ -60,12 +60,17 @@ def test_the_order_in_which_records_are_collected_does_not_matter(shuffled: list
         ("C4", [record(Kind.HANDED, 1, 5), record(Kind.HANDED, 2, 6), record(Kind.BELIEVED, 2, 5)]),
         ("C4", [record(Kind.GRANTED, 1, 5), record(Kind.GRANTED, 2, 6), record(Kind.STEP, 3, 5)]),
         ("C6", [record(Kind.WRITE, 1, 5, value=1, based_on=0), record(Kind.WRITE, 2, 5, value=2, based_on=0)]),
+        ("C6", [record(Kind.WRITE, 1, 5, value=1, based_on=0), record(Kind.READ, 2, 5, value=2)]),
+        ("C6", [record(Kind.READ, 1, 5, value=1)]),
         ("C7", [record(Kind.READ, 1, 5, value=0), record(Kind.WRITE, 2, 5, ok=False)]),
         ("C8", [record(Kind.HANDED, 1, 5), record(Kind.HANDED, 2, 6), record(Kind.ENDED, 3, 5)]),
         ("C8", [record(Kind.HANDED, 1, 5), record(Kind.HANDED, 2, 6), record(Kind.EXTENDED, 3, 5)]),
         ("C8", [record(Kind.HANDED, 1, 5), record(Kind.ENDED, 2, None)]),
         ("C8", [record(Kind.HANDED, 1, 5), record(Kind.ENDED, 2, 5), record(Kind.ENDED, 3, 5)]),
         ("C8", [record(Kind.LOST, 1, 5, ok=False), record(Kind.RELEASED, 2, 5)]),
+        ("C9", [record(Kind.HANDED, 1, 5), record(Kind.GRANTED, 2, 6)]),
+        ("C9", [record(Kind.HANDED, 1, 5, owner="a@h:1/x"), record(Kind.GRANTED, 2, 5, owner="a@h:1/y")]),
+        ("C9", [record(Kind.HANDED, 1, 5, owner="a@h:1/x"), record(Kind.GRANTED, 2, 5, owner="i")]),
         ("C10", [record(Kind.STEP, 3, 5, until_ns=3 * NS)]),
         ("C11", [record(Kind.HANDED, 1, 5), record(Kind.HEALED, 2, key="", until_ns=3 * NS)]),
         (
@@ -73,6 +78,7 @@ def test_the_order_in_which_records_are_collected_does_not_matter(shuffled: list
             [
                 record(Kind.HANDED, 1, 5),
                 record(Kind.HEALED, 2, key="", until_ns=3 * NS),
+                record(Kind.HANDED, 4, 6),
                 record(Kind.GRANTED, 4, 6),
             ],
         ),
@@ -119,3 +125,8 @@ def test_a_hundred_thousand_records_are_checked_in_one_sweep() -> None:
     history = [each for number in range(1, 12_501) for each in hold(number, number * 10.0, value=number)]
     assert len(history) == 100_000
     assert check(history) == []
+
+
+@pytest.mark.parametrize(("store", "holder"), [("a@h:1/x", "a@h:1/x"), ("a@h:1/x", "h"), ("", "h"), ("a@h:1/x", "")])
+def test_a_grant_belongs_to_whom_it_was_handed_however_they_are_named(store: str, holder: str) -> None:
+    assert check([record(Kind.HANDED, 1, 5, owner=store), record(Kind.GRANTED, 2, 5, owner=holder)]) == []

@@ -5,11 +5,15 @@
     C3   the same across restarts that forget
     C4   nobody acts on a lease, or believes to hold it, when the store has given the key to another
     C5   the fences of the writes that a resource accepted never go down
-    C6   no accepted write is based on anything but the accepted write before it: nothing acknowledged is lost
+    C6   no accepted write is based on anything but the accepted write before it: nothing acknowledged is lost; and
+         nothing is read that nobody wrote
     C7   every refused write had a fence below one that the resource had seen
     C8   only the live owner's renewal and release are granted, once; a lost lease is not released
+    C9   no answer belongs to another request: a grant that a holder saw is one that the store handed to that holder
     C10  no protected step starts after the local deadline
     C11  after the last fault every key can be had again in time
+
+C12 is about the checker itself: each planted bug must fail it, and a clean history must pass (`tests/zoo`).
 
 A fence is a total order, so no search is needed: each rule is one sweep, O(n log n) for all; and keys to which nothing
 but the usual has happened are let pass by one quick sweep (`core.ordinary`). C4 leaves out what no
@@ -183,6 +187,8 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
             continue
         if highest is None or _fence(highest) < record.fence:
             seen[record.key] = record
+        if record.kind is Kind.READ and record.value != (last.value if last is not None else 0):
+            yield Violation("C6", record.key, "a read saw what nobody had written", last, record)
         if record.kind is Kind.WRITE:
             if last is not None and _fence(last) > record.fence:
                 yield Violation("C5", record.key, "a write with a lower fence was accepted later", last, record)
@@ -215,6 +221,32 @@ def _owned(records: list[Record]) -> Iterator[Violation]:
             yield Violation("C8", record.key, "a lost lease was released", lost[record.key, record.fence], record)
 
 
+def _answered(records: list[Record]) -> Iterator[Violation]:
+    """C9, where both sides are on record. A crossed answer is a grant to the wrong holder, or one out of nowhere."""
+    handed: dict[tuple[str, int], Record] = {}
+    for record in records:
+        if record.fence is None:
+            continue
+        if record.kind is Kind.HANDED:
+            handed[record.key, record.fence] = record
+        elif record.kind in _GRANTS:
+            given = handed.get((record.key, record.fence))
+            if given is None:
+                text = f"a holder was granted fence {record.fence}, which the store had not handed out"
+                yield Violation("C9", record.key, text, None, record)
+            elif not _same_owner(given.owner, record.owner):
+                text = f"the answer to one holder reached another: fence {record.fence}"
+                yield Violation("C9", record.key, text, given, record)
+
+
+def _same_owner(first: str, second: str) -> bool:
+    """Whether two names are of one holder. A history may leave them out, or name the host alone."""
+    if not first or not second or ("@" in first) == ("@" in second):
+        return not first or not second or first == second
+    full, host = (first, second) if "@" in first else (second, first)
+    return full.partition("@")[2].partition(":")[0] == host
+
+
 def _in_time(records: list[Record]) -> Iterator[Violation]:
     """C10."""
     for record in records:
@@ -245,6 +277,7 @@ _RULES: tuple[tuple[Callable[[list[Record]], Iterator[Violation]], frozenset[Kin
     (_exclusive, frozenset({Kind.STEP, Kind.BELIEVED})),
     (_guarded, frozenset({Kind.READ, Kind.WRITE})),
     (_owned, frozenset({Kind.EXTENDED, Kind.ENDED, Kind.LOST})),
+    (_answered, frozenset({Kind.HANDED})),
     (_in_time, frozenset({Kind.STEP})),
     (_live, frozenset({Kind.HEALED})),
 )
