@@ -122,6 +122,12 @@ def test_who_held_it_at_a_moment(shell: Shell, ledger: Path, at: str, code: int,
     assert len(found["holders"]) == (1 if code == 0 else 0)
 
 
+def test_a_check_of_nothing_says_so(shell: Shell, ledger: Path) -> None:
+    done = shell.run("check", str(ledger), "--key", "nobody's")
+    assert done.code == 0
+    assert done.out.startswith("nothing to check: no grant is on record (0 records")
+
+
 def test_check_says_that_every_rule_holds(shell: Shell, ledger: Path) -> None:
     done = shell.run("check", str(ledger))
     assert (done.code, done.err) == (0, "")

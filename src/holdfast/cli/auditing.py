@@ -141,10 +141,12 @@ def check_ledger(
         )
     else:
         what = f"{len(records):,} records, {len(granted):,} grants of {keys:,} keys, {findings.files:,} files"
-        verdict = (
-            "every rule holds" if not violations else f"{_times(len(violations), 'rule was broken', 'rules were')}"
-        )
-        out().print(cell(f"{verdict} ({what})", "green" if not violations else "bold red"), soft_wrap=True)
+        verdict, colour = "every rule holds", "green"
+        if violations:
+            verdict, colour = _times(len(violations), "rule was broken", "rules were"), "bold red"
+        elif not granted:
+            verdict, colour = "nothing to check: no grant is on record", "yellow"
+        out().print(cell(f"{verdict} ({what})", colour), soft_wrap=True)
         for each in violations[:_SHOWN_VIOLATIONS]:
             _print_violation(each)
         if len(violations) > _SHOWN_VIOLATIONS:
