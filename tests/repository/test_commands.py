@@ -31,6 +31,8 @@ PROMISED = {
     ),
 }
 
+CORES = os.cpu_count() or 1
+
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -63,7 +65,7 @@ def test_make_alone_lists_every_command() -> None:
         ("drill", ["holdfast drill quick --report build/drill.html"]),
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
-        ("test-fast", ['pytest -q -n auto --maxprocesses 8 -m "not server and not slow"']),
+        ("test-fast", [f'pytest -q -n {CORES + 1} --maxprocesses 8 -m "not server and not slow"']),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),
     ],
 )
@@ -77,6 +79,8 @@ def test_a_command_runs_what_it_says(target: str, commands: list[str]) -> None:
 @needs_make
 def test_simulation_can_be_replayed_from_a_seed() -> None:
     assert "--seeds 1 --first 4711" in make("--dry-run", "simulate", "SEEDS=1", "FIRST=4711").stdout
+    campaign = make("--dry-run", "simulate", "HOURS=500").stdout
+    assert "--hours 500 --first 0 --campaign build/campaign.json" in campaign
 
 
 def test_every_phony_target_is_explained() -> None:
