@@ -32,7 +32,7 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-fast lint format types bench drill simulate model docs ledger lock install clean
+.PHONY: help run test test-fast lint format types bench drill soak simulate model docs ledger lock install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -73,6 +73,10 @@ drill: $(STAMPS)/run ## Break it on purpose on a file of its own: pauses, kills,
 	@mkdir -p build
 	@$(BIN)/holdfast drill quick --report build/drill.html $(ARGS)
 
+soak: $(STAMPS)/run ## All drills, round after round, and memory, threads and files flat: HOURS=1 or MINUTES=10
+	@mkdir -p build
+	@$(BIN)/holdfast drill soak --duration $$(( $(or $(HOURS),0) * 3600 + $(or $(MINUTES),$(if $(HOURS),0,10)) * 60 )) --report build/soak.html $(ARGS)
+
 simulate: $(STAMPS)/dev ## Simulated worlds: SEEDS=1000 FIRST=0; or a campaign that can be stopped and goes on: HOURS=1000 lock-hours
 ifdef HOURS
 	@mkdir -p $(dir $(CAMPAIGN))
@@ -96,6 +100,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/zoo_page.py --write
 	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/threats.py --write
+	@$(PY) tools/track_record.py --write
 	@$(PY) tools/ledger.py --write
 
 ledger: $(STAMPS)/dev ## One line for each requirement: what proves it

@@ -35,7 +35,15 @@ LOCK_KEY_AND_TOKEN_REQUIRED = "lock key and token required"  # noqa: S105 - a me
 
 
 class HoldfastError(Exception):
-    """Base of everything that Holdfast raises on purpose. Each error travels between processes as it is."""
+    """Base of everything that Holdfast raises on purpose. Each error travels between processes as it is.
+
+    Its text can be printed and logged anywhere: bytes of an environment or a file name that are no UTF-8, which Python
+    hands on as halves of surrogate pairs, are shown as escapes.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
     def __reduce__(self) -> tuple[Callable[..., HoldfastError], tuple[object, ...]]:
         return _rebuilt, (type(self), self.args, dict(self.__dict__))

@@ -208,3 +208,10 @@ class Degraded(HeldLease):
     def guaranteed(self) -> bool:
         """False, until the lease has been promoted."""
         return not self._tenure.degraded
+
+
+def is_loss_of(error: BaseException, key: str) -> bool:
+    """Whether all that is wrong is that this lock was lost: in one place, or in several of a group of tasks."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_loss_of(each, key) for each in error.exceptions)
+    return isinstance(error, LeaseLost) and error.key == key

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.core.history import Kind, Record
 from holdfast.observe.ledger_lines import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
 
-numbers = st.none() | st.integers(-(2**63), 2**63)
+numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(), max_size=40)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | texts, lambda inner: st.lists(inner, max_size=3), max_leaves=5
@@ -23,7 +23,7 @@ json_values = st.recursive(
 records = st.builds(
     Record,
     kind=st.sampled_from(Kind),
-    at_ns=st.integers(0, 2**63),
+    at_ns=st.integers(0, 2**63 - 1),
     key=texts,
     family=texts,
     owner=texts,
@@ -110,12 +110,12 @@ def test_a_line_has_a_bounded_length() -> None:
 usual = st.builds(
     Record,
     kind=st.sampled_from((Kind.GRANTED, Kind.RELEASED)),
-    at_ns=st.integers(0, 2**63),
+    at_ns=st.integers(0, 2**63 - 1),
     key=texts,
     family=texts | st.just("default"),
     owner=texts,
-    fence=st.integers(0, 2**63),
-    began_ns=st.integers(0, 2**63),
+    fence=st.integers(0, 2**63 - 1),
+    began_ns=st.integers(0, 2**63 - 1),
     until_ns=numbers,
 )
 
@@ -133,7 +133,9 @@ _DEFAULTS = {each.name: each.default for each in fields(Record) if each.default 
 
 
 @given(
-    st.lists(records | usual | st.builds(Remark, texts, st.integers(0, 2**63)), max_size=6), st.data(), st.booleans()
+    st.lists(records | usual | st.builds(Remark, texts, st.integers(0, 2**63 - 1)), max_size=6),
+    st.data(),
+    st.booleans(),
 )
 def test_lines_read_together_say_what_they_say_one_by_one(
     entries: list[Record | Remark], data: st.DataObject, sums: bool

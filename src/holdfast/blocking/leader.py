@@ -10,6 +10,7 @@ from holdfast.blocking.lease import Lease
 from holdfast.blocking.lock import Lock
 from holdfast.errors import LeaseLost
 from holdfast.inspection import Inspection
+from holdfast.possession import is_loss_of
 from holdfast.types import Duration
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class Leader:
     ) -> T:
         """Lead whenever elected: call `main` with the lease, and campaign again when leadership is lost.
 
-        Returns what `main` returns when it ends while still leading. `main` must stop when the lease is lost.
+        Returns what `main` returns when it ends while still leading. `main` must stop when the lease is lost; it may
+        say so with `LeaseLost`, also out of several tasks at once (a group of nothing else).
         """
         while True:  # ends when main returns as leader, or raises
             try:
@@ -55,8 +57,8 @@ class Leader:
                     finally:
                         if on_stopped is not None:
                             on_stopped(lease)
-            except LeaseLost as lost:
-                if lost.key != self.name:
+            except (LeaseLost, ExceptionGroup) as lost:
+                if not is_loss_of(lost, self.name):
                     raise
 
     def __enter__(self) -> Lease:

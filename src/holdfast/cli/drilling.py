@@ -60,6 +60,12 @@ Duration = Annotated[
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write a report there, with pictures.")
 ]
+Waiters = Annotated[
+    int | None, typer.Option("--waiters", metavar="N", help="How many wait for one lock. [dim](10,000)[/dim]")
+]
+Keys = Annotated[
+    int | None, typer.Option("--keys", metavar="N", help="How many locks are held at once. [dim](100,000)[/dim]")
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Where chance comes from, where there is any.")]
 
 
@@ -70,7 +76,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Break it on purpose, and see that nothing is lost.", epilog=EPILOG)
     group.callback(invoke_without_command=True)(listing)
     for name, shows in NAMES.items():
-        group.command(name, help=shows, epilog=EPILOG)(_command(name))
+        group.command(name, help=shows, epilog=EPILOG)(_storm if name == "storm" else _command(name))
     group.command("mark")(mark)
     group.command("unmark")(unmark)
     app.add_typer(group, name="drill", rich_help_panel=None)
@@ -120,6 +126,22 @@ def _command(name: str) -> Callable[..., int]:
         return play(name, url_of(context, url), config, given, report, as_json=json)
 
     return command
+
+
+def _storm(
+    context: typer.Context,
+    url: Url = None,
+    config: Config = None,
+    store: Store = None,
+    ttl: Ttl = None,
+    duration: Duration = None,
+    waiters: Waiters = None,
+    keys: Keys = None,
+    report: ReportFile = None,
+    json: Json = False,
+) -> int:
+    given = {"ttl": ttl, "slo": None, "duration": duration, "store": store, "waiters": waiters, "keys": keys}
+    return play("storm", url_of(context, url), config, given, report, as_json=json)
 
 
 def play(
@@ -172,6 +194,8 @@ def _replay(name: str, plan: Plan) -> str:
         words += ["--store", plan.own]
     for option, value in (("--ttl", plan.ttl_s), ("--slo", plan.slo_s), ("--duration", plan.duration_s)):
         words += [] if value is None else [option, f"{value:g}"]
+    for option, number in (("--waiters", plan.waiters), ("--keys", plan.keys)):
+        words += [] if number is None else [option, str(number)]
     return shlex.join([*words, "--seed", str(plan.seed)] if plan.seed else words)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from holdfast.cli.listening import address_of
 from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
 from holdfast.plane.assembly import Plane
+from holdfast.runtime.toml_text import toml_of
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
 from holdfast.web.rates import Rates
@@ -29,7 +29,7 @@ _FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles
 def tokens_in(path: str) -> list[TokenEntry]:
     """The tokens of a file, or `BadInput`. It holds digests and no tokens."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = toml_of(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput("api.tokens", f"{path[:200]} cannot be read: {reason}", _FORM) from None

@@ -17,6 +17,7 @@ from holdfast.drills import (
     pausing,
     plane_killing,
     restarting,
+    soaking,
     splitting,
     storming,
     suspending,
@@ -100,6 +101,10 @@ def _clock(stage: Stage, seconds: float) -> None:
 
 def _rolling_restart(stage: Stage, seconds: float) -> None:
     restarting.play(stage, max(1, int(seconds / restarting.ROUND_S)))
+
+
+def _soak(stage: Stage, seconds: float) -> None:
+    soaking.play(stage, seconds, drill)
 
 
 def _quick(stage: Stage, seconds: float) -> None:
@@ -208,6 +213,15 @@ DRILLS: Final = (
         seconds=25.0,
         ttls=0,
         play=_rolling_restart,
+    ),
+    Drill(
+        "soak",
+        NAMES["soak"],
+        ("R73", "R131"),
+        Need.STORES,
+        seconds=600.0,
+        ttls=0,
+        play=_soak,
     ),
 )
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.drills.account import Account, Balance
-from holdfast.drills.usage import Usage, usage
+from holdfast.drills.usage import Samples, usage
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError
 
 SAMPLE_S: Final = 0.25
@@ -47,7 +47,7 @@ class _Served:
     def as_dict(self) -> dict[str, Any]:
         """For the report."""
         counts = {"timed_out": self.timed_out, "refused": self.refused, "failed": self.failed}
-        return {"who": list(self.who), "came": list(self.came_ns), "got": list(self.got_ns), **counts}
+        return {"who": list(self.who), "came_ns": list(self.came_ns), "got_ns": list(self.got_ns), **counts}
 
 
 async def stand_in_line(
@@ -66,7 +66,7 @@ async def stand_in_line(
     step: int,
 ) -> dict[str, Any]:
     """Have so many wait for one lock, say "in_line" when they all do, and report when nobody waits any more."""
-    served = _Served()
+    served, samples = _Served(), Samples()
     async with locks, _kept(locks, bystander, ttl) as beside:
         before = usage(settled=True)
         asked = locks.statistics()
@@ -100,9 +100,9 @@ async def stand_in_line(
             await asyncio.sleep(_LOOK_S)
         in_line = usage()
         tell("in_line", waiting=locks.statistics().waiting)
-        samples = await _sampled(asyncio.gather(*tasks), tell, lambda: len(served.who))
+        await _sampled(asyncio.gather(*tasks), samples, tell, "served", waiters, lambda: len(served.who))
         tasks.clear()
-        done = locks.statistics()
+        done, after = locks.statistics(), usage(settled=True)
         return {
             **served.as_dict(),
             "asked": done.granted + done.busy - asked.granted - asked.busy,
@@ -110,8 +110,8 @@ async def stand_in_line(
             "bystander_held": beside.held,
             "before": before,
             "in_line": in_line,
-            "after": usage(settled=True),
-            "samples": samples,
+            "after": after,
+            "samples": samples.rows(),
         }
 
 
@@ -123,6 +123,7 @@ async def hoard(
         await locks.ping()
         before = usage(settled=True)
         leases: list[Lease] = []
+        samples = Samples()
         failed = [0, 0]
 
         async def take(numbers: Iterator[int]) -> None:
@@ -140,17 +141,20 @@ async def hoard(
                     failed[1] += 1
 
         numbers = iter(range(first, first + keys))
-        samples = await _sampled(asyncio.gather(*(take(numbers) for _ in range(HANDS))), tell, lambda: len(leases))
-        taken = time.monotonic_ns()
-        tell("taken", leases=len(leases))
-        samples += await _sampled(_renewed(locks, RENEWALS * len(leases), timeout), tell, lambda: len(leases))
+        taking = asyncio.gather(*(take(numbers) for _ in range(HANDS)))
+        await _sampled(taking, samples, tell, "taken", keys, lambda: len(leases))
+        taken, taken_in_all = time.monotonic_ns(), len(leases)
+        wanted = RENEWALS * taken_in_all
+        renewing = _renewed(locks, wanted, timeout)
+        await _sampled(renewing, samples, tell, "renewed", wanted, lambda: locks.statistics().renewed)
         peak, kept, counts = usage(), time.monotonic_ns(), locks.statistics()
         lost = sum(not lease.held for lease in leases)
-        taken_in_all = len(leases)
         held = iter(leases)
-        await _sampled(asyncio.gather(*(give_back(held) for _ in range(HANDS))), tell, lambda: counts.held)
+        giving = asyncio.gather(*(give_back(held) for _ in range(HANDS)))
+        await _sampled(giving, samples, tell, "given back", keys, lambda: counts.held - locks.statistics().held)
         del held
         leases.clear()
+        after = usage(settled=True)
         return {
             "taken": taken_in_all,
             "not_taken": failed[0],
@@ -158,12 +162,11 @@ async def hoard(
             "lost": lost,
             "renewed": counts.renewed,
             "requests": counts.renew_requests,
-            "lag": counts.keeper_lag,
             "kept_s": (kept - taken) / 1e9,
             "before": before,
             "peak": peak,
-            "after": usage(settled=True),
-            "samples": samples,
+            "after": after,
+            "samples": samples.rows(),
         }
 
 
@@ -184,15 +187,15 @@ async def _kept(locks: Locks, key: str, ttl: float) -> AsyncIterator[Lease]:
         await lease.release()
 
 
-async def _sampled(work: Any, tell: Tell, done: Callable[[], int]) -> list[Usage]:
+async def _sampled(work: Any, samples: Samples, tell: Tell, what: str, of: int, done: Callable[[], int]) -> None:
     """Wait for work, look at what this process uses again and again meanwhile, and say how far it is."""
     task = asyncio.ensure_future(work)
-    samples, told = [usage()], time.monotonic()
+    samples.look()
+    told = time.monotonic()
     while not task.done():
         await asyncio.wait({task}, timeout=SAMPLE_S)
-        samples.append(usage())
+        samples.look()
         if time.monotonic() - told > _TELL_S:
             told = time.monotonic()
-            tell("progress", done=done())
+            tell("progress", what=what, done=min(of, done()), of=of)
     await task
-    return samples

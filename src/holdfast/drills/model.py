@@ -17,7 +17,6 @@ from holdfast.core.history import Record
 from holdfast.core.invariants import Violation
 from holdfast.types import NS
 
-
 WAITERS: Final = 10_000  # of `storm`
 KEYS: Final = 100_000
 
@@ -238,6 +237,7 @@ class Need(StrEnum):
     PLANE = "a plane of its own"
     SERVERS = "Redis servers of its own"  # they are killed, and replaced
     CLOCKS = "stores of its own, and gcc"  # their clocks are moved
+    STORES = "stores of its own"  # all that there are, and each is broken
 
 
 # What these break is theirs alone, so they take neither a URL nor a kind of store.
@@ -246,5 +246,6 @@ OWN_ONLY: Final = MappingProxyType(
         Need.PLANE: "a plane of its own, on a SQLite file",
         Need.SERVERS: "Redis servers of its own",
         Need.CLOCKS: "a Redis server and a SQLite file of its own",
+        Need.STORES: "SQLite files and Redis servers of its own",
     }
 )

@@ -28,5 +28,7 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "bounded.",
         "rolling-restart": "Every process of a plane replaced under load: nothing lost, nothing done twice, no lease "
         "waited out.",
+        "soak": "The other drills, round after round for as long as asked (--duration), beside processes whose memory, "
+        "threads and files must stay flat.",
     }
 )

@@ -13,6 +13,13 @@ from holdfast.types import MS, NS, duration_ns
 TTL_S: Final = 1.0
 _LEAST: Final = 4  # one for each process of the storm
 _WAITERS_MAX, _KEYS_MAX = 200_000, 1_000_000
+_FAULTS: Final = {
+    Need.SERVERS: "fail over a server",
+    Need.CLOCKS: "move the clock of a server",
+    Need.STORES: "break a store for as long as that",
+}
+_LONGEST_NS: Final = 3600 * NS
+_SOAK_NS: Final = 7 * 86_400 * NS
 _TTL_LOW_NS, _TTL_HIGH_NS = 500 * MS, 3600 * NS
 
 
@@ -35,7 +42,7 @@ def planned(
         raise BadInput("--store", "is the drill's own, and --url names another", "choose one of them")
     if store == "sqlite" and drill.need is Need.NETWORK:
         raise BadInput("--store", f"{drill.name} needs {drill.need}", "use --store redis")
-    if drill.need in (Need.SERVERS, Need.CLOCKS):
+    if drill.need in (Need.SERVERS, Need.CLOCKS, Need.STORES):
         _refuse_others(drill, url, store)
     if url is not None and drill.need is Need.PLANE:
         raise BadInput("--url", f"{drill.name} runs on {drill.need}, and touches nothing else", "leave it out")
@@ -43,7 +50,8 @@ def planned(
         raise BadInput("--url", f"{drill.name} needs {drill.need}", "give such a URL, or none and --store redis")
     lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
     bound = None if slo is None else duration_ns("--slo", slo, low_ns=MS, high_ns=86_400 * NS) / NS
-    length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=3600 * NS) / NS
+    longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
+    length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
     crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
     return Plan(url, store or "sqlite", lease, bound, length, seed, *crowd)
 
@@ -56,7 +64,7 @@ def _count(option: str, number: int | None, most: int) -> int | None:
 
 def _refuse_others(drill: Drill, url: str | None, store: str | None) -> None:
     """A server that somebody else has started is not ours to kill, and neither is its clock ours to set."""
-    fault = "fail over a server" if drill.need is Need.SERVERS else "move the clock of a server"
+    fault = _FAULTS[drill.need]
     if url is not None:
         told = f"{drill.name} cannot {fault} that it has not started itself; it runs on {OWN_ONLY[drill.need]}"
         raise BadInput("--url", told, "leave it out")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.drills.catalogue import Drill
 from holdfast.drills.judging import judge
 from holdfast.drills.model import OWN_ONLY, Need, Plan, Verdict
 from holdfast.drills.stage import Stage, Tell
 from holdfast.drills.stores import opened
+
+if TYPE_CHECKING:
+    from holdfast.drills.catalogue import Drill
 
 
 def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:

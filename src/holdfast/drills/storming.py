@@ -62,16 +62,15 @@ def _crowd(it: Setting, waiters: int, *, fair: bool) -> None:
     stage, key = it.stage, it.key("wanted")
     ttl = _TTLS * stage.plan.ttl_s
     crew = it.crew.enter(*_names())
-    with stage.locks(REQUEST_S) as locks:
-        with locks.lock(key, ttl=ttl, family="drill", timeout=stage.left_s):
-            for number, actor in enumerate(crew):
-                words = {"waiters": waiters // PROCESSES, "fair": fair, "ttl": ttl, "timeout": stage.left_s}
-                words |= {"first": number + 1, "step": PROCESSES, "bystander": it.key(f"beside-{number + 1}")}
-                actor.order("crowd", key=key, **words)
-            for actor in crew:
-                it.crew.next("in_line", actor, stage.left_s)
-            it.tell(f"all {waiters:,} stand in line; the lock is given back")
-    found = [waits_of(actor.name, _followed(it, actor, "crowded", crew, waiters)) for actor in crew]
+    with stage.locks(REQUEST_S) as locks, locks.lock(key, ttl=ttl, family="drill", timeout=stage.left_s):
+        for number, actor in enumerate(crew):
+            words: dict[str, Any] = {"first": number + 1, "step": PROCESSES, "fair": fair, "ttl": ttl}
+            words |= {"timeout": stage.left_s, "bystander": it.key(f"beside-{number + 1}")}
+            actor.order("crowd", key=key, waiters=waiters // PROCESSES, **words)
+        for actor in crew:
+            it.crew.next("in_line", actor, stage.left_s)
+        it.tell(f"all {waiters:,} stand in line; the lock is given back")
+    found = [waits_of(actor.name, _followed(it, actor, "crowded", crew)) for actor in crew]
     for claim in judge_waits(found, waiters, it.account.look(key).balance, fair=fair):
         it.claim(*claim)
     it.scene.figures += wait_figures(found)
@@ -87,7 +86,7 @@ def _hoard(it: Setting, keys: int) -> None:
     for number, actor in enumerate(crew):
         mine = keys // PROCESSES
         actor.order("hoard", first=number * mine, keys=mine, ttl=ttl, timeout=stage.left_s)
-    found = [hoard_of(actor.name, _followed(it, actor, "hoarded", crew, keys)) for actor in crew]
+    found = [hoard_of(actor.name, _followed(it, actor, "hoarded", crew)) for actor in crew]
     with stage.locks(REQUEST_S) as locks:
         left = len(locks.list(it.prefix))
     for claim in judge_hoards(found, keys, left, RENEWALS):
@@ -101,9 +100,10 @@ def _names() -> list[str]:
     return [f"process-{number + 1}" for number in range(PROCESSES)]
 
 
-def _followed(it: Setting, actor: Actor, end: str, crew: list[Actor], number: int) -> Any:
+def _followed(it: Setting, actor: Actor, end: str, crew: list[Actor]) -> Any:
     """Wait for the report of a worker, and pass on how far the first of them is: the others are about as far."""
     while (event := it.crew.next(("progress", end), actor, it.stage.left_s)).name != end:
         if actor is crew[0]:
-            it.tell(f"about {min(number, event.fields['done'] * len(crew)):,} of {number:,}")
+            done, of = (event.fields[each] * len(crew) for each in ("done", "of"))
+            it.tell(f"{event.fields['what']}: about {done:,} of {of:,}")
     return event.fields

@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+from array import array
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,6 +37,22 @@ class Usage(NamedTuple):
     tasks: int
     files: int
     connections: int
+
+
+class Samples:
+    """Many looks, kept as bare numbers: they are no objects, and so do not look like the leak that is looked for."""
+
+    def __init__(self) -> None:
+        self._numbers: array[int] = array("q")
+
+    def look(self, *, settled: bool = False) -> None:
+        """Take one more."""
+        self._numbers.extend(usage(settled=settled))
+
+    def rows(self) -> list[list[int]]:
+        """All of them, as they travel."""
+        wide = len(Usage._fields)
+        return [list(self._numbers[at : at + wide]) for at in range(0, len(self._numbers), wide)]
 
 
 def usage(*, settled: bool = False) -> Usage:

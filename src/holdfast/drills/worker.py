@@ -35,6 +35,7 @@ from holdfast.drills.crowd import hoard, stand_in_line
 from holdfast.drills.effects import Effects
 from holdfast.drills.lifeline import tie_to
 from holdfast.drills.model import Guard
+from holdfast.drills.resident import Resident
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
 from holdfast.observe.ledger import Ledger
 
@@ -88,6 +89,7 @@ class Worker:
             "contend": self.contend,
             "crowd": self.crowd,
             "hoard": self.hoard,
+            "reside": self.reside,
         }
 
     def serve(self) -> None:
@@ -214,6 +216,11 @@ class Worker:
     def hoard(self, **wanted: Any) -> None:
         """Thousands of leases kept by this process. See `drills.crowd`."""
         self.tell("hoarded", **asyncio.run(hoard(self._aio(), self.tell, prefix=self._prefix, **wanted)))
+
+    def reside(self, **wanted: Any) -> None:
+        """Live with leases until told to stop. See `drills.resident`."""
+        resident = Resident(self._aio(), self._locks, self._account, self._name, self._stop, **wanted)
+        self.tell("resided", **asyncio.run(resident.live()))
 
     def _wait_for_go(self) -> None:
         self.tell("held_up")

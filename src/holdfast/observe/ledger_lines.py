@@ -22,6 +22,7 @@ from holdfast.core.history import Kind, Record
 
 LINE_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 1_000
+_BITS: Final = 63  # besides the sign
 
 REMARK: Final = b'{"ledger":'
 _SUM: Final = b',"crc":"'
@@ -149,6 +150,8 @@ def _usual(said: dict[str, Any]) -> Record | None:
         return None
     if not type(at_ns) is type(fence) is type(began_ns) is int or type(until_ns) not in _NUMBER:
         return None
+    if (at_ns | fence | began_ns | (until_ns or 0)) >> _BITS:  # negative, or beyond: looked at more closely
+        return None
     if not type(kind) is type(key) is type(family) is type(owner) is str or kind not in _KINDS:
         return None
     # A history has few keys and owners and many records: one text serves all of them.
@@ -197,7 +200,7 @@ def _record(said: dict[str, Any]) -> Record:
     kind, at_ns, key = _KINDS.get(get("kind", "")) if isinstance(get("kind"), str) else None, get("at_ns"), get("key")
     if kind is None:
         raise Damaged(f"it is of no known kind: {str(get('kind'))[:40]!r}")
-    if type(at_ns) is not int or type(key) is not str:
+    if type(at_ns) is not int or type(key) is not str or not _fits(at_ns):
         raise Damaged("it says neither when nor of which key, or not in the right form")
     _check(said)
     return Record(
@@ -225,6 +228,13 @@ def _check(said: dict[str, Any]) -> None:
         kinds = _FORMS.get(name)
         if kinds is not None and type(value) not in kinds:
             raise Damaged(f"{name} is not in the right form")
+        if type(value) is int and kinds is not None and not _fits(value):
+            raise Damaged(f"{name} does not fit into 64 bits")
+
+
+def _fits(number: int) -> bool:
+    """Whether others can count with it: a time or a fence of a thousand digits is no number that anybody wrote."""
+    return -1 <= number >> _BITS <= 0
 
 
 _NUMBER: Final = frozenset({int, type(None)})
@@ -241,7 +251,7 @@ _FORMS: Final[dict[str, tuple[type, ...]]] = {
 
 def _remark(said: dict[str, Any]) -> Remark:
     what, at_ns = said.pop("ledger"), said.pop("at_ns", None)
-    if not isinstance(what, str) or type(at_ns) is not int:
+    if not isinstance(what, str) or type(at_ns) is not int or not _fits(at_ns):
         raise Damaged("it is a remark of no known form")
     return Remark(what, at_ns, said)
 

@@ -169,7 +169,7 @@ def _met(findings: Findings, file: Path, number: int, entry: Record | Remark | D
         findings.skip(str(file), number, str(entry))
     elif isinstance(entry, Remark):
         count = entry.facts.get("count")
-        findings.dropped += count if entry.what == "dropped" and isinstance(count, int) else 0
+        findings.dropped += count if entry.what == "dropped" and type(count) is int and 0 <= count < 2**63 else 0
 
 
 def _without(

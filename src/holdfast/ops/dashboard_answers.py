@@ -73,7 +73,7 @@ class Answers:
             if data["resultType"] == "scalar":
                 return [({}, _points([found]))]
             return [(dict(each["metric"]), _points(each.get("values") or [each["value"]])) for each in found]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Misconfigured(f"{self._base} does not answer as a Prometheus does: {type(error).__name__}") from None
 
 

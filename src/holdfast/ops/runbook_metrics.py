@@ -315,7 +315,7 @@ def vector_of(text: str, query: Query) -> dict[str, float] | None:
     """The answer of a Prometheus by label; None: it knows no such metric."""
     try:
         said = json.loads(text)
-        rows = [(row["metric"], float(row["value"][1])) for row in said["data"]["result"]]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise Misconfigured(f"what is said there is not an answer of a Prometheus: {error!r}") from error
-    return {_label(query, labels): value for labels, value in rows if not math.isnan(value)} if rows else None
+        rows = [(_label(query, row["metric"]), float(row["value"][1])) for row in said["data"]["result"]]
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise Misconfigured(f"what is said there is not an answer of a Prometheus: {type(error).__name__}") from error
+    return {label: value for label, value in rows if not math.isnan(value)} if rows else None

@@ -22,6 +22,7 @@ from typing import Any, Final
 from holdfast.errors import BadInput
 from holdfast.plane.setting_places import Form, Place, places
 from holdfast.runtime.disk import replace_file
+from holdfast.runtime.toml_text import NotToml, toml_of
 
 KEPT: Final = ".before"
 
@@ -138,8 +139,8 @@ def _no_table(text: str, place: Place, section: str, line: str) -> BadInput:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_of(text)
+    except NotToml as error:
         raise BadInput("settings", str(error), "write the file as TOML first") from None
 
 

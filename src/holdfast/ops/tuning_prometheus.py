@@ -69,7 +69,7 @@ def _answer(base: str, name: str, query: str, token: str | None) -> Iterator[Sam
             raise Misconfigured(f"{base} did not take a question: {str(said.get('error'))[:200]}")
         result = said["data"]["result"]
         found = [Sample(name, _labels(each["metric"]), float(each["value"][1])) for each in result]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         raise Misconfigured(f"{base} does not answer as a Prometheus does; is it the right address?") from None
     yield from found
 

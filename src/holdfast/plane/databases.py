@@ -58,9 +58,9 @@ def _sqlite(url: str, clock: Clock | None) -> Database:
     path = unquote(head.partition("://")[2])
     fix = "use sqlite:///name.db or sqlite:////absolute/path.db"
     if not path.startswith("/") or path == "/" or path.endswith("/") or "\0" in path:
-        raise BadInput("url", f"{url!r} does not name a file", fix)
+        raise BadInput("url", f"{redacted(url)!r} does not name a file", fix)
     if path == "/:memory:" or path.startswith("/file:"):
-        raise BadInput("url", f"{url!r} is not a file that other processes can open", fix)
+        raise BadInput("url", f"{redacted(url)!r} is not a file that other processes can open", fix)
     options = _options(query, _SQLITE_OPTIONS)
     synchronous = options.get("synchronous", "full").lower()
     if synchronous not in {"full", "normal"}:
@@ -84,6 +84,8 @@ def _postgres(url: str, clock: Clock | None) -> Database:
             f"postgresql:// needs a driver that is not installed ({error.name or error}): "
             'pip install "holdfast[postgres]"'
         ) from error
+    if not url.isascii() and url != url.encode("utf-8", "replace").decode():
+        raise BadInput("url", "holds bytes that are no text", "write it in UTF-8")
     head, mark, query = url.partition("?")
     scheme, _, place = head.partition("://")
     given = parse_qsl(query, keep_blank_values=True)
@@ -119,6 +121,7 @@ def _seconds(field: str, text: str) -> int:
 
 
 def _whole(field: str, text: str, most: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
+    digits = text.isascii() and text.isdecimal() and len(text) <= len(str(most))  # Python reads only so many
+    if not digits or not 1 <= int(text) <= most:
         raise BadInput(field, f"{text!r} is out of range", f"give a whole number from 1 to {most}")
     return int(text)

@@ -66,7 +66,7 @@ def message_of(row: Row) -> Message:
     try:
         fence = None if row["fence_key"] is None else CarriedFence(row["fence_key"], row["fence"])
         body = json.loads(row["body"])
-    except (ValueError, TypeError) as error:  # `BadInput` is a ValueError
+    except (ValueError, TypeError, RecursionError) as error:  # `BadInput` is a ValueError
         raise Unreadable(str(error)) from error
     if not isinstance(body, dict):
         raise Unreadable("its body is not a JSON object")

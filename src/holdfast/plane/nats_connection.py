@@ -113,10 +113,8 @@ class NatsConnection:
                 raise
         if ARMED:
             await areach("plane.nats.published")
-        found = json.loads(answer.data)
-        if "error" in found:
-            with self.errors():
-                raise nats.js.errors.APIError.from_error(found["error"])
+        with self.errors():
+            check_stored(answer.data)
 
     def forget_stream(self) -> None:
         """Somebody found that it is not there: it is made again when it is next needed."""
@@ -207,6 +205,19 @@ class NatsConnection:
         self._troubled.ended()
         for call in [*self._reconnected]:
             call()
+
+
+def check_stored(answer: bytes) -> None:
+    """See that a server says it has stored a message. What cannot be read is no answer: it may be stored, or not."""
+    try:
+        found = json.loads(answer)
+        refusal, place = found.get("error"), found.get("seq")
+        if isinstance(refusal, dict):
+            raise nats.js.errors.APIError.from_error({**refusal, "code": int(refusal.get("code") or 500)})
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        refusal, place = None, None
+    if refusal is not None or type(place) is not int:
+        raise TimeoutError("it was answered with something that is no acknowledgement")
 
 
 def translated(error: BaseException, shown: str) -> HoldfastError:

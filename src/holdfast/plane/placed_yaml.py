@@ -90,6 +90,9 @@ def read_yaml(text: str) -> Placed:
         raise Unreadable(problem, "mend the YAML", None if mark is None else _place(mark)) from None
     except yaml.YAMLError as error:
         raise Unreadable(f"is no YAML: {str(error).splitlines()[0][:200]}", "use printable text") from None
+    except (ValueError, OverflowError):  # PyYAML makes characters and version numbers without a look at their size
+        place = None if loader is None else _place(loader.get_mark())
+        raise Unreadable("has an escape that is no character, or a version that is none", "mend it", place) from None
     finally:
         if loader is not None:
             loader.dispose()

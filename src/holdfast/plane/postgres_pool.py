@@ -75,7 +75,7 @@ class PostgresPool:
     ) -> None:
         try:
             given = conninfo_to_dict(url)
-        except psycopg.ProgrammingError:  # its text may hold the password
+        except (psycopg.ProgrammingError, UnicodeError):  # its text may hold the password; and %ff is no text
             fix = "use postgresql://user:password@host:5432/database?option=value"
             raise BadInput("url", f"{shown} is not understood by Postgres's own library", fix) from None
         self._shown = shown

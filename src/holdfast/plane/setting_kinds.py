@@ -301,7 +301,7 @@ class Rules:
         """See `Kind`."""
         try:
             return self.check(name, json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if isinstance(error, BadInput):
                 raise
             raise BadInput(name, f"is not JSON ({error})", "give a list of rules, as in the file") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from holdfast.errors import BadInput
 from holdfast.plane import setting_rules
 from holdfast.plane.setting_places import places
 from holdfast.plane.settings import FILE, KEYS, PREFIX, SECTIONS, Key, Origin, Settings
+from holdfast.runtime.toml_text import NotToml, toml_of
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
 FILE_BYTES_MAX: Final = 1_000_000
@@ -114,8 +114,8 @@ def _read_file(reading: _Reading, path: Path) -> None:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise BadSettings((BadInput(str(path), "is too large for settings", "name another file"),))
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = toml_of(text)
+    except NotToml as error:
         fix = "write it as TOML: name = value, text in quotes, sections in [brackets]"
         raise BadSettings((BadInput(str(path), str(error), fix),)) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.ports import Clock, Journal
+from holdfast.runtime.toml_text import NotToml, toml_of
 from holdfast.types import check_label
 
 _log = logging.getLogger("holdfast")
@@ -41,10 +41,10 @@ def read_policy_file(path: Path) -> Policy:
     """A policy from a TOML file with a `[risk]` table; `BadInput` that names the file and the line otherwise."""
     where = f"policy file {path.name}"
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = toml_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(where, f"cannot be read ({error.strerror})", "check the path and the rights") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (NotToml, UnicodeDecodeError) as error:
         raise BadInput(where, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
     if "risk" not in table:
         raise BadInput(where, "has no [risk] table", 'write e.g. [risk] low = "fail_open"')

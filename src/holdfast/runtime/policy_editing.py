@@ -9,13 +9,13 @@ keeps its policy in a database.
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Final
 
 from holdfast.core.policy import OnError, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.runtime.disk import replace_file
+from holdfast.runtime.toml_text import NotToml, toml_of
 from holdfast.types import check_label
 
 _HEADING: Final = re.compile(r"\s*\[")
@@ -80,7 +80,7 @@ def edit_policy_file(path: Path, risk: str, mode: OnError | str) -> tuple[OnErro
 
 def _classes(text: str) -> dict[str, OnError]:
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = toml_of(text)
+    except NotToml as error:
         raise BadInput(_WHAT, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
     return dict(parse_policy(table.get("risk", {}), _WHAT).classes)

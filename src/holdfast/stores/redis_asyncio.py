@@ -160,8 +160,8 @@ class Link(asyncio.Protocol):
             return
         reader, slots = self._reader, self._slots
         self._heard_ns = self.now_ns()
-        reader.feed(data)
         try:
+            reader.feed(data)
             while (reply := reader.gets()) is not False:
                 if not slots:
                     if self.on_push is None:

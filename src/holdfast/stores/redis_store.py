@@ -230,10 +230,8 @@ class RedisStore:
             reply = await self._release_by_compare(lock, expected, reply, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
-        if reply == 1:
-            return True
-        if reply == 0:
-            return False
+        if type(reply) is int and reply in (0, 1):  # of RESP2: a flag or a fraction of RESP3 is no answer to this
+            return reply == 1
         raise garbled(self._address, "a release")
 
     async def _release_by_compare(self, lock: str, claim: str, refused: ReplyError, deadline: int) -> Reply:
@@ -270,7 +268,7 @@ class RedisStore:
             if isinstance(reply, ReplyError):
                 raise refusal(reply, self._address)
             match reply:
-                case [bytes(cursor), list(names)]:
+                case [bytes(cursor), list(names)] if all(type(name) is bytes for name in names):
                     locks = [name for name in map(text_or_none, names) if name is not None]
                 case _:
                     raise garbled(self._address, "a scan")

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from holdfast.errors import BadInput
+from holdfast.stores.registry import redacted
 from holdfast.types import check_key, check_label
 
 DEFAULT_PORT = 6379
@@ -49,13 +50,15 @@ class RedisAddress:
 
     def __str__(self) -> str:
         if self.path is not None:
-            return f"unix:{self.path}"
+            return redacted(f"unix:{self.path}")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
 
 def parse_redis_url(url: str) -> RedisAddress:
     """Understand a URL, or raise `BadInput` that names the part and the fix."""
+    if not url.isascii() and url != url.encode("utf-8", "replace").decode():
+        raise BadInput("url", "holds bytes that are no text", "write it in UTF-8")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -70,7 +73,7 @@ def parse_redis_url(url: str) -> RedisAddress:
     if scheme in _UNIX:
         host, port, path, db_text = "", 0, _socket_path(parts), options.get("db", "")
     else:
-        host, path, db_text = parts.hostname or "localhost", None, _db_text(parts.path, options)
+        host, path, db_text = _host(parts), None, _db_text(parts.path, options)
         port = DEFAULT_PORT if port is None else port
         if not port:
             raise BadInput("url", "port 0 is no port", _SHAPE)
@@ -106,12 +109,22 @@ def _options(query: str, *, tls: bool) -> dict[str, str]:
     return options
 
 
+def _host(parts: SplitResult) -> str:
+    """A name or an address that can be looked up; what no resolver takes would be found out only in use."""
+    host = parts.hostname or "localhost"
+    if not host.isprintable() or " " in host:
+        raise BadInput("url host", "has a space or an unprintable character in it", _SHAPE)
+    return host
+
+
 def _socket_path(parts: SplitResult) -> str:
     if parts.hostname:
         raise BadInput("url", "a unix socket has no host", "write three slashes: unix:///path/to.sock")
     path = unquote(parts.path)
     if path in ("", "/"):
         raise BadInput("url", "names no socket", "write unix:///path/to.sock")
+    if "\0" in path:
+        raise BadInput("url", "the path contains a zero byte", "remove it")
     return path
 
 
@@ -125,7 +138,8 @@ def _db_text(path: str, options: dict[str, str]) -> str:
 def _db(text: str) -> int:
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit()) or int(text) > DB_MAX:
+    # Python itself refuses to read thousands of digits, with an error that is not ours.
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(DB_MAX)) or int(text) > DB_MAX:
         raise BadInput("url db", "the database is not a number", f"give 0 to {DB_MAX}, as in redis://host:6379/0")
     return int(text)
 
@@ -166,8 +180,9 @@ def _file(options: dict[str, str], name: str) -> str | None:
     try:
         with Path(path).open("rb"):
             return path
-    except OSError as error:
-        raise BadInput(f"url option {name}", f"{path}: {error.strerror}", "give a file that can be read") from error
+    except (OSError, ValueError) as error:  # a ValueError is a name with a zero character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"url option {name}", f"{path!r}: {reason}", "give a file that can be read") from error
 
 
 def _choice(options: dict[str, str], name: str, choices: dict[str, bool], *, default: bool) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from hiredis import ProtocolError, Reader, ReplyError, pack_command
+import hiredis
+from hiredis import ProtocolError, ReplyError, pack_command
 
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.stores.redis_url import RedisAddress
@@ -45,6 +46,49 @@ class Severed(Timeout):
 
 class Garbled(Timeout):
     """The answer makes no sense, and neither would anything that follows it on this connection."""
+
+
+_HEADER_MAX: Final = {ord("*"): 6, ord("$"): 8}  # digits: a list of a million is no answer to anything that we ask
+_LINE_MAX: Final = 65_536
+_RESP2: Final = b"+-:$*"
+
+
+class Reader:
+    """Reads replies of RESP2, and refuses any other, and one of impossible size, before anything is made of it.
+
+    A list is made as long as its header says, and then waited for: a server that is none, or one gone mad, would take
+    sixteen gigabytes with thirteen bytes. And hiredis knows RESP3 too, which nobody asked for here: its flags would
+    pass for numbers, and its tables can have keys that are no keys of Python. So headers are looked at beforehand.
+    """
+
+    __slots__ = ("_feed", "_head", "_skip", "gets", "has_data")
+
+    def __init__(self) -> None:
+        reader = hiredis.Reader()
+        self._feed, self.gets, self.has_data = reader.feed, reader.gets, reader.has_data
+        self._head = b""  # the beginning of a header whose end has not arrived
+        self._skip = 0  # how much of a text has not arrived: no header stands in it
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived, or raise `ProtocolError`."""
+        seen, at = (self._head + data if self._head else data), self._skip
+        self._head = b""
+        while at < len(seen):
+            end = seen.find(b"\r\n", at)
+            kind = seen[at]
+            most = _HEADER_MAX.get(kind, _LINE_MAX)
+            if kind not in _RESP2:
+                raise ProtocolError("a reply that is none of RESP2")
+            if (end if end >= 0 else len(seen) - 1) - at - 1 > most:  # the last may be half of the line's end
+                raise ProtocolError("a reply of impossible size")
+            if end < 0:
+                self._head = seen[at:]
+                at = len(seen)
+                break
+            text = seen[at + 1 : end] if kind == 36 else b""  # 36 is "$"
+            at = end + 2 + (int(text) + 2 if text.isdigit() else 0)
+        self._skip = at - len(seen)
+        self._feed(data)
 
 
 def pack(words: Sequence[Word]) -> bytes:
@@ -129,7 +173,8 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
             f"~{address.namespace}:* &{address.namespace}:ear:* {USER_COMMANDS}, and to operators {OPERATOR_COMMANDS}"
         )
     if code in ("HFTYPE", "WRONGTYPE"):
-        kind = text.split()[1] if code == "HFTYPE" else "not a string"
+        kind = text.partition(" ")[2].partition(" ")[0] if code == "HFTYPE" else ""
+        kind = kind or "not a string"
         return Misconfigured(
             f"{where}: the key {key!r} holds other data ({kind}), not a lock; name: use another name, or a prefix"
         )

@@ -63,6 +63,7 @@ BUILT: Mapping[str, _Built] = {
 PLANNED = ("redis+sentinel", "redis+cluster", "redlock", "postgresql", "etcd", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside
 _SECRET_PARAMETER = re.compile(r"([?&;][^=&;#]*(?:pass|pwd|secret|token|auth|key)[^=&;#]*=)[^&;#]*", re.IGNORECASE)
 _MASK = "***"
 
@@ -91,7 +92,7 @@ def open_engine(url: str | None = None) -> Engine:
 
 def redacted(url: str) -> str:
     """Hide the passwords of a URL that is to be shown. Where it is ambiguous, too much is hidden, never too little."""
-    shown = _SECRET_PARAMETER.sub(rf"\1{_MASK}", url)
+    shown = _USERINFO.sub(rf"\1:{_MASK}@", _SECRET_PARAMETER.sub(rf"\1{_MASK}", url))
     scheme, slashes, rest = shown.partition("://") if "://" in shown else ("", "", shown)
     # A password may hold an unescaped '/', '?' or '@', so everything up to the last '@' counts as the user's part.
     userinfo, at, place = rest.rpartition("@")

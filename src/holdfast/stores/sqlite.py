@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote
 from holdfast.errors import BadInput
 from holdfast.ports import Capabilities, Clock
 from holdfast.runtime.system import SystemClock
+from holdfast.stores.registry import redacted
 from holdfast.stores.sqlite_colours import LoopColour, ThreadColour
 from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.stores.sqlite_ledger import Ledger
@@ -31,6 +32,7 @@ __all__ = ["CAPABILITIES", "SqliteEngine", "SqliteStore", "open_engine"]
 
 _SYNCHRONOUS: Final = ("normal", "full")
 _OPTIONS: Final = ("busy_timeout", "synchronous")
+_FIX: Final = "use sqlite:///name.db or sqlite:////absolute/path.db"
 
 
 class SqliteEngine:
@@ -86,13 +88,15 @@ def open_engine(url: str) -> SqliteEngine:
     head, _, query = url.partition("?")
     scheme, mark, rest = head.partition("://")
     if scheme.lower() != "sqlite" or not mark or not rest.startswith("/"):
-        raise BadInput("url", f"{url!r} does not name a file", "use sqlite:///name.db or sqlite:////absolute/path.db")
+        raise BadInput("url", f"{redacted(url)!r} does not name a file", _FIX)
     path = unquote(rest[1:])
     if not path or path.endswith("/"):
-        raise BadInput("url", f"{url!r} has no file name", "use sqlite:///name.db or sqlite:////absolute/path.db")
+        raise BadInput("url", f"{redacted(url)!r} has no file name", _FIX)
     if path == ":memory:" or path.startswith("file:"):
         raise BadInput(
-            "url", f"{url!r} is not a file that other processes can open", "use memory:// for leases of one process"
+            "url",
+            f"{redacted(url)!r} is not a file that other processes can open",
+            "use memory:// for leases of one process",
         )
     if "\0" in path:
         raise BadInput("url", "the file name contains a zero byte", "remove it")

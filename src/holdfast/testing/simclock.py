@@ -49,6 +49,11 @@ class SimClock:
         self._wall_offset_ns += by_ns
         self._read_ns = -1
 
+    @property
+    def asleep_ns(self) -> int:
+        """For how long, all in all, the monotonic clock has stood still."""
+        return self._asleep_ns
+
     def slept(self, for_ns: int) -> None:
         """The host was suspended for that long: the monotonic clock stood still."""
         self._asleep_ns += for_ns * self._rate // PPB

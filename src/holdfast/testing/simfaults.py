@@ -3,17 +3,21 @@
 Swarm testing: a world in which everything goes wrong at once hides bugs that need a long quiet stretch, so most seeds
 have only some of the kinds, and settings at the edge of what is allowed.
 
-There are two profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
+There are four profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
 second. A *long* one is as production is: leases of ten seconds to two minutes, renewed for as long as an hour, on many
 keys, for hours, with minutes between two faults. What needs many collisions is found by the first, what needs many
-renewals by the second. A profile and a seed name one world exactly.
+renewals by the second. A *guarded* world is as frantic as a busy one, and what its leases protect is behind a real
+guard; in an *elected* one all programs are candidates for a few leaderships. A profile and a seed name one world
+exactly.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from holdfast.testing.simclock import DRIFT_MAX_PPB
 from holdfast.testing.simnetwork import Weather
@@ -45,6 +49,17 @@ class Profile(StrEnum):
 
     BUSY = "busy"
     LONG = "long"
+    GUARDED = "guarded"
+    ELECTED = "elected"
+
+
+class Guarding(StrEnum):
+    """Which real guard stands before a resource of a guarded world."""
+
+    ROW = "row"  # a row of a SQLite table, whose statements alone compare
+    TRIGGERED = "triggered"  # the same, in a table whose triggers hold every client to the fence
+    FILE = "file"  # a file in a folder
+    INBOX = "inbox"  # a consumer of messages that come at least once, with a guarded row behind it
 
 
 @dataclass(slots=True)
@@ -67,6 +82,8 @@ class Swarm:
     late: int = 0  # in thousandths of guarded writes: one that dawdles until its sender may have lost the lease
     cancels: int = 100  # in thousandths of sessions
     hot: int = 0  # in thousandths of sessions: those that all want the first key
+    guards: list[Guarding] = field(default_factory=list)  # one for each key, in guarded worlds
+    dies: int = 0  # in thousandths of guarded steps: the process that takes it is killed in the middle of it
 
     def longest_ttl_ns(self) -> int:
         """The longest lease in this world."""
@@ -75,11 +92,14 @@ class Swarm:
 
 def draw_swarm(seed: int, profile: Profile = Profile.BUSY) -> Swarm:
     """The settings of the world of this seed."""
-    return _draw_long(seed) if profile is Profile.LONG else _draw_busy(seed)
+    return _DRAWN[profile](seed)
 
 
 def _draw_busy(seed: int) -> Swarm:
-    chance = random.Random(f"{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    return _frantic(random.Random(f"{seed}/swarm"))  # noqa: S311 - a world must be repeatable
+
+
+def _frantic(chance: random.Random) -> Swarm:
     ttls = chance.sample([200 * MS, 500 * MS, NS, 3 * NS, 8 * NS], chance.randint(1, 2))
     weather = Weather(
         usual_ns=chance.choice([MS, 3 * MS, 20 * MS]),
@@ -134,3 +154,44 @@ def _draw_long(seed: int) -> Swarm:
         cancels=chance.choice([0, 50, 200]),
         hot=chance.choice([0, 200, 400]),
     )
+
+
+def _draw_guarded(seed: int) -> Swarm:
+    chance = random.Random(f"guarded/{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    keys = chance.choice([1, 1, 2])
+    return replace(
+        _frantic(chance),
+        profile=Profile.GUARDED,
+        hosts=chance.randint(2, 4),
+        clients=2,
+        keys=keys,
+        ttls_ns=chance.sample([500 * MS, NS, 3 * NS], chance.randint(1, 2)),
+        # Whoever waits long for a late write goes on holding its lease meanwhile, and the write is not stale.
+        request_timeout_ns=chance.choice([150 * MS, 150 * MS, 500 * MS]),
+        between=chance.choice([0, 50, 200]),
+        late=chance.choice([0, 100, 300]),
+        cancels=chance.choice([0, 50, 200]),
+        guards=[chance.choice(list(Guarding)) for _ in range(keys)],
+        dies=chance.choice([0, 50, 150]),
+    )
+
+
+def _draw_elected(seed: int) -> Swarm:
+    chance = random.Random(f"elected/{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    return replace(
+        _frantic(chance),
+        profile=Profile.ELECTED,
+        hosts=chance.randint(3, 5),
+        clients=chance.randint(1, 2),
+        ttls_ns=[chance.choice([NS, 3 * NS, 8 * NS])],
+        request_timeout_ns=chance.choice([150 * MS, 500 * MS]),
+        cancels=chance.choice([0, 50, 200]),
+    )
+
+
+_DRAWN: Final[dict[Profile, Callable[[int], Swarm]]] = {
+    Profile.BUSY: _draw_busy,
+    Profile.LONG: _draw_long,
+    Profile.GUARDED: _draw_guarded,
+    Profile.ELECTED: _draw_elected,
+}

@@ -34,7 +34,14 @@ class Session:
         self._draw = host.chance
         self.key = self._choose_key()
         self.ttl_ns = self._draw.choice(world.swarm.ttls_ns)
-        kinds: list[Callable[[], Awaitable[None]]] = [
+        self._kind = self._draw.choice(self._kinds())
+
+    def __str__(self) -> str:
+        return f"{self._kind.__name__.strip('_')} {self.key}"
+
+    def _kinds(self) -> list[Callable[[], Awaitable[None]]]:
+        """What it may come for, as often as is likely."""
+        return [
             *[self._block] * 4,
             *[self._acquire] * 3,
             self._try,
@@ -43,10 +50,6 @@ class Session:
             self._risky,
             self._token,
         ]
-        self._kind = self._draw.choice(kinds)
-
-    def __str__(self) -> str:
-        return f"{self._kind.__name__.strip('_')} {self.key}"
 
     def _choose_key(self) -> str:
         return self._draw.choice(self._world.keys)

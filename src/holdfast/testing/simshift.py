@@ -14,6 +14,7 @@ from typing import ClassVar
 from holdfast.aio.lease import AnyLease
 from holdfast.core import backoff
 from holdfast.description import LockSettings
+from holdfast.testing.simscene import Scene
 from holdfast.testing.simsession import Session
 from holdfast.types import NS
 
@@ -86,3 +87,9 @@ class Shift(Session):
     def _bounded_s(self, seconds: float) -> float:
         """Nobody starts on anything long when the world is about to stop."""
         return min(seconds, max(0.0, self._world.left_ns() / NS) + 1)
+
+
+class LongScene(Scene):
+    """Long visits; all else is as in a busy world."""
+
+    sessions = Shift

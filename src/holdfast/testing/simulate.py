@@ -105,7 +105,11 @@ def _told_to_stop() -> Iterator[Callable[[], bool]]:
 def _arguments(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.simulate", description=__doc__)
     add = parser.add_argument
-    add("--profile", choices=PROFILES, help="busy and small, long and large, or in turn (busy; with --hours: mixed)")
+    add(
+        "--profile",
+        choices=PROFILES,
+        help="which worlds; mixed: long and busy in turn (busy; with --hours: mixed)",
+    )
     add("--seeds", type=int, help=f"how many worlds ({SEEDS}, unless --hours or --minutes is given)")
     add("--hours", type=float, help="go on until so many lock-hours are simulated")
     add("--minutes", type=float, help="go on for so many real minutes at most")

@@ -25,9 +25,8 @@ from holdfast.testing.simhost import SimHost
 from holdfast.testing.simlog import listening
 from holdfast.testing.simloop import SimLoop, end_tasks
 from holdfast.testing.simnetwork import Network
-from holdfast.testing.simresource import FencedResource
-from holdfast.testing.simsession import BETWEEN, Session, visits
-from holdfast.testing.simshift import Shift
+from holdfast.testing.simscenes import scene_of
+from holdfast.testing.simsession import BETWEEN, visits
 from holdfast.testing.simstore import LeaseServer
 from holdfast.testing.simtrouble import Trouble
 from holdfast.types import NS
@@ -80,11 +79,12 @@ class SimWorld:
         self.network = Network(self.loop, self.entropy("network").random, self.trace)
         self.server = LeaseServer(self.loop, self.make_clock("store"), self.note)
         self.keys = [f"key-{number}" for number in range(self.swarm.keys)]
-        self.resources = {key: FencedResource(key, self.network, self.note) for key in self.keys}
+        self.scene = scene_of(self)
+        self.resources = {key: self.scene.resource(key) for key in self.keys}
         self.hosts: list[SimHost] = []
         self._gone: list[SimHost] = []
         self._clients: dict[asyncio.Task[None], SimHost] = {}
-        self._believers: dict[str, list[tuple[SimHost, AnyLease]]] = {}
+        self.believers: dict[str, list[tuple[SimHost, AnyLease]]] = {}
         self._born = 0
 
     # What its parts are made of.
@@ -128,7 +128,7 @@ class SimWorld:
 
     def populate(self, host: SimHost) -> None:
         """Start the programs of a host."""
-        make = Shift if self.swarm.profile is Profile.LONG else Session
+        make = self.scene.sessions
         for _ in range(self.swarm.clients):
             task = self.loop.create_task(visits(self, host, make), name=f"client of {host.name}", context=host.context)
             self._clients[task] = host
@@ -171,6 +171,7 @@ class SimWorld:
             self.history.append(record)
         if record.kind is Kind.HANDED:
             self._ask_believers(record)
+            self.scene.handed(record)
         elif record.kind is Kind.LOST:
             self.counts[f"lost {record.reason}"] += 1
         elif not record.ok and record.kind in (Kind.READ, Kind.WRITE):
@@ -178,7 +179,7 @@ class SimWorld:
 
     def _ask_believers(self, handed: Record) -> None:
         """The store has just given a key away. Whoever would still say that it holds the key, goes on record."""
-        for host, lease in self._believers.get(handed.key, ()):
+        for host, lease in self.believers.get(handed.key, ()):
             tenure = lease._tenure  # noqa: SLF001 - asked without the side effect that a public question has
             if host.crashed or tenure.grant is None or tenure.grant.fence == handed.fence:
                 continue
@@ -190,7 +191,7 @@ class SimWorld:
     @contextlib.contextmanager
     def believing(self, host: SimHost, lease: AnyLease) -> Iterator[None]:
         """A program works under this lease."""
-        believers = self._believers.setdefault(lease.key, [])
+        believers = self.believers.setdefault(lease.key, [])
         believer = (host, lease)
         believers.append(believer)
         try:
@@ -258,7 +259,7 @@ class SimWorld:
         with listening(self.complain):
             try:
                 self.loop.run_until_complete(self._live())
-                self.found += check(self.history)
+                self.found += [*check(self.history), *self.scene.judge(self.history)]
             except RuntimeError as error:  # Deadlock and Livelock are findings, not crashes of the simulator
                 self.complain("world", f"{type(error).__name__}: {error}")
             finally:
@@ -295,6 +296,7 @@ class SimWorld:
                 self.complain(host.name, f"{task.get_name()} hangs though all is well: {task.get_stack(limit=1)}")
         await self._have_every_key()
         await self._recover()
+        await self.scene.after_recovery()
 
     async def _have_every_key(self) -> None:
         """A newcomer must get every key in time."""
@@ -333,6 +335,7 @@ class SimWorld:
             host.bury()
         end_tasks(self.loop)
         self.loop.close()
+        self.scene.close()
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.complain("loop", f"{context.get('message')}: {context.get('exception')!r}")

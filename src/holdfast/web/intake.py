@@ -62,8 +62,8 @@ class Intake:
         answer = _Answer(send, request_id, scope["method"], self._answers.counts)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        refused = self._refusal(scope, headers)
         try:
+            refused = self._refusal(scope, headers)
             if refused is None:
                 body = _Body(receive, BODY_BYTES_MAX)
                 await self._app({**scope, "path": segments(scope)}, body.receive, answer.send)
@@ -112,7 +112,8 @@ def _unreadable(headers: Headers) -> Problem | None:
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdecimal():
         return Problem(400, "unreadable", "Content-Length is not a number")
-    if int(length) > BODY_BYTES_MAX:
+    # Python itself refuses to read thousands of digits.
+    if len(length) > len(str(BODY_BYTES_MAX)) or int(length) > BODY_BYTES_MAX:
         return _too_large()
     if int(length) == 0 and "transfer-encoding" not in headers:
         return None

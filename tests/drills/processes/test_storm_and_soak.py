@@ -1,0 +1,64 @@
+"""`storm` and `soak`, really played in a small form: real processes and stores, real faults, and the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drills.drill_playing import SLO_S, needs_redis, played
+from holdfast.drills import soaking, storming
+from holdfast.drills.model import Plan
+
+
+@needs_redis
+@pytest.mark.timeout(240)
+@pytest.mark.requires("R48", "R68")
+@pytest.mark.parametrize("own", ["sqlite", "redis"])
+def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storming, "PROCESSES", 2)
+    verdict = played("storm", tmp_path, monkeypatch, Plan(own=own, waiters=120, keys=120))
+    plain, fair, leases = verdict.judged
+    for each in (plain, fair):
+        assert "120 served" in each.scene.claims[0].seen
+        assert [plot.title for plot in each.scene.plots][1:] == ["Resident memory"]
+        assert sum(len(line.points) for line in each.scene.plots[0].lines) == 120
+    assert {claim.text for claim in fair.scene.claims} >= {
+        "processes take turns",
+        "nobody overtakes in its own process",
+    }
+    assert {claim.text for claim in leases.scene.claims} >= {"none is lost", "all are given back"}
+
+
+@needs_redis
+@pytest.mark.timeout(240)
+@pytest.mark.requires("R73")
+def test_a_soak_plays_its_mixture_beside_residents_whose_history_breaks_no_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soaking, "MIXTURE", (soaking.Piece("compound", "sqlite", 1.0),))
+    verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=1))
+    rounds, sqlite, redis = verdict.judged
+    told = {each.name: each.value for each in rounds.scene.figures}
+    assert (told["compound on sqlite"], told["updates lost without full guards"]) == ("1 passed", "1")
+    for each in (sqlite, redis):
+        counts = {figure.name: figure.value for figure in each.scene.figures}
+        assert int(counts["writes"]) > 3
+        assert int(counts["grants"]) > int(counts["writes"])
+        assert each.scene.plots[0].lines[0].points
+
+
+@pytest.mark.timeout(240)
+def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(soaking, "run", interrupted)
+    monkeypatch.setattr(soaking, "redis_server", lambda: None)
+    verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=600))
+    assert verdict.passed
+    assert any("ended early" in each for each in verdict.cannot)
+    assert any("no redis-server" in each for each in verdict.cannot)
+    assert [each.scene.title for each in verdict.judged] == [soaking.TITLE, "resident on SQLite"]
