@@ -32,7 +32,7 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-fast lint format types bench drill soak simulate model docs ledger lock install clean
+.PHONY: help run test test-fast lint format types bench drill soak simulate fuzz model docs ledger lock install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -84,6 +84,9 @@ ifdef HOURS
 else
 	@$(PY) -m holdfast.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 endif
+
+fuzz: $(STAMPS)/dev ## Hostile input, until something gives: MINUTES=1 for each target, TARGET=redis-url for one
+	@$(PY) tools/fuzz.py $(TARGET) --seconds $$(( $(or $(MINUTES),1) * 60 )) $(ARGS)
 
 model: $(STAMPS)/dev ## Every state of the model of leases and fences, with Spin: minutes; ARGS=--small: seconds
 	@$(PY) tools/model.py $(ARGS)

@@ -174,6 +174,8 @@ def open_engine(url: str) -> MemoryEngine:
     name = parts.netloc
     if not name:
         return MemoryEngine(url="memory://")
+    if "@" in name:  # not shown: what stands before it may be a password
+        raise BadInput("url", "a memory store has no user and no host", "use memory:// or memory://NAME")
     check_label("url", name)
     # `setdefault` is one step, so two threads get the same table without a mutex that a fork could leave locked.
     return MemoryEngine(_shared.setdefault(name, MemoryTable()), url=f"memory://{name}")

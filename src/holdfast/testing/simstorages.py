@@ -21,7 +21,6 @@ from holdfast.guards.files import GuardedFile
 from holdfast.guards.install import install
 from holdfast.guards.message_headers import stamped
 from holdfast.guards.messages import Inbox
-from holdfast.guards.names import FENCE_COLUMN
 from holdfast.guards.records import SqliteRecord
 from holdfast.guards.rows import ledger_id
 from holdfast.guards.settings import described
@@ -35,6 +34,8 @@ V = TypeVar("V")
 
 TABLE = "things"
 NAME = "thing"
+_MAKE = "CREATE TABLE things (id TEXT PRIMARY KEY, number INTEGER NOT NULL)"
+_ROW = "SELECT number, holdfast_fence FROM things WHERE id = ?"
 _LEDGER_FENCE = "SELECT fence FROM holdfast_guard_fence WHERE place = ? AND resource = ?"
 
 
@@ -92,7 +93,7 @@ class RowStorage:
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.execute("PRAGMA synchronous = OFF").close()
         if new:
-            self._connection.execute(f"CREATE TABLE {TABLE} (id TEXT PRIMARY KEY, number INTEGER NOT NULL)").close()
+            self._connection.execute(_MAKE).close()
             install(self._connection, TABLE, trigger=self.trigger)
         names, admission = described("sqlite", TABLE, {}, False)
         self._flow = TableFlow(SqliteRows(self._connection, names), names, admission)
@@ -117,8 +118,7 @@ class RowStorage:
         """See `Storage`."""
         if self._connection.in_transaction:
             raise RuntimeError("a guarded step has left its transaction open")
-        query = f"SELECT number, {FENCE_COLUMN} FROM {TABLE} WHERE id = ?"  # noqa: S608 - names of this file's own
-        number, fence = self._one(query, (NAME,)) or (None, None)
+        number, fence = self._one(_ROW, (NAME,)) or (None, None)
         (noted,) = self._one(_LEDGER_FENCE, (TABLE, ledger_id(NAME))) or (None,)
         return Found(number, max((each for each in (fence, noted) if each is not None), default=None))
 
