@@ -345,8 +345,8 @@ def test_pauses_come_from_autopsies_and_absurd_times_are_left_out(tmp_path: Path
     with Ledger(tmp_path / "audit") as ledger:
         ledger.note(Record(Kind.GRANTED, 100 * NS, "k", "f", "o", 1, began_ns=99 * NS))
         ledger.note(Record(Kind.LOST, 130 * NS, "k", "f", "o", 1, reason="expired", facts=facts))
-        ledger.note(Record(Kind.GRANTED, 200 * NS, "k", "f", "o", 2, began_ns=2**70))
-        ledger.note(Record(Kind.RELEASED, 2**70, "k", "f", "o", 2))
+        ledger.note(Record(Kind.GRANTED, 200 * NS, "k", "f", "o", 2, began_ns=2**62))
+        ledger.note(Record(Kind.RELEASED, 2**62, "k", "f", "o", 2))
         ledger.note(Record(Kind.LOST, 300 * NS, "j", "f", "o", 3, reason="revoked", facts={"starved_ns": 50 * NS}))
         ledger.note(Record(Kind.UNCONFIRMED, 300 * NS, "j", "f", "o", 3))
     found, _ = read_history(tmp_path / "audit")

@@ -134,7 +134,8 @@ class NatsConnection:
                 async with asyncio.timeout(_CLOSE_LIMIT_S):
                     if client.is_connected:
                         await client.flush()
-            await client.close()
+            with contextlib.suppress(OSError):  # a server that has just gone has closed it from its side
+                await client.close()
 
     @contextlib.contextmanager
     def errors(self) -> Any:

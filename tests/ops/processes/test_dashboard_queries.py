@@ -87,6 +87,7 @@ NO_SERIES = {
 # What has a series and may have no number: a quantile of what has not happened yet.
 NO_NUMBER = {
     *(("Hold of approval", p) for p in ("p50", "p95", "p99")),  # nobody may have decided yet
+    *(("Time until a dead one's job is had again", f"{p} {{{{part}}}}") for p in ("p50", "p95", "p99")),  # nobody died
 }
 
 
