@@ -26,9 +26,9 @@ TESTS = Path(__file__).resolve().parent
 pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fixtures_*.py"))
 
 settings.register_profile(
-    "holdfast", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+    "holdfast", deadline=None, print_blob=True, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("thorough", settings.get_profile("holdfast"), max_examples=2_000)
+settings.register_profile("thorough", settings.get_profile("holdfast"), max_examples=2_000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "holdfast"))
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"

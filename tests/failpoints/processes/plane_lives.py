@@ -116,7 +116,7 @@ def main() -> None:
 
 def _most(point: str) -> int:
     """Every commit, as far as a life has them; elsewhere the first time and the second."""
-    return 40 if point in {"plane.sqlite.written", "plane.sqlite.committed"} else 2
+    return 20 if point in {"plane.sqlite.written", "plane.sqlite.committed"} else 2
 
 
 def asyncio_run(body: object) -> None:
