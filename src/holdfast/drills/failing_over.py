@@ -57,6 +57,16 @@ def _round(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between
     took = it.takeover("a primary that was lost", died_ns, granted.at_ns)
     it.tell(f"the primary is lost, and the grant with it; ben got the lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the new primary's fence is above the one that was lost")
+    played = overtake(it, ada, ben, between=between)
+    pair.recruit()
+    return played
+
+
+def overtake(it: Setting, ada: Actor, ben: Actor, *, between: bool) -> bool:
+    """The late write of ada, who has lost the lock: `between` ben's read and his write, or after both.
+
+    False: it could not be played, because ben lost his lease by himself.
+    """
     it.ask(ben, "read", "read")
     it.breathe()
     written = False if between else it.write(ben)
@@ -68,7 +78,6 @@ def _round(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between
     held = it.ask(ben, "standing", "standing")["held"]
     it.ask(ben, "release", "released")
     told(it, ada)
-    pair.recruit()
     if not written and not held:
         return False
     say_late(it, late, "between ben's read and his write" if between else "after ben's write")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from holdfast.drills.clocks import Moved, proven
 from holdfast.drills.crew import LIMIT_S, Actor
-from holdfast.drills.failing_over import rises, say_late, told
+from holdfast.drills.failing_over import overtake, rises
 from holdfast.drills.model import Figure, Guard, SpanKind
 from holdfast.drills.pausing import TITLES
 from holdfast.drills.redis_servers import Server, needed_server, redis_server, running
@@ -96,22 +96,7 @@ def _forward(
     took = it.takeover(f"a lease that ended with a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
     it.tell(f"the server's clock jumped {told_jump(seconds)}; ben got ada's lock after {took.took_ns / NS:.2f} s")
     rises(it, old, granted.fields["fence"], "the fence rises with the clock")
-    it.ask(ben, "read", "read")
-    it.breathe()
-    written = False if between else it.write(ben)
-    it.breathe()
-    late = it.wrote(it.ask(ada, "go", "wrote"))
-    it.breathe()
-    if between:
-        written = it.write(ben)
-    held = it.ask(ben, "standing", "standing")["held"]
-    it.ask(ben, "release", "released")
-    told(it, ada)
-    if not written and not held:
-        return False
-    say_late(it, late, "between ben's read and his write" if between else "after ben's write")
-    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
-    return True
+    return overtake(it, ada, ben, between=between)
 
 
 def play_back(stage: Stage, library: Path) -> None:

@@ -29,6 +29,7 @@ from holdfast.plane.assembly import ENGINE, LOOPS, WORKER
 from holdfast.plane.families import SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simhost import SimHost
+from holdfast.testing.simlog import listening
 from holdfast.testing.simloop import end_tasks
 from holdfast.testing.simnetwork import Network
 from holdfast.testing.simplanechecks import Ending, Story, check_plane
@@ -39,9 +40,9 @@ from holdfast.testing.simplaneloop import PlaneLoop
 from holdfast.testing.simplaneprocess import Process, SimPlane
 from holdfast.testing.simplaneprograms import Programs
 from holdfast.testing.simplanetrouble import PlaneTrouble
-from holdfast.testing.simplanewitness import Restamper, listening
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simstore import LeaseServer
+from holdfast.testing.simwitness import Restamper
 from holdfast.types import NS
 
 ROLES: Final = {"api": (), "control": ("scheduler", ENGINE, *LOOPS), "worker": (WORKER,)}
@@ -124,7 +125,7 @@ class PlaneWorld:
         """A new process on a new host."""
         self._born += 1
         name = f"{role}-{self._born}"
-        observer = Restamper(self, name)
+        observer = Restamper(self.loop, self.note, name)
         host = SimHost(
             name,
             self.loop,
@@ -224,7 +225,7 @@ class PlaneWorld:
     def run(self) -> PlaneOutcome:
         """Live through it."""
         self.loop.set_exception_handler(self._unhandled)
-        with listening(self):
+        with listening(self.complain):
             try:
                 self.loop.run_until_complete(self._live())
                 self.found += check(self.history)

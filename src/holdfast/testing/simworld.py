@@ -29,6 +29,7 @@ from holdfast.testing.simscenes import scene_of
 from holdfast.testing.simsession import BETWEEN, visits
 from holdfast.testing.simstore import LeaseServer
 from holdfast.testing.simtrouble import Trouble
+from holdfast.testing.simwitness import Restamper
 from holdfast.types import NS
 
 GRACE_NS = NS  # how long after the TTL a key may still be taken
@@ -115,7 +116,7 @@ class SimWorld:
             self.server,
             clock=self.make_clock(name),
             entropy=self.entropy(name),
-            observer=(restamper := _Restamper(self, name)),
+            observer=(restamper := Restamper(self.loop, self.note, name)),
             policy=POLICY,
             request_timeout_ns=self.swarm.request_timeout_ns,
             on_crash=lambda error: self.complain(name, f"the keeper crashed: {error!r}"),
@@ -339,37 +340,6 @@ class SimWorld:
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.complain("loop", f"{context.get('message')}: {context.get('exception')!r}")
-
-
-class _Restamper:
-    """The observer of one host. Its records come with the host's own wall clock; checkers need true time."""
-
-    def __init__(self, world: SimWorld, name: str) -> None:
-        self._world = world
-        self._name = name
-        self.asked_ns: dict[tuple[str, int], int] = {}
-
-    def note(self, record: Record) -> None:
-        if record.kind is Kind.FORCED:
-            return  # seen at the store, at the right moment
-        began = None if record.fence is None else self.asked_ns.get((record.key, record.fence))
-        now = self._world.loop.now_ns
-        self._world.note(  # field by field: `replace` costs more than all the rest of it
-            Record(
-                record.kind,
-                now,
-                record.key,
-                family=record.family,
-                owner=self._name,
-                fence=record.fence,
-                risk=record.risk,
-                reason=record.reason,
-                began_ns=began,
-                ok=record.ok,
-                detail=record.detail,
-                facts=record.facts,
-            )
-        )
 
 
 def run_seed(
