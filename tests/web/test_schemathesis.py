@@ -23,7 +23,7 @@ from holdfast.plane.engine import Engine
 from holdfast.web.api import description
 from web_stage import ANYBODY, TOKENS, Served, Stage
 
-EXAMPLES = 8  # of each operation, besides those at the borders of every field
+EXAMPLES = 12  # of each operation, besides those at the borders of every field
 PATIENCE_S = 0.01
 
 schema = schemathesis.openapi.from_dict(

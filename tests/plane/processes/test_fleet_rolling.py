@@ -21,7 +21,7 @@ def test_a_rolling_restart_under_load_loses_nothing_and_wastes_no_attempt(
     # With leases of the usual length: whatever had to wait for one to run out would not be over in time.
     usual = {"scheduler.job_ttl": 60, "scheduler.ack_wait": 30, "worker.lease_ttl": 30}
     with fleet(fleet_servers, tmp_path, times=usual) as it:
-        with Load(it, "load", payload={"takes": 0.2}, pause_s=0.2) as load:
+        with Load(it, "load", payload={"takes": 0.2}) as load:
             for old, replace in [
                 *((each, it.plane) for each in it.planes),
                 *((each, it.worker) for each in it.workers),

@@ -97,7 +97,7 @@ def steps(it: FlowFleet, run: str) -> dict[str, str]:
 
 @pytest.mark.requires("R46", "R47")
 def test_engines_killed_in_the_middle_of_runs_are_followed_and_nothing_is_done_twice(shaken: FlowFleet) -> None:
-    kill_engines(shaken, 2, 6)
+    kill_engines(shaken, 2, 5, 8)
 
 
 @pytest.mark.requires("R131")
