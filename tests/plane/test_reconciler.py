@@ -282,7 +282,36 @@ async def test_trouble_with_the_database_ends_the_tick_and_loses_nothing(
             await reconcile(plane, made)
     assert asked == 2
     await reconcile(plane, made)
+    await reconcile(plane, made)
     assert {(await plane.job(job)).state for job in jobs} == {JobState.TIMEOUT}
+
+
+async def test_time_in_which_a_store_was_away_is_not_held_against_jobs_unless_they_have_a_deadline(
+    sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could take them further meanwhile: whoever brings back what is forgotten comes first."""
+    plane = await sqlite_planes.open()
+    deadline_ns = plane.now_ns + 200 * NS
+    stuck = await in_state(plane, JobState.SCHEDULED)
+    late = await in_state(plane, JobState.SCHEDULED, deadline_ns=deadline_ns)
+    made = reconciler(plane)
+
+    async def away(_: Any) -> Any:
+        raise Unavailable("no database")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plane.store.database, "read", away)
+        for _ in range(3):
+            plane.clock.push(100)
+            with pytest.raises(Unavailable):
+                await reconcile(plane, made)
+    await reconcile(plane, made)
+    assert (await plane.job(stuck)).state is JobState.SCHEDULED
+    assert (await plane.job(late)).state is JobState.TIMEOUT
+    assert made.statistics().stale[JobState.SCHEDULED] == 2, "what is overdue is said at once"
+
+    await reconcile(plane, made)
+    assert (await plane.job(stuck)).state is JobState.TIMEOUT, "and what is still overdue then has ended"
 
 
 async def test_a_tick_whose_lease_is_lost_begins_no_other_batch(sqlite_planes: Planes) -> None:

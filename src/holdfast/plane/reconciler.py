@@ -4,7 +4,9 @@ Promises: a job is ended under its own lock, and only if it is still overdue the
 never overtaken. The state, the message that the job is done, the word to its worker and the dead letter are one
 transaction. A job whose lock is busy is left for the next tick. Every state that can be stuck has a limit, `RETRYING`
 too, and all jobs are come to, however many are overdue. Settings under which a replay could only come after the time
-limit are refused.
+limit are refused. While a store is away nobody can take a job further, and that is not held against the jobs: the
+first good tick after one that failed ends only what is past its deadline, and leaves the rest to the replayer and to
+the tick after.
 
 Does not promise that a job ends at its limit: the next tick after it does that, and the one after if its lock was busy.
 
@@ -13,6 +15,7 @@ Clock: the wall clock, on which jobs carry their times.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,6 +30,7 @@ from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
+from holdfast.flows.saying import say
 from holdfast.guards.bearer import carried
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
@@ -41,6 +45,8 @@ from holdfast.plane.scan import AT_ONCE, BATCH, BATCHES, Scan
 from holdfast.types import Duration
 
 INTERVAL: Final = 30.0
+
+_log: Final = logging.getLogger("holdfast.plane.loops")
 
 _OVERDUE: Final = sql("reconcile_overdue")
 _COUNT: Final = sql("reconcile_count")
@@ -85,13 +91,14 @@ class Reconciler:
         self._expired: Counter[JobState] = Counter()
         self._spared = 0
         self._left = 0
+        self._was_away = False  # the last tick failed because of a store
         self._stale = dict.fromkeys(self._limited(), 0)
         sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
         self._scans = [
             Scan(f"reconciler of {state}", partial(self._overdue, state), "updated_ns", **sizes)
             for state in self._limited()
         ]
-        self._scans.append(Scan("reconciler of deadlines", self._expiring, "deadline_ns", **sizes))
+        self._deadlines = Scan("reconciler of deadlines", self._expiring, "deadline_ns", **sizes)
 
     def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
         """The loop that runs it."""
@@ -99,7 +106,7 @@ class Reconciler:
 
     def statistics(self) -> ReconcilerStatistics:
         """Counts so far, and the jobs that were stale when the last tick began."""
-        errors = sum(scan.errors for scan in self._scans)
+        errors = sum(scan.errors for scan in (*self._scans, self._deadlines))
         return ReconcilerStatistics(
             dict(self._timed_out),
             dict(self._expired),
@@ -112,9 +119,18 @@ class Reconciler:
 
     async def tick(self, tick: Tick) -> None:
         """Count what is stale, and end it."""
-        self._stale = await self._count()
-        for scan in self._scans:
-            await scan.walk(tick, self._settle)
+        spare, self._was_away = self._was_away, False
+        try:
+            self._stale = await self._count()
+            if spare:
+                stale = sum(self._stale.values())
+                say(_log, logging.WARNING, "time limits wait for a tick, since a store was away", stale=stale)
+            for scan in () if spare else self._scans:
+                await scan.walk(tick, self._settle)
+            await self._deadlines.walk(tick, self._settle)
+        except BackendError:
+            self._was_away = True
+            raise
 
     async def _settle(self, row: Row) -> None:
         """End one job, if that is still right once its lock is had."""

@@ -5,7 +5,8 @@ own (and again what the one before may not have submitted, under the same ids), 
 submitted is over, or until it comes to its point. The last life has none. What was done is left for the checker.
 
 Time between two lives is jumped over, not waited for: each life's clock is ahead of the last one's, so that messages
-that the dead had in hand are due. Leases need no help: a lock of a dead process is free at once.
+that the dead had in hand are due. Leases need no help: a lock of a dead process is free at once. Since that time is not
+lived, nobody holds it against jobs: there is no reconciler, which would end those that are too long in a state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from holdfast.plane.service import Caller
 from holdfast.plane.settings import (
     CleanupSettings,
     LimitSettings,
-    ReconcilerSettings,
     ReplayerSettings,
     Settings,
     SnapshotSettings,
@@ -44,6 +44,7 @@ WORKFLOW: Final = {
 }
 AHEAD_S: Final = 120.0  # longer than a message may be in hand without a word
 LIMIT_S: Final = 60.0
+LEFT_OUT: Final = {"api", "reconciler"}
 _OVER: Final = ", ".join(f"'{state}'" for state in JobState if state.terminal)
 _JOBS: Final = f"SELECT count(*) AS number FROM plane_job WHERE state NOT IN ({_OVER})"
 _ENDED: Final = ", ".join(f"'{status}'" for status in RunStatus if status.terminal)
@@ -54,7 +55,6 @@ def settings(place: Path) -> Settings:
     return Settings(
         database=f"sqlite:///{place}/plane.db?synchronous=normal",
         worker=WorkerSettings(count=1, heartbeat=0.2, cancel_grace=1.0),
-        reconciler=ReconcilerSettings(interval=0.5),
         replayer=ReplayerSettings(interval=0.5),
         snapshot=SnapshotSettings(interval=0.5),
         cleanup=CleanupSettings(interval=1.0),
@@ -65,7 +65,7 @@ def settings(place: Path) -> Settings:
 async def life(place: Path, number: int, unsure: Iterable[int], say: Say) -> None:
     clock = PushedClock()
     clock.push(number * AHEAD_S)
-    plane = Plane(settings(place), [each for each in PARTS if each != "api"], app=flow_app.app, clock=clock)
+    plane = Plane(settings(place), [each for each in PARTS if each not in LEFT_OUT], app=flow_app.app, clock=clock)
     await plane.start()
     ground = plane.ground
     await ground.flows.define(ME, from_document(WORKFLOW))
