@@ -29,7 +29,8 @@ PUT_IN: dict[str, set[str]] = {
     "cli/demo_account.py": {"_TABLES", "sql('ledger_sqlite')"},
     "condition.py": {"self.sql"},  # our own text: its values are parameters
     "drills/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
-    "drills/planes.py": {"marks"},  # question marks
+    "drills/planes.py": {"_PLACES"},  # as many as there are states
+    "drills/schemas.py": {"quoted(_schema(name))"},
     "guards/database_postgres.py": {"names.ledger_sql", "comparison"},
     "guards/database_sqlite.py": {"LEDGER_TABLE"},
     "guards/migration.py": {

@@ -22,6 +22,7 @@ from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.drills.catalogue import Drill
+    from holdfast.drills.deployments import Deployment
     from holdfast.drills.model import Plan, Verdict
 
 EPILOG: Final = "\n\n".join(
@@ -31,8 +32,12 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast drill pause --store redis",
         "[dim]$[/dim] holdfast drill mark --url redis://staging:6379 --for 3600",
         "[dim]$[/dim] holdfast drill kill --url redis://staging:6379 --ttl 10 --slo 12",
+        "[dim]$[/dim] holdfast drill rolling-restart --config staging.toml",
         "[bold]Where[/bold]",
-        "In a store of its own, unless --url or --config names one; that one must be marked as a test deployment.",
+        (
+            "In a store of its own, unless --url or --config names one; that one must be marked as a test deployment. "
+            "kill and rolling-restart run their planes on the database, the bus and the leases of --config."
+        ),
         "[bold]Exit codes[/bold]",
         "0 everything ended as it must; 1 it did not; 64 usage, or a store that is not marked; 69, 78 no store.",
     )
@@ -40,7 +45,11 @@ EPILOG: Final = "\n\n".join(
 
 Config = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="The store, TTL and SLO of these settings.", show_default=False),
+    typer.Option("--config", metavar="FILE", help="The deployment, TTL and SLO of these settings.", show_default=False),
+]
+MarkConfig = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Database, bus and leases of these settings.", show_default=False),
 ]
 Store = Annotated[
     str | None,
@@ -172,15 +181,21 @@ def play(
 
 def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """What was said, and what the settings say where nothing was. Settings that are not named are not looked at."""
+    from holdfast.drills.deployments import Deployment
     from holdfast.drills.model import OWN_ONLY
+    from holdfast.drills.quarters import lease_times
 
     if config is None:
         return {**given, "url": url}
-    named = settings(config)
+    whole = chosen.plane and given["store"] is None
+    times = lease_times(given["ttl"]) if whole and given["ttl"] is not None else {}
+    flags: dict[str, object] = {key.replace(".", "__"): value for key, value in times.items()}
+    named = settings(config, **flags, leases=url if whole else None)
     ttl = named.scheduler.job_ttl if given["ttl"] is None else given["ttl"]
     slo = named.takeover if given["slo"] is None else given["slo"]
     place = None if chosen.need in OWN_ONLY or given["store"] is not None else named.lease_url
-    return {**given, "ttl": ttl, "slo": slo, "url": place if url is None else url}
+    deployment = Deployment(named) if whole else None
+    return {**given, "ttl": ttl, "slo": slo, "url": place if url is None else url, "deployment": deployment}
 
 
 def _replay(name: str, plan: Plan) -> str:
@@ -188,11 +203,15 @@ def _replay(name: str, plan: Plan) -> str:
     from holdfast.stores.registry import redacted
 
     words = ["holdfast", "drill", name]
-    if plan.url is not None:
+    said = None if plan.deployment is None else plan.deployment.said  # the rest is in the file
+    if plan.deployment is not None:
+        words += shlex.split(plan.deployment.option)
+    if plan.url is not None and (said is None or "leases" in said):
         words += ["--url", redacted(plan.url)]
     elif plan.own != "sqlite":
         words += ["--store", plan.own]
-    for option, value in (("--ttl", plan.ttl_s), ("--slo", plan.slo_s), ("--duration", plan.duration_s)):
+    ttl = plan.ttl_s if said is None or "scheduler.job_ttl" in said else None
+    for option, value in (("--ttl", ttl), ("--slo", plan.slo_s), ("--duration", plan.duration_s)):
         words += [] if value is None else [option, f"{value:g}"]
     for option, number in (("--waiters", plan.waiters), ("--keys", plan.keys)):
         words += [] if number is None else [option, str(number)]
@@ -227,16 +246,20 @@ def _ends_in_order() -> Iterator[None]:
 def mark(
     context: typer.Context,
     url: Url = None,
+    config: MarkConfig = None,
     seconds: Annotated[
         float, typer.Option("--for", metavar="S", help="How long from now; at most a week. [dim](a day)[/dim]")
     ] = 86_400.0,
     json: Json = False,
 ) -> None:
-    """Say that a store is a test deployment, in which drills may run for a while."""
+    """Say that a store, or all of a deployment, is there for tests: drills may run in it for a while."""
     from holdfast.drills.permission import mark as set_mark
 
+    if config is not None:
+        _mark_deployment(_deployment(context, url, config), seconds, as_json=json)
+        return
     if url_of(context, url) is None:
-        raise BadInput("--url", "is not given", "name the store that is to be broken on purpose")
+        raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that is to be broken")
     with connect(context, url, service="drill") as locks:
         look = set_mark(locks, seconds)
     if json:
@@ -247,16 +270,41 @@ def mark(
         out().print(cell(f"marked at {moment(look.since)}; holdfast drill unmark takes it back", "dim"), soft_wrap=True)
 
 
-def unmark(context: typer.Context, url: Url = None, json: Json = False) -> int:
-    """Say that drills may not run in a store any more. Exits 1 when they might not anyway."""
+def _mark_deployment(deployment: Deployment, seconds: float, *, as_json: bool) -> None:
+    deployment.mark(seconds)
+    if as_json:
+        put_json({"marked": {place.key: place.shown for place in deployment.places}, "seconds": seconds})
+        return
+    out().print(cell(f"drills may run there for {seconds:g} s:"), soft_wrap=True)
+    for place in deployment.places:
+        out().print(cell(f"  {place.key} {place.shown}"), soft_wrap=True)
+    out().print(cell(f"holdfast drill unmark {deployment.option} takes it back", "dim"), soft_wrap=True)
+
+
+def unmark(context: typer.Context, url: Url = None, config: MarkConfig = None, json: Json = False) -> int:
+    """Say that drills may not run there any more. Exits 1 when they might not anyway."""
     from holdfast.drills.permission import unmark as take_mark
 
-    if url_of(context, url) is None:
-        raise BadInput("--url", "is not given", "name the store that was marked")
-    with connect(context, url, service="drill") as locks:
-        gone = take_mark(locks)
+    swept: list[str] = []
+    if config is not None:
+        gone, swept = _deployment(context, url, config).unmark()
+    elif url_of(context, url) is None:
+        raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that was marked")
+    else:
+        with connect(context, url, service="drill") as locks:
+            gone = take_mark(locks)
     if json:
-        put_json({"unmarked": gone})
+        put_json({"unmarked": gone} if config is None else {"unmarked": gone, "cleared": swept})
     else:
         out().print(cell("drills may not run there any more" if gone else "it was not marked"))
+        for each in swept:
+            out().print(cell(f"cleared what a drill had left: {each}"), soft_wrap=True)
     return Exit.OK if gone else Exit.NO
+
+
+def _deployment(context: typer.Context, url: str | None, config: str) -> Deployment:
+    from holdfast.drills.deployments import Deployment
+
+    if url_of(context, url) is not None:
+        raise BadInput("--url", "is given with --config, which names leases too", "choose one of them")
+    return Deployment(settings(config))

@@ -13,6 +13,7 @@ from holdfast.drills import (
     failing_over,
     jumping,
     killing,
+    lagging,
     outages,
     pausing,
     plane_killing,
@@ -30,7 +31,7 @@ from holdfast.errors import BadInput
 
 SLACK_S: Final = 60.0  # for processes to start on a machine that is busy
 _KILLS: Final = 6
-_CLOCK_S: Final = 25.0
+_CLOCK_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Drill:
     seconds: float  # about how long it takes, with a TTL of a second
     ttls: int  # how many leases it waits for to run out, whatever their length
     play: Callable[[Stage, float], None]
+    plane: bool = False  # it plays a whole plane, which may be on a configured deployment
+    cuts: bool = True  # it makes the store unreachable
 
     def limit_s(self, plan: Plan) -> float:
         """How long it may take at most; then whatever is still missing counts as broken."""
@@ -60,9 +63,9 @@ def _pause(stage: Stage, seconds: float) -> None:
 def _kill(stage: Stage, seconds: float) -> None:
     killing.play(stage, max(3, min(_KILLS, int(seconds / (stage.plan.ttl_s + 1.0)))))
     plane_killing.play(stage)
-    if stage.plan.url is not None:
+    if stage.plan.url is not None and stage.plan.deployment is None:
         stage.cannot.append(
-            "the plane was one of the drill's own, on a SQLite file: a drill kills no process that it has not started"
+            "the plane was one of the drill's own, on a SQLite file: --config names a deployment for it to run on"
         )
 
 
@@ -93,6 +96,7 @@ def _clock(stage: Stage, seconds: float) -> None:
         for guard in (Guard.OFF, Guard.ON):
             jumping.play_forward(stage, guard, library)
         jumping.play_back(stage, library)
+        lagging.play(stage, library)
         suspending.play_jumps(stage, library)
         for guard in (Guard.OFF, Guard.ON):
             suspending.play_suspend(stage, guard, library)
@@ -141,6 +145,8 @@ DRILLS: Final = (
         seconds=20.0,
         ttls=8,
         play=_kill,
+        plane=True,
+        cuts=False,
     ),
     Drill(
         "compound",
@@ -193,7 +199,7 @@ DRILLS: Final = (
         ("R73",),
         Need.CLOCKS,
         seconds=_CLOCK_S,
-        ttls=14,
+        ttls=18,
         play=_clock,
     ),
     Drill(
@@ -213,6 +219,8 @@ DRILLS: Final = (
         seconds=25.0,
         ttls=0,
         play=_rolling_restart,
+        plane=True,
+        cuts=False,
     ),
     Drill(
         "soak",

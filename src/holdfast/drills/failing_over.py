@@ -32,7 +32,7 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
             key = it.key("account")
             ada, ben = it.crew.enter("ada", "ben")
             for number in range(rounds):
-                it.played(partial(_round, it, pair, key, ada, ben, between=number % 2 == 1))
+                it.played(partial(lose_primary, it, pair, key, ada, ben, between=number % 2 == 1))
             balance = it.account.look(key).balance
             it.scene.figures += [
                 Figure("primaries lost", str(len(it.scene.moments))),
@@ -41,7 +41,7 @@ def play(stage: Stage, guard: Guard, rounds: int) -> None:
             ]
 
 
-def _round(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
+def lose_primary(it: Setting, pair: Pair, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
     """One failover. False: it could not be played, because a lease was lost by itself."""
     it.until(lambda: pair.in_step, "the replica to have everything")
     pair.link.cut()

@@ -9,21 +9,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.drills.effects import Effects
-from holdfast.plane.app import App
+from holdfast.plane.app import DEFAULT_POOL, App
 from holdfast.plane.context import BlockingContext
 
 PLACE: Final = "HOLDFAST_DRILL_PLACE"  # the variable that says where traces go
+GATE: Final = "closed"  # a file there, as long as it is; jobs that have begun do not go on
 TOPIC: Final = "drill.effect"
+POOL: Final = DEFAULT_POOL
 CLASS: Final = "job"
 
 app: Final = App("drill")
 
 
-@app.job(TOPIC)
+@app.job(TOPIC, pool=POOL)
 def effect(payload: dict[str, Any], *, ctx: BlockingContext) -> dict[str, Any]:
     """Take a while, and have the effect of this number, once."""
-    with closing(Effects(Path(os.environ[PLACE]) / "effects.db", str(os.getpid()))) as effects:
+    place = Path(os.environ[PLACE])
+    with closing(Effects(place / "effects.db", str(os.getpid()))) as effects:
         effects.attempt(CLASS, payload["number"], ctx.fence)
+        while (place / GATE).exists():
+            time.sleep(0.01)  # between two looks at the gate
         time.sleep(payload["takes"])
         effects.effect(CLASS, payload["number"])
     return {"number": payload["number"]}

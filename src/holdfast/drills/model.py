@@ -11,11 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.core.history import Record
 from holdfast.core.invariants import Violation
 from holdfast.types import NS
+
+if TYPE_CHECKING:
+    from holdfast.drills.deployments import Deployment
 
 WAITERS: Final = 10_000  # of `storm`
 KEYS: Final = 100_000
@@ -207,6 +210,7 @@ class Plan:
     seed: int = 0
     waiters: int | None = None  # of `storm`; None: as the drill has it
     keys: int | None = None
+    deployment: Deployment | None = None  # that planes run on; None: on a SQLite file of their own
 
     @property
     def load(self) -> float:
@@ -234,7 +238,7 @@ class Need(StrEnum):
 
     SHARED = "any shared store"
     NETWORK = "a store behind a network (redis://)"
-    PLANE = "a plane of its own"
+    PLANE = "a plane of its own, or a deployment (--config)"
     SERVERS = "Redis servers of its own"  # they are killed, and replaced
     CLOCKS = "stores of its own, and gcc"  # their clocks are moved
     STORES = "stores of its own"  # all that there are, and each is broken

@@ -7,37 +7,41 @@ from typing import Final
 from holdfast.core.history import Kind
 from holdfast.drills.model import Figure, SpanKind
 from holdfast.drills.plane_judging import taken_over, whole
-from holdfast.drills.planes import Plane, shown
-from holdfast.drills.stage import Stage
+from holdfast.drills.planes import Part, Plane, shown
+from holdfast.drills.quarters import lease_times
+from holdfast.drills.stage import Setting, Stage
 from holdfast.plane.setting_rules import takeovers
+from holdfast.plane.settings import Settings
 from holdfast.types import NS
 
 JOBS: Final = 12
-TAKES_S: Final = 0.6
-TTL_MIN_S: Final = 3.0  # a handler may wait 2 s for a lock, which its message has to outlast
+TAKES_S: Final = 0.2
+END_S: Final = 60.0
 _RUNNING: Final = "a job that a worker was running"
 
 
 def play(stage: Stage) -> None:
     """Two schedulers and two workers; one of each is killed."""
-    ttl = max(TTL_MIN_S, stage.plan.ttl_s)
+    deployment = stage.plan.deployment
+    times = lease_times(stage.plan.ttl_s) if deployment is None else {}
+    ttl = times["worker.lease_ttl"] if deployment is None else deployment.settings.worker.lease_ttl
     words = (
         f"a plane with two schedulers and two workers runs {JOBS} jobs; one of each is killed, with leases of {ttl:g} s"
     )
     with stage.scene("plane processes killed", f"{words}.", None) as it:
-        times = {"scheduler.job_ttl": ttl, "worker.lease_ttl": ttl, "worker.heartbeat": ttl / 4}
-        with Plane(it, times | {"scheduler.ack_wait": max(TTL_MIN_S, ttl / 2)}) as plane:
+        with Plane(it, times) as plane:
             parts = [plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker()]
             plane.wait_ready(*parts)
             it.tell("the plane is up")
+            plane.close_gate()
             plane.submit(JOBS, TAKES_S)
-            victim = plane.workers[0]
-            it.until(lambda: len(plane.running_on(victim)) > 0, "the first worker to run something")
-            plane.schedulers[0].kill()
+            victim = _busiest(it, plane)
             died_ns = victim.kill()
+            plane.schedulers[0].kill()
             running = plane.running_on(victim)
+            plane.open_gate()
             it.tell(f"killed a scheduler, and a worker with {len(running)} jobs in hand")
-            it.until(plane.all_over, "every job to end", 60.0)
+            it.until(plane.all_over, "every job to end", END_S + 2 * _longest(plane.settings))
             attempts, jobs, tally = plane.attempts(), plane.jobs(), plane.tally()
         promised = next(each.seconds for each in takeovers(plane.settings) if each.what == _RUNNING)
         slo_ns = round((promised + 1.0) * NS) if stage.plan.slo_s is None else stage.plan.slo_ns
@@ -55,3 +59,14 @@ def play(stage: Stage) -> None:
         ]
     duplicates = sum(record.kind is Kind.DUPLICATE for record in it.scene.history)
     it.scene.figures.append(Figure("duplicate ends refused", str(duplicates)))
+
+
+def _busiest(it: Setting, plane: Plane) -> Part:
+    """The worker with the most in hand, when they have all that they can have at once."""
+    wanted = min(JOBS, 2 * plane.settings.worker.concurrency, plane.settings.scheduler.tenant_slots or JOBS)
+    it.until(lambda: len(plane.attempts()) >= wanted, f"{wanted} jobs to be begun")
+    return max(plane.workers, key=lambda each: len(plane.running_on(each)))
+
+
+def _longest(settings: Settings) -> float:
+    return max(settings.scheduler.job_ttl, settings.worker.lease_ttl)

@@ -1,7 +1,9 @@
 """A plane of a drill's own: schedulers and workers as processes, started with the commands that people use.
 
-State, messages and leases are in one SQLite file in the scene's directory; the audit ledgers of all processes become
-the scene's history. Only processes that were started here are ended, by their pid, and they die with us (`lifeline`).
+State, messages and leases are in one SQLite file in the scene's directory, or in quarters of a configured deployment
+(`quarters`); how jobs ended is read from that database. The audit ledgers of all processes become the scene's history.
+Only processes that were started here are ended, by their pid, and they die with us (`lifeline`). The quarters are
+cleared when all of them have ended.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,17 +21,20 @@ from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote
 
 from holdfast.core.jobs import JobState
-from holdfast.drills.crew import LIMIT_S, Stalled, environment
+from holdfast.drills.crew import LIMIT_S, Stalled
 from holdfast.drills.effects import Attempt, Effects, Tally
-from holdfast.drills.jobs import CLASS, PLACE, TOPIC
+from holdfast.drills.jobs import CLASS, GATE, PLACE, POOL, TOPIC
+from holdfast.drills.quarters import Quarters, lent_by, own
 from holdfast.drills.stage import Setting
+from holdfast.errors import HoldfastError
+from holdfast.plane.databases import open_database
 from holdfast.plane.model import Submission
 from holdfast.plane.opening import opened
+from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings import Settings
 
 LOOPS: Final = "scheduler,reconciler,replayer"
 ENDS: Final = tuple(str(state) for state in JobState if state.terminal)
@@ -38,6 +42,12 @@ _RUN: Final = (
     "import runpy, sys; from holdfast.drills.lifeline import tie_to; tie_to(int(sys.argv.pop(1))); "
     "runpy.run_module('holdfast', run_name='__main__', alter_sys=True)"
 )
+_PLACES: Final = ", ".join(f":end{number}" for number in range(len(ENDS)))
+_JOBS: Final = f"""
+    SELECT payload, state, attempt, created_ns, updated_ns,
+           (SELECT count(*) FROM plane_event WHERE job = plane_job.id AND after IN ({_PLACES})) AS ends
+    FROM plane_job
+"""  # noqa: S608 - places, as many as there are states
 _PACE_S: Final = 0.1
 _MESSAGE_CHARS: Final = 300
 
@@ -56,7 +66,7 @@ class Ended(NamedTuple):
 class Part:
     """One process of the plane."""
 
-    def __init__(self, name: str, words: list[str], place: Path) -> None:
+    def __init__(self, name: str, words: list[str], place: Path, quarters: Quarters) -> None:
         self.name = name
         self._log = place / f"{name}.log"
         with self._log.open("wb") as log:
@@ -65,8 +75,8 @@ class Part:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=place,
-                env={**environment(), PLACE: str(place), "PYTHONUNBUFFERED": "1"},
+                cwd=quarters.directory,
+                env={**quarters.variables, PLACE: str(place), "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
 
@@ -108,19 +118,24 @@ class Part:
 
 
 class Plane:
-    """Schedulers and workers on one SQLite file, for the length of a block."""
+    """Schedulers and workers on one database, for the length of a block."""
 
     def __init__(self, it: Setting, times: Mapping[str, float]) -> None:
+        """`times`: settings of a plane of the drill's own. A configured deployment has its own."""
         self._it = it
-        self._database = it.place / "plane.db"
-        self._config = it.place / "holdfast.toml"
-        values = {"database": f"sqlite:///{quote(str(self._database))}", **times}
-        self._config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
-        self.settings = load(str(self._config))
+        deployment = it.stage.plan.deployment
+        self._quarters = own(it.place, times) if deployment is None else lent_by(deployment)
         self.schedulers: list[Part] = []
         self.workers: list[Part] = []
         self._made: list[Part] = []
         self._submitted = 0
+        self._runner: asyncio.Runner | None = None
+        self._database: Database | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """What its processes are told."""
+        return self._quarters.settings
 
     def scheduler(self) -> Part:
         """One more replica of scheduler and loops. Not waited for."""
@@ -131,14 +146,14 @@ class Plane:
     def worker(self) -> Part:
         """One more worker. Not waited for."""
         ttl = str(self.settings.worker.lease_ttl)
-        made = self._start("worker", ["worker", "holdfast.drills.jobs:app", "--lease-ttl", ttl])
+        made = self._start("worker", ["worker", "holdfast.drills.jobs:app", "--lease-ttl", ttl, "--pool", POOL])
         self.workers.append(made)
         return made
 
     def _start(self, kind: str, words: list[str]) -> Part:
         name = f"{kind}-{len(self._made) + 1}"
-        options = ["--config", str(self._config), "--audit", str(self._it.place / "ledger"), "--no-probe", "--json"]
-        made = Part(name, [*words, *options], self._it.place)
+        options = [*self._quarters.options, "--audit", str(self._it.place / "ledger"), "--no-probe", "--json"]
+        made = Part(name, [*words, *options], self._it.place, self._quarters)
         self._made.append(made)
         return made
 
@@ -163,6 +178,14 @@ class Plane:
         payload = {"number": self._submitted, "takes": takes}
         return Submission(TOPIC, payload, idempotency_key=str(self._submitted), max_attempts=20)
 
+    def close_gate(self) -> None:
+        """From now on jobs begin and do not end, so that whoever runs one has it in hand."""
+        (self._it.place / GATE).touch()
+
+    def open_gate(self) -> None:
+        """Let them go on."""
+        (self._it.place / GATE).unlink()
+
     def load(self, takes: float) -> Load:
         """Submit jobs at a steady pace for the length of a block."""
         return Load(self, takes)
@@ -173,18 +196,24 @@ class Plane:
         return self._submitted
 
     def jobs(self) -> list[Ended]:
-        """How every job is."""
-        marks = ", ".join("?" for _ in ENDS)
-        statement = f"""
-            SELECT payload, state, attempt, created_ns, updated_ns,
-                   (SELECT count(*) FROM plane_event WHERE job = plane_job.id AND after IN ({marks}))
-            FROM plane_job
-        """  # noqa: S608 - question marks, as many as there are states
-        with closing(sqlite3.connect(self._database, timeout=LIMIT_S)) as connection:
-            rows = connection.execute(statement, ENDS).fetchall()
+        """How every job is, as the database has it."""
+
+        async def look(tx: Tx) -> list[Row]:
+            return await tx.query(_JOBS, {f"end{number}": state for number, state in enumerate(ENDS)})
+
+        async def ask() -> list[Row]:
+            if self._database is None:
+                self._database = open_database(self.settings.database_url)
+            return await self._database.read(look)
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()  # one for all looks, so that each is not a new connection
         return [
-            Ended(json.loads(payload)["number"], state, attempts, ends, created, updated)
-            for payload, state, attempts, created, updated, ends in rows
+            Ended(
+                *(json.loads(row["payload"])["number"], row["state"], row["attempt"], row["ends"]),
+                *(row["created_ns"], row["updated_ns"]),
+            )
+            for row in self._runner.run(ask())
         ]
 
     def all_over(self) -> bool:
@@ -209,20 +238,48 @@ class Plane:
             return [item for item in begun if not effects.done(CLASS, item)]
 
     def __enter__(self) -> Self:
+        self._quarters.prepare()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._end(in_order=kind is None)
+        finally:
+            self._leave(ended_early=kind is not None and not issubclass(kind, Exception))
+
+    def _end(self, *, in_order: bool) -> None:
+        """End every process, and let go of the database."""
         living = [part for part in self._made if part.alive]
-        if kind is None:
+        try:
+            if in_order:
+                for part in living:
+                    part.terminate()
+                limit = time.monotonic() + LIMIT_S
+                while any(part.alive for part in living) and time.monotonic() < limit:
+                    time.sleep(0.01)  # between two looks at other processes
+        finally:
             for part in living:
-                part.terminate()
-            limit = time.monotonic() + LIMIT_S
-            while any(part.alive for part in living) and time.monotonic() < limit:
-                time.sleep(0.01)  # between two looks at other processes
-        for part in living:
-            part.kill()
+                part.kill()
+            runner, database = self._runner, self._database
+            if runner is not None:
+                if database is not None:
+                    runner.run(database.close())
+                runner.close()
+
+    def _leave(self, *, ended_early: bool) -> None:
+        """Clear the quarters. What cannot be cleared fails the scene; without a verdict it is an error of its own."""
+        told, claim = self._quarters.told, "nothing of the drill is left in the deployment"
+        try:
+            self._quarters.clear()
+        except HoldfastError as error:
+            self._it.claim(claim, kept=False, seen=f"{told}: {error}; holdfast drill unmark --config … clears it")
+            if ended_early:
+                raise
+        else:
+            if told:
+                self._it.claim(claim, kept=True, seen=f"gone: {told}")
 
 
 class Load:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.drills.catalogue import Drill
+from holdfast.drills.deployments import Deployment
 from holdfast.drills.model import OWN_ONLY, Need, Plan
 from holdfast.drills.stores import OWN
 from holdfast.errors import BadInput
@@ -34,6 +35,7 @@ def planned(
     seed: int = 0,
     waiters: int | None = None,
     keys: int | None = None,
+    deployment: Deployment | None = None,
 ) -> Plan:
     """A plan, or `BadInput` that names the option and the fix."""
     if store is not None and store not in OWN:
@@ -45,7 +47,7 @@ def planned(
     if drill.need in (Need.SERVERS, Need.CLOCKS, Need.STORES):
         _refuse_others(drill, url, store)
     if url is not None and drill.need is Need.PLANE:
-        raise BadInput("--url", f"{drill.name} runs on {drill.need}, and touches nothing else", "leave it out")
+        raise BadInput("--url", f"{drill.name} runs on {drill.need}: leases alone are none", "leave it out")
     if url is not None and url.lower().startswith("sqlite:") and drill.need is Need.NETWORK:
         raise BadInput("--url", f"{drill.name} needs {drill.need}", "give such a URL, or none and --store redis")
     lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
@@ -53,7 +55,7 @@ def planned(
     longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
     length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
     crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
-    return Plan(url, store or "sqlite", lease, bound, length, seed, *crowd)
+    return Plan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment)
 
 
 def _count(option: str, number: int | None, most: int) -> int | None:

@@ -8,7 +8,7 @@ by the drill, at once: how long a sentinel takes to make up its mind is not the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -24,10 +24,13 @@ _AT_ONCE: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", 
 class Pair:
     """Two servers, one of which follows the other. See `paired`."""
 
-    def __init__(self, directory: Path, stack: ExitStack, options: Sequence[str]) -> None:
+    def __init__(
+        self, directory: Path, stack: ExitStack, options: Sequence[str], environment: Mapping[str, str] | None
+    ) -> None:
         self._executable = needed_server(redis_server())
         self._directory = directory
         self._stack = stack
+        self._environment = environment
         self._number = 0
         self._doors: list[Proxy] = []
         self.primary = self._server(*options)
@@ -38,7 +41,8 @@ class Pair:
     def _server(self, *options: str) -> Server:
         self._number += 1
         place = self._directory / f"redis-{self._number}"
-        return self._stack.enter_context(running(self._executable, place, *_AT_ONCE, *options))
+        words = (*_AT_ONCE, *options)
+        return self._stack.enter_context(running(self._executable, place, *words, environment=self._environment))
 
     def door(self) -> Proxy:
         """A way to the primary."""
@@ -93,10 +97,10 @@ class Pair:
 
 
 @contextmanager
-def paired(directory: Path, *options: str) -> Iterator[Pair]:
-    """A pair for the length of the block. `options` are for the first primary alone."""
+def paired(directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Pair]:
+    """A pair for the length of the block. `options` are for the first primary alone, `environment` for every server."""
     with ExitStack() as stack:
-        yield Pair(directory, stack, options)
+        yield Pair(directory, stack, options, environment)
 
 
 def url_of(door: Proxy) -> str:

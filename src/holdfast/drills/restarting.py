@@ -1,6 +1,7 @@
 """`rolling-restart`: every process of a plane is replaced under load, one after the other, as a deployment does.
 
-Leases have their usual length, so that whoever had to wait for one to run out would be seen at once.
+Leases have their usual length, or the one that a configured deployment gives them, so that whoever had to wait for one
+to run out would be seen at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast.types import NS
 
 TAKES_S: Final = 0.1
 _BEFORE: Final = 5  # jobs that are done before the first process is replaced
-_END_S: Final = 40.0
+_END_S: Final = 10.0  # besides the grace that work has
 ROUND_S: Final = 25.0
 
 
@@ -56,7 +57,7 @@ def _replace(it: Setting, plane: Plane, old: Part) -> None:
     plane.wait_ready(new)
     since_ns = time.time_ns()
     old.terminate()
-    it.until(lambda: not old.alive, f"{old.name} to end", _END_S)
+    it.until(lambda: not old.alive, f"{old.name} to end", plane.settings.grace + _END_S)
     it.span(SpanKind.RESTART, old.name, since_ns, time.time_ns())
     it.claim(f"{old.name} ends in order", old.code == 0, f"exit code {old.code}")
     it.tell(f"{old.name} is replaced by {new.name}", good=old.code == 0)

@@ -1,7 +1,7 @@
 """Runs a drill: opens the store, plays the scenes, judges them, and leaves nothing behind.
 
-Promises: bounded in time (`Drill.limit_s`); temporary files, processes, servers and leases of the drill are gone when
-`run` returns or raises, also on Ctrl-C.
+Promises: nothing is begun on a store or a deployment that is not marked; bounded in time (`Drill.limit_s`); temporary
+files, processes, servers, leases and quarters of the drill are gone when `run` returns or raises, also on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
     """Play a drill and say what is to be said of it. `replay` is the command that does it again."""
     began = time.monotonic()
+    if plan.deployment is not None:
+        plan.deployment.check_marked()
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-drill-") as directory,
-        opened(plan, Path(directory), network=drill.need is Need.NETWORK) as way,
+        opened(plan, Path(directory), network=drill.need is Need.NETWORK, cuts=drill.cuts) as way,
     ):
         stage = Stage(plan, way, Path(directory), tell, drill.limit_s(plan))
         try:
@@ -33,6 +35,6 @@ def run(drill: Drill, plan: Plan, tell: Tell, replay: str) -> Verdict:
         finally:
             stage.clean()
         judged = tuple(judge(scene) for scene in stage.scenes)
-    shown = OWN_ONLY.get(drill.need, way.shown)
+    shown = OWN_ONLY.get(drill.need, way.shown) if plan.deployment is None else plan.deployment.shown
     took_s = time.monotonic() - began
     return Verdict(drill.name, shown, plan.ttl_s, plan.slo_seconds, took_s, replay, judged, tuple(stage.cannot))

@@ -19,6 +19,7 @@ from holdfast.blocking.locks import Locks
 from holdfast.drills.account import Account
 from holdfast.drills.clocks import Moved
 from holdfast.drills.crew import Actor, Crew, Stalled
+from holdfast.drills.effects import Effects
 from holdfast.drills.model import Claim, Guard, Moment, Plan, Scene, Span, SpanKind, Takeover
 from holdfast.drills.permission import PREFIX
 from holdfast.drills.stores import Way
@@ -130,6 +131,7 @@ class Setting:
         self._version = 0
         self.acknowledged = 0  # writes of which a worker was told that they are done
         self.account = Account(place / "account.db", scene.guard or Guard.ON)
+        Effects(place / "effects.db", "director").close()  # made by one, before there are several
 
     @property
     def prefix(self) -> str:

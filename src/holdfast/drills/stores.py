@@ -2,7 +2,7 @@
 
 Promises: what was started here is ended, by its pid, and its files are removed; a server that was given is not touched
 beyond the drill's own keys. Where a drill needs to cut or slow the way to the store, that way is the drill's own: a
-proxy in front of Redis, or the write lock of the SQLite file.
+proxy in front of Redis, or the write lock of the SQLite file. The others go straight to it, also with TLS.
 """
 
 from __future__ import annotations
@@ -68,6 +68,17 @@ class FileWay(Way):
             connection.close()
 
 
+class StraightWay(Way):
+    """A server that is reached as anybody reaches it, for drills that break something else."""
+
+    def cut(self) -> None:
+        """See `Way`."""
+        raise BadInput("url", f"the drill does not stand between its workers and {self.shown}", "use another drill")
+
+    def mend(self) -> None:
+        """See `Way`."""
+
+
 class WireWay(Way):
     """A server behind a proxy."""
 
@@ -89,8 +100,11 @@ class WireWay(Way):
 
 
 @contextmanager
-def opened(plan: Plan, directory: Path, *, network: bool = False) -> Iterator[Way]:
-    """The store of a plan, for the length of the block. `network`: it has to be one that can be slowed down."""
+def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = True) -> Iterator[Way]:
+    """The store of a plan, for the length of the block.
+
+    `network`: it has to be one that can be slowed down. `cuts`: it has to be one that can be made unreachable.
+    """
     with ExitStack() as stack:
         url, shown = _place(plan, directory, stack, network=network)
         if plan.url is not None:
@@ -98,7 +112,7 @@ def opened(plan: Plan, directory: Path, *, network: bool = False) -> Iterator[Wa
                 if not locks.capabilities.shared:
                     raise BadInput("url", "a private store has no other processes", "use sqlite:///… or redis://…")
                 check_marked(locks, shown)
-        way = _way(url, shown, stack, network=network)
+        way = _way(url, shown, stack, network=network, cuts=cuts)
         stack.callback(way.mend)
         yield way
 
@@ -113,13 +127,15 @@ def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> t
     return f"sqlite:///{quote(str(directory / 'leases.db'))}", "a SQLite file of its own"
 
 
-def _way(url: str, shown: str, stack: ExitStack, *, network: bool) -> Way:
+def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = True) -> Way:
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     if scheme == "sqlite":
         if network:
             raise BadInput("url", "a SQLite file is not behind a network", "give --url redis://…")
         return FileWay(url, shown)
+    if not cuts and not network:
+        return StraightWay(url, shown)
     address = parse_redis_url(url)
     if address.tls is not None or address.path is not None:
         raise BadInput(

@@ -19,6 +19,7 @@ from holdfast.stores.registry import redacted
 
 if TYPE_CHECKING:
     from holdfast.plane.nats_bus import NatsBus
+    from holdfast.plane.nats_connection import NatsConnection
 
 STREAM: Final = "HOLDFAST"
 
@@ -48,6 +49,14 @@ def open_bus(
     """
     if url is None:
         return EmbeddedBus(database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)
+    connection = nats_connection(url)
+    from holdfast.plane.nats_bus import NatsBus
+
+    return NatsBus(connection, database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)
+
+
+def nats_connection(url: str) -> NatsConnection:
+    """The connection of a bus on NATS, which connects when it is first used; `open_bus` says what the URL takes."""
     if not isinstance(url, str):
         raise BadInput("url", f"{type(url).__name__} is not a URL", _EXAMPLES)
     head, _, query = url.partition("?")
@@ -64,7 +73,6 @@ def open_bus(
     if replicas not in _REPLICAS:
         raise BadInput("replicas", f"{replicas!r} is out of range", "give a whole number from 1 to 5")
     try:
-        from holdfast.plane.nats_bus import NatsBus
         from holdfast.plane.nats_connection import NatsConnection
         from holdfast.plane.nats_names import NatsNames
     except ModuleNotFoundError as error:
@@ -72,7 +80,4 @@ def open_bus(
             raise
         raise Misconfigured('nats:// needs a client that is not installed: pip install "holdfast[nats]"') from error
     servers = [f"{scheme.lower()}://{place}" for place in places.rstrip("/").split(",") if place]
-    connection = NatsConnection(
-        servers, redacted(head), NatsNames(options.get("stream", STREAM)), replicas=int(replicas)
-    )
-    return NatsBus(connection, database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)
+    return NatsConnection(servers, redacted(head), NatsNames(options.get("stream", STREAM)), replicas=int(replicas))

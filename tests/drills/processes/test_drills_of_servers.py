@@ -65,6 +65,11 @@ def test_clocks_that_jump_and_hosts_that_sleep_lose_nothing_where_fences_are_che
     assert {each.what for each in forward.scene.moments} == {"+1 min", "+1 h"}
     kept = [each.value for each in found["server's clock back"].scene.figures if "is kept for" in each.name]
     assert {round(int(each.split()[0]), -1) for each in kept} == {60, 3600}
+    behind = found["server's clock back, then its primary lost"]
+    assert (behind.violations, {each.rule for each in behind.excused}) == ((), {"C4"})
+    assert behind.refused >= 2
+    assert {each.what for each in behind.scene.moments} == {"−1 h", "failover"}
+    assert {each.name: each.value for each in behind.scene.figures}["fences that were given out twice"] == "0"
     host = found["host's clock, on SQLite"]
     assert {each.what for each in host.scene.moments} == {"+1 min", "−1 min", "+1 h", "−1 h"}
     assert host.scene.excuses == frozenset(), "on SQLite exclusion holds through every jump"
