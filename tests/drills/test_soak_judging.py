@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from holdfast.drills.model import Claim, Guard, Line, Plot, thinned
 from holdfast.drills.planning import planned
 from holdfast.drills.report import page
 from holdfast.drills.soaking import FAILURES_MAX, MIXTURE, Tally
-from holdfast.drills.usage import MIB, Usage
+from holdfast.drills.usage import MIB, Usage, heap, usage
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
@@ -33,6 +34,7 @@ def samples(growth: Mapping[str, float] = MappingProxyType({}), number: int = 60
         warm = 1.0 if second > number * WARM_UP / 2 else 0.8  # caches fill at the beginning
         level = {
             "resident": warm * 60 * MIB + chance.randrange(2 * MIB),
+            "heap": warm * 6 * MIB + chance.randrange(MIB // 16),
             "objects": warm * 120_000 + chance.randrange(1_500),
             "threads": 8 + chance.randrange(2),
             "tasks": 9 + chance.randrange(3),
@@ -57,6 +59,7 @@ def test_what_only_goes_up_and_down_is_flat() -> None:
     ("field", "growth"),
     [
         ("resident", 30 * MIB),
+        ("heap", 3 * MIB),  # outside of the interpreter, and far too little to be seen in resident memory
         ("objects", 12_000),  # one small object for every twentieth of a second
         ("threads", 6),
         ("tasks", 12),
@@ -83,6 +86,36 @@ def test_a_leak_that_begins_in_the_middle_is_seen() -> None:
     assert [each.text for each in broken(late)] == ["open files: flat"]
 
 
+@pytest.mark.skipif(heap() == 0, reason="the C library does not say what it has given out")
+def test_what_a_library_leaks_outside_of_the_interpreter_is_seen_in_the_heap_and_nowhere_else() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    much = 64 * MIB  # next to which nothing counts that other threads do meanwhile; no page of it is ever touched
+    before = usage(settled=True)
+    block = libc.malloc(much)
+    full = usage(settled=True)
+    libc.free(block)
+    after = usage(settled=True)
+    assert full.heap - before.heap == pytest.approx(much, rel=0.1)
+    assert full.objects - before.objects < 1_000
+    assert full.resident - before.resident < much / 2
+    assert full.heap - after.heap == pytest.approx(much, rel=0.1)
+
+
+def test_memory_that_the_system_does_not_tell_is_not_said_to_be_flat() -> None:
+    found = [each._replace(heap=0) for each in samples()]
+    assert [each.text for each in judge_flat(found)] == [
+        f"{each.name}: flat" for each in LIMITS if each.field != "heap"
+    ]
+    assert "heap in use" not in {each.name for each in flat_figures(found)}
+    idle = [each._replace(connections=0) for each in samples()]
+    assert "connections: flat" in {each.text for each in judge_flat(idle)}, "none of what is counted is a number too"
+
+
 def test_too_few_samples_say_nothing() -> None:
     few = samples(number=int(ENOUGH / (1 - WARM_UP)) - 2)
     assert list(judge_flat(few)) == []
@@ -95,6 +128,7 @@ def test_the_figures_and_curves_of_a_resident_are_for_people() -> None:
     assert told["resident memory"].value.endswith("MiB")
     assert "an hour" in told["open files"].note
     memory, objects, counted = flat_plots(samples())
+    assert [line.name for line in memory.lines] == ["resident memory", "heap in use"]
     assert [line.name for line in counted.lines] == ["threads", "tasks", "open files", "connections"]
     for plot in (memory, objects, counted):
         picture = plots.lines(plot)
@@ -114,7 +148,7 @@ def test_curves_are_part_of_the_page() -> None:
     shown = full_scene(Guard.ON, guarded())
     shown.plots += flat_plots(samples())
     text = page(verdict(judge(shown)), "now")
-    assert "Resident memory" in text
+    assert "heap in use" in text
     assert "polyline" in text
 
 

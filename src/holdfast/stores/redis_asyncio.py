@@ -5,7 +5,8 @@ leaves its place in that order, so its reply is dropped and never given to anoth
 the connection breaks, calls that were written get `Severed` (they may have taken effect), calls that were not get
 `Unavailable`. A connection that lets a deadline pass in silence is given up. Clock: the loop's.
 
-Cost: no timer per call. One timer per connection wakes at the earliest deadline and looks at all of them.
+Cost: no timer per call. One timer per connection wakes at the earliest deadline and looks at all of them. No buffer per
+read either: what arrives is received into room that the connection keeps.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from holdfast.types import NS
 
 CONNECT_NS = 5 * NS  # a new connection may take so long, whoever waits for it
 TOGETHER_MAX = 128  # so many commands are written at once: the server begins with them while we pack the next
+ROOM_BYTES = 16 * 1024  # received at once: 128 short replies, or one record of TLS; what is longer takes several turns
 SILENCE_NS = NS  # a connection past a deadline that has said nothing for so long is given up
 
 # Transports inherited by a forked child. Closing them would unregister them from the parent's selector, and to forget
@@ -54,8 +56,13 @@ class _Slot:
         self.deadline_ns = deadline_ns
 
 
-class Link(asyncio.Protocol):
-    """One connection of one loop."""
+class Link(asyncio.BufferedProtocol):
+    """One connection of one loop.
+
+    It brings the room for what arrives. To a plain `asyncio.Protocol` each read is a new buffer of 256 KiB, which is
+    then cut down to the few bytes that came: such pieces scatter over the heap, and a process that is up for weeks has
+    more and more holes between them, none of which is wide enough for the next buffer.
+    """
 
     def __init__(self, address: RedisAddress, loop: asyncio.AbstractEventLoop) -> None:
         self.closed = False
@@ -64,6 +71,7 @@ class Link(asyncio.Protocol):
         self._address = address
         self._loop = loop
         self._reader = Reader()
+        self._room = memoryview(bytearray(ROOM_BYTES))
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
         self._out: list[bytes] = []
@@ -143,19 +151,27 @@ class Link(asyncio.Protocol):
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BaseProtocol`."""
         if self._address.path is None:
             keep_alive(transport.get_extra_info("socket"))
         self._transport = transport  # type: ignore[assignment]  # a stream protocol is given a stream transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """See `asyncio.BaseProtocol`."""
         self.sever("connection lost")
         if not self._gone.done():
             self._gone.set_result(None)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self.data_received(bytes(self._room[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Give replies to those who wait for them."""
         if self.closed:
             return
         reader, slots = self._reader, self._slots
