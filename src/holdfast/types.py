@@ -98,6 +98,7 @@ class Ask(NamedTuple):
     ticket: str | None = None  # set by waiters of a fair lock; the place in the queue is kept under this name
     ticket_ttl_ns: int = 0
     detached: bool = False  # outlives the process that asks: a TTL hold, or a token that is handed on
+    floor: int = 0  # the least fence that will do; a token that has the key already is raised to it (for a quorum)
 
     def __repr__(self) -> str:
         return f"Ask(key={self.key!r}, owner={self.owner!r}, family={self.family!r}, ttl_ns={self.ttl_ns})"
@@ -122,6 +123,7 @@ class Busy(NamedTuple):
     owner: str | None
     remaining_ns: int | None
     ahead: int = 0  # fair locks: how many tickets stand before ours
+    spent: bool = False  # a quorum may still be giving back a part of it: ask again under a new token
 
 
 class Renewal(NamedTuple):

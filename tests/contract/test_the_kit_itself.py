@@ -106,7 +106,7 @@ class FenceFromASecondStep(MemoryStore):
         if isinstance(answer, Busy):
             return answer
         with self.table._mutex:
-            return answer._replace(fence=self.table._next_fence(self.table._clock.now()))
+            return answer._replace(fence=self.table._next_fence(self.table._clock.now(), ask.token))
 
 
 class TellsTheTokenToTheRefused(MemoryStore):

@@ -12,7 +12,7 @@ from holdfast.core import jobs, reports
 from holdfast.core.approving import ApprovalConflict
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, RowExists
-from holdfast.plane import scheduler
+from holdfast.plane import jobchanges, manyrows, scheduler
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.jobintake import _BLANK, New, submit_many
 from holdfast.plane.jobrows import job_of
@@ -27,6 +27,22 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
     """A report is believed by the number of its attempt, whatever fence it comes under."""
     patch.setattr(reports, "accepts", lambda seen, fence: True)
+
+
+def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whoever once had the lock of a job may write it, however late."""
+    change, condition = (
+        manyrows.script("job_change", "sqlite"),
+        " AND (holdfast_fence IS NULL OR holdfast_fence <= :fence)",
+    )
+    assert condition in change
+    script = manyrows.script
+
+    def unfenced(name: str, dialect: str) -> str:
+        return change.replace(condition, "") if name == "job_change" else script(name, dialect)
+
+    patch.setattr(manyrows, "script", unfenced)
+    patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
 
 
 def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:

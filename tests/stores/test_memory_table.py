@@ -82,7 +82,39 @@ def test_a_fence_does_not_go_back_with_the_wall_clock() -> None:
     table = MemoryTable(clock)
     first = granted(table.acquire(ask("a"))).fence
     clock.wall -= 3600 * NS
-    assert granted(table.acquire(ask("b"))).fence == first + 1
+    second = granted(table.acquire(ask("b"))).fence
+    assert first < second
+    clock.advance(4 * NS)
+    assert granted(table.acquire(ask("c"))).fence == second + 3_000_000  # at the pace of the clock, and not one by one
+
+
+def test_two_copies_of_a_table_with_a_clock_that_was_set_back_never_grant_the_same_fence() -> None:
+    """A replica that missed the last grants, and its primary: both count on from what they have in common."""
+    clock = ManualClock()
+    table = MemoryTable(clock)
+    granted(table.acquire(ask("first")))
+    snapshot = table.snapshot()
+    clock.wall -= 3600 * NS
+    lost = [granted(table.acquire(ask(f"k{n}", f"{n:032x}"))).fence for n in range(20)]
+    table.restore(snapshot)
+    again = [granted(table.acquire(ask(f"k{n}", f"{n + 20:032x}"))).fence for n in range(20)]
+    assert not set(lost) & set(again)
+
+
+def test_a_copy_that_knows_how_late_it_is_grants_higher_fences_than_the_one_that_was_lost() -> None:
+    clock = ManualClock()
+    table = MemoryTable(clock)
+    granted(table.acquire(ask("first")))
+    clock.wall -= 3600 * NS
+    granted(table.acquire(ask("second")))
+    snapshot = table.snapshot()
+    lost = []
+    for number in range(20):
+        clock.advance(1_000_000)
+        lost.append(granted(table.acquire(ask(f"k{number}"))).fence)
+    clock.advance(1_000_000)
+    table.restore(snapshot)
+    assert granted(table.acquire(ask("third"))).fence > max(lost)
 
 
 def test_a_table_that_forgot_everything_still_grants_higher_fences() -> None:

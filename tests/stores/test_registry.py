@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.runtime.driving import run_now
-from holdfast.stores import memory, redis, sqlite
+from holdfast.stores import memory, quorum, redis, sqlite
 from holdfast.stores.memory import MemoryEngine
 from holdfast.stores.registry import BUILT, PLANNED, Engine, open_engine, redacted, state_directory
 from holdfast.types import NS, Ask, Busy, Grant
@@ -50,9 +50,11 @@ def test_every_engine_that_is_built_has_the_shape_of_an_engine(tmp_path: Path) -
         memory.open_engine("memory://"),
         sqlite.open_engine(f"sqlite:///{tmp_path}/leases.db"),
         redis.open_engine("redis://127.0.0.1:1/0"),
+        quorum.open_engine("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/0"),
     ]
-    assert [engine.capabilities.engine for engine in engines] == ["memory", "sqlite", "redis"]
-    assert {built.module.rsplit(".", 1)[1] for built in BUILT.values()} == {"memory", "sqlite", "redis"}
+    names = ["memory", "sqlite", "redis", "quorum"]
+    assert [engine.capabilities.engine for engine in engines] == names
+    assert {built.module.rsplit(".", 1)[1] for built in BUILT.values()} == set(names)
     assert all(engine.blocking is engine.blocking for engine in engines)
 
 

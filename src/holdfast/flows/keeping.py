@@ -39,10 +39,11 @@ async def renew(ports: Ports, health: StoreHealth, batch: Sequence[Kept], timeou
     return now.mono - sent.mono, answered
 
 
-async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool:
+async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> tuple[Grant, Instant] | bool | None:
     """Try to turn a degraded lease into a full one. False: somebody else has the key. True: not reached.
 
-    `Timeout` when there was no answer: then the store may have granted it all the same.
+    None: not this time, and under this token never. `Timeout` when there was no answer: then the store may have granted
+    it all the same.
     """
     ask = Ask(wish.key, token, wish.owner, wish.family, wish.timing.ttl_ns)
     try:
@@ -66,7 +67,9 @@ async def promote(ports: Ports, health: StoreHealth, wish: Wish, token: str) -> 
     if not isinstance(answer, Grant):
         # What we hold here nobody else in this process can hold at the store: it is what a failed attempt of our own
         # left behind, and it is being given back.
-        return answer.owner == wish.owner
+        if answer.owner != wish.owner:
+            return False
+        return None if answer.spent else True
     note(ports, wish, Kind.PROMOTED, fence=answer.fence)
     return answer, sent
 

@@ -264,6 +264,9 @@ class Keeper:
             outcome = await keeping.promote(self._ports, self._health, tenure.wish, tenure.token)
         except Timeout:
             tenure.asked = outcome = True
+        if outcome is None:
+            self.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
+            tenure.token, outcome = self._ports.entropy.token(), True
         if isinstance(outcome, tuple):
             grant, sent = outcome
             if not tenure.promote(grant, sent):

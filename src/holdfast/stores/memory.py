@@ -164,7 +164,12 @@ _shared: dict[str, MemoryTable] = {}
 
 def open_engine(url: str) -> MemoryEngine:
     """`memory://` is a table of its own for each call; `memory://name` is one table for everybody in this process."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # half a bracket, or letters that a host cannot have
+        raise BadInput(
+            "url", "a memory store has a name of letters and digits", "use memory:// or memory://NAME"
+        ) from None
     if parts.path or parts.query or parts.fragment:
         raise BadInput(
             "url",

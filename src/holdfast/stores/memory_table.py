@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from holdfast.core.fence_count import Count
 from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
@@ -54,12 +55,12 @@ class _State:
 
     entries: dict[str, _Entry] = field(default_factory=dict)
     queues: dict[str, dict[str, int]] = field(default_factory=dict)  # key -> ticket -> expiry, in order of arrival
-    fence: int = 0
+    count: Count = field(default_factory=Count)  # of fences
     audit: deque[AuditRecord] = field(default_factory=lambda: deque(maxlen=AUDIT_MAX))
 
     def copy(self) -> _State:
         queues = {key: dict(queue) for key, queue in self.queues.items()}
-        return _State(dict(self.entries), queues, self.fence, self.audit.copy())
+        return _State(dict(self.entries), queues, self.count, self.audit.copy())
 
 
 class Snapshot:
@@ -90,8 +91,9 @@ class MemoryTable:
             now = self._clock.now()
             entry = self._live(ask.key, now)
             if entry is not None and entry.owned_by(ask.token):
-                self._state.entries[ask.key] = replace(entry, expires_ns=now.boot + ask.ttl_ns)
-                return Grant(ask.key, ask.token, entry.fence, "")
+                fence = self._raise_to(max(entry.fence, ask.floor), now)
+                self._state.entries[ask.key] = replace(entry, expires_ns=now.boot + ask.ttl_ns, fence=fence)
+                return Grant(ask.key, ask.token, fence, "")
             ahead = 0 if ask.ticket is None else self._line_up(ask.key, ask.ticket, ask.ticket_ttl_ns, now)
             if entry is not None:
                 return Busy(ask.key, entry.owner, entry.expires_ns - now.boot, ahead)
@@ -99,7 +101,10 @@ class MemoryTable:
                 return Busy(ask.key, None, None, ahead)
             if ask.ticket is not None:
                 self._step_out(ask.key, ask.ticket)
-            fence = self._next_fence(now)
+            if ask.floor:
+                fence = self._raise_to(max(self._state.count.fence + 1, ask.floor), now)
+            else:
+                fence = self._next_fence(now, ask.token)
             self._sweep(now)
             self._state.entries[ask.key] = _Entry(
                 ask.token, ask.owner, ask.family, fence, now.wall, now.boot + ask.ttl_ns
@@ -156,7 +161,7 @@ class MemoryTable:
             if entry is None:
                 return None
             del self._state.entries[key]
-            fence = self._next_fence(now)
+            fence = self._next_fence(now, f"{now.wall} {entry.token}")
             record = AuditRecord(now.wall, "force_release", key, actor, reason, entry.owner, entry.fence, fence)
             self._state.audit.append(record)
             listeners = self._ears(key)
@@ -214,10 +219,16 @@ class MemoryTable:
         entry = self._state.entries.get(key)
         return entry if entry is not None and entry.expires_ns > now.boot else None
 
-    def _next_fence(self, now: Instant) -> int:
+    def _next_fence(self, now: Instant, secret: str) -> int:
         """Rise above every earlier fence. Wall time in µs is the floor: a table that forgot does not go back."""
-        self._state.fence = max(self._state.fence + 1, now.wall // 1000)
-        return self._state.fence
+        self._state.count = self._state.count.next(now.wall // 1000, secret)
+        return self._state.count.fence
+
+    def _raise_to(self, fence: int, now: Instant) -> int:
+        """Count on from this fence, which came from the clock of another node of a quorum, if it is the highest."""
+        if fence > self._state.count.fence:
+            self._state.count = Count(fence, now.wall // 1000)
+        return fence
 
     def _renew(self, renewal: Renewal, now: Instant) -> bool:
         entry = self._live(renewal.key, now)
@@ -274,7 +285,7 @@ class MemoryTable:
     def _after_fork(self) -> None:
         """In a child: another thread of the parent may have held the mutex, and the leases are the parent's."""
         self._mutex = threading.Lock()
-        self._state = _State(fence=self._state.fence)
+        self._state = _State(count=self._state.count)
         self._listeners = {}
 
 

@@ -50,9 +50,10 @@ AUDIT_MAX = 10_000
 KEYS_A_CALL = 250  # the server serves nobody else while a script runs: about 0.3 ms for so many keys
 _SCAN_COUNT = 1000
 
-_ACQUIRE, _ACQUIRE_FAIR = Script("acquire"), Script("acquire_fair")
+_ACQUIRE, _ACQUIRE_FAIR = Script("acquire", "fence"), Script("acquire_fair", "fence")
+_ACQUIRE_RAISED = Script("acquire_raised")
 _RENEW, _RELEASE, _LEAVE = Script("renew"), Script("release"), Script("leave")
-_INSPECT, _FORCE = Script("inspect"), Script("force_release")
+_INSPECT, _FORCE = Script("inspect"), Script("force_release", "fence")
 _ALL_RENEWED = b"1" * KEYS_A_CALL
 
 
@@ -92,7 +93,10 @@ class RedisStore:
         if head.count(" ") != 2 or not ask.token.isalnum():
             raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
         watch = self._watches.get(lock)
-        if watch is None and ask.ticket is None:
+        if ask.floor:
+            least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), ask.floor)
+            reply = await self._asker.run(_ACQUIRE_RAISED, 2, least, deadline)
+        elif watch is None and ask.ticket is None:
             words = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
             reply = await self._asker.run(_ACQUIRE, 2, words, deadline)
         else:
@@ -174,7 +178,7 @@ class RedisStore:
     def _renewal_words(self, chunk: Sequence[Renewal]) -> list[Word]:
         prefix = self._prefix
         words: list[Word] = [prefix + renewal[0] for renewal in chunk] if prefix else [renewal[0] for renewal in chunk]
-        # The token decides, and it ends the claim. A claim of another token is replaced by what no key can hold.
+        # The token decides, and it ends the claim. Without a claim of this token, the value must end with the token.
         words += [renewal[2] if renewal[2].endswith(renewal[1]) else f" {renewal[1]}" for renewal in chunk]
         words += [-(-renewal[3] // MS) for renewal in chunk]
         return words
@@ -206,6 +210,9 @@ class RedisStore:
             raise refusal(refused if unknown_command(replies[0]) else replies[0], self._address)
         meaning: dict[object, bool] = {b"OK": True, None: False}
         answers = [None if isinstance(reply, (list, ReplyError)) else meaning.get(reply) for reply in replies]
+        for at, value in enumerate(call[size : size + len(answers)]):
+            if str(value).startswith(" "):  # only the token is known, and these commands compare the whole value
+                answers[at] = None
         return answers + [None] * (size - len(answers))
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:

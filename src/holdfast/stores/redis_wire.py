@@ -97,13 +97,13 @@ def pack(words: Sequence[Word]) -> bytes:
 
 
 class Script:
-    """One Lua file. Called by its hash; sent whole only to a server that does not know it."""
+    """One Lua file, and those that stand in front of it. Called by its hash; sent whole to a server that lacks it."""
 
     __slots__ = ("body", "name", "sha")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *in_front: str) -> None:
         self.name = name
-        self.body = (Path(__file__).parent / "lua" / f"{name}.lua").read_bytes()
+        self.body = b"".join((Path(__file__).parent / "lua" / f"{each}.lua").read_bytes() for each in (*in_front, name))
         self.sha = hashlib.sha1(self.body, usedforsecurity=False).hexdigest().encode()
 
     def by_hash(self, keys: int, words: Sequence[Word]) -> bytes:

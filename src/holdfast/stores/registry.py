@@ -49,6 +49,7 @@ class _Built(NamedTuple):
 
 _SQLITE = _Built("holdfast.stores.sqlite")
 _REDIS = _Built("holdfast.stores.redis", "redis", ("redis", "hiredis"))
+_QUORUM = _Built("holdfast.stores.quorum", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
     "memory": _Built("holdfast.stores.memory"),
@@ -59,8 +60,9 @@ BUILT: Mapping[str, _Built] = {
     "redis+unix": _REDIS,
     "valkey": _REDIS,
     "valkeys": _REDIS,
+    "redlock": _QUORUM,
 }
-PLANNED = ("redis+sentinel", "redis+cluster", "redlock", "postgresql", "etcd", "nats")
+PLANNED = ("redis+sentinel", "redis+cluster", "postgresql", "etcd", "nats")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _USERINFO = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # wherever it stands: a URL may have another one inside

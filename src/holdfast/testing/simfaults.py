@@ -3,12 +3,12 @@
 Swarm testing: a world in which everything goes wrong at once hides bugs that need a long quiet stretch, so most seeds
 have only some of the kinds, and settings at the edge of what is allowed.
 
-There are four profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
+There are five profiles. A *busy* world is small and frantic: leases of a second, held for moments, and a fault every
 second. A *long* one is as production is: leases of ten seconds to two minutes, renewed for as long as an hour, on many
 keys, for hours, with minutes between two faults. What needs many collisions is found by the first, what needs many
 renewals by the second. A *guarded* world is as frantic as a busy one, and what its leases protect is behind a real
-guard; in an *elected* one all programs are candidates for a few leaderships. A profile and a seed name one world
-exactly.
+guard; in an *elected* one all programs are candidates for a few leaderships; in a *quorum* world leases are kept by a
+majority of nodes, each with faults of its own. A profile and a seed name one world exactly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fault(StrEnum):
     SERVER_FORGETS = "server_forgets"  # the store restarts and has forgotten
     SERVER_LAGS = "server_lags"  # the store fails over to a replica that is behind
     SERVER_AILS = "server_ails"  # the store answers that it cannot serve
-    SERVER_STEP = "server_step"  # somebody sets the store's wall clock forward
+    SERVER_STEP = "server_step"  # somebody sets the store's wall clock
     FORCE = "force"  # an operator breaks a lock
 
 
@@ -51,6 +51,7 @@ class Profile(StrEnum):
     LONG = "long"
     GUARDED = "guarded"
     ELECTED = "elected"
+    QUORUM = "quorum"
 
 
 class Guarding(StrEnum):
@@ -84,6 +85,10 @@ class Swarm:
     hot: int = 0  # in thousandths of sessions: those that all want the first key
     guards: list[Guarding] = field(default_factory=list)  # one for each key, in guarded worlds
     dies: int = 0  # in thousandths of guarded steps: the process that takes it is killed in the middle of it
+    nodes: int = 1  # that keep leases; with more than one a majority of them decides
+    hedge_ns: int = 50 * MS  # how long the first of them may take before the next one is asked
+    apart_ns: int = 0  # how far the wall clocks of the nodes are apart where one of them forgets
+    stays_away: bool = True  # a node that has forgotten does, for as long as the longest lease
 
     def longest_ttl_ns(self) -> int:
         """The longest lease in this world."""
@@ -189,9 +194,30 @@ def _draw_elected(seed: int) -> Swarm:
     )
 
 
+def _draw_quorum(seed: int) -> Swarm:
+    chance = random.Random(f"quorum/{seed}/swarm")  # noqa: S311 - a world must be repeatable
+    drawn = _frantic(chance)
+    # Fences of nodes that forget are ordered by clocks. So either nodes forget, or their clocks may say anything.
+    unwanted = chance.choice([{Fault.SERVER_FORGETS, Fault.SERVER_LAGS}, {Fault.SERVER_STEP}])
+    cuts = chance.choice([[], [Fault.PARTITION], [Fault.PARTITION] * 3])  # where a quorum differs most from one store
+    return replace(
+        drawn,
+        profile=Profile.QUORUM,
+        hosts=chance.randint(2, 4),
+        ttls_ns=chance.sample([500 * MS, NS, 3 * NS], chance.randint(1, 2)),
+        phase_ns=chance.randint(10, 20) * NS,
+        request_timeout_ns=chance.choice([150 * MS, 500 * MS]),
+        faults=[*cuts, *(fault for fault in drawn.faults if fault not in unwanted)],
+        nodes=chance.choice([3, 5, 5, 5]),
+        hedge_ns=chance.choice([5 * MS, 50 * MS]),
+        apart_ns=100 * MS,
+    )
+
+
 _DRAWN: Final[dict[Profile, Callable[[int], Swarm]]] = {
     Profile.BUSY: _draw_busy,
     Profile.LONG: _draw_long,
     Profile.GUARDED: _draw_guarded,
     Profile.ELECTED: _draw_elected,
+    Profile.QUORUM: _draw_quorum,
 }

@@ -43,7 +43,9 @@ class SimHost:
         policy: Mapping[str, str],
         request_timeout_ns: int,
         on_crash: Callable[[Exception], None],
+        engine: SimEngine | None = None,
     ) -> None:
+        """`engine`: its connections to the store; by default to this one server."""
         self.name = name
         self.clock = clock
         self.entropy = entropy
@@ -53,7 +55,7 @@ class SimHost:
         self.loop_thread = Domain(f"{name}/loop", self.domain)
         self.keeper_thread = Domain(f"{name}/keeper", self.domain)
         self.context = self.loop_thread.context()
-        self.engine = SimEngine(network, server, name)
+        self.engine = engine or SimEngine(network, server, name)
         self._loop = loop
         self._on_crash = on_crash
         owner = Owner("sim", name, 1, "a")

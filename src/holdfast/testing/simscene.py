@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from holdfast.core.history import Record
 from holdfast.core.invariants import Violation
+from holdfast.testing.simclock import SimClock
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simsession import Session
+from holdfast.testing.simstore import LeaseServer, SimEngine
+from holdfast.testing.simtrouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.testing.simworld import SimWorld
@@ -36,6 +39,23 @@ class Scene:
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
+
+    def servers(self) -> list[LeaseServer]:
+        """Where leases are kept."""
+        world = self._world
+        return [LeaseServer(world.loop, world.make_clock("store"), world.note)]
+
+    def engine(self, host: str, clock: SimClock) -> SimEngine:
+        """The connections of a host to where leases are kept."""
+        return SimEngine(self._world.network, self._world.server, host)
+
+    def trouble(self) -> Trouble:
+        """What goes wrong."""
+        return Trouble(self._world)
+
+    def held_ns(self) -> int:
+        """For how long keys were taken, all in all."""
+        return self._world.server.tenancy.all_freed(self._world.loop.now_ns)
 
     def resource(self, key: str) -> Resource:
         """What the leases of a key protect."""

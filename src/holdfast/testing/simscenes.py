@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.testing.simelection import Election
 from holdfast.testing.simfaults import Profile
 from holdfast.testing.simguarded import GuardedScene
+from holdfast.testing.simquorum import QuorumScene
 from holdfast.testing.simscene import Scene
 from holdfast.testing.simshift import LongScene
 
@@ -18,6 +19,7 @@ _SCENES: Final[dict[Profile, type[Scene]]] = {
     Profile.LONG: LongScene,
     Profile.GUARDED: GuardedScene,
     Profile.ELECTED: Election,
+    Profile.QUORUM: QuorumScene,
 }
 
 

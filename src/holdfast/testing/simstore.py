@@ -27,8 +27,8 @@ Note = Callable[[Record], None]
 class LeaseServer(Server):
     """The engine: a table that can restart, forget, and go back to an older state."""
 
-    def __init__(self, loop: SimLoop, clock: SimClock, note: Note) -> None:
-        super().__init__("store")
+    def __init__(self, loop: SimLoop, clock: SimClock, note: Note, name: str = "store") -> None:
+        super().__init__(name)
         self.loop = loop
         self.clock = clock
         self.table = MemoryTable(clock)
@@ -79,6 +79,12 @@ class LeaseServer(Server):
         self._unlisten.append(unlisten)
         return unlisten
 
+    def step(self, by_ns: int) -> None:
+        """Set its wall clock. Others take locks all the time: the counter of fences knows the time before and after."""
+        self._serve_others()
+        self.clock.step(by_ns)
+        self._serve_others()
+
     def back_up(self) -> None:
         """Remember the present state, as a replica that lags from now on does."""
         self._backup = self.table.snapshot()
@@ -97,6 +103,10 @@ class LeaseServer(Server):
         for unlisten in self._unlisten:
             unlisten()
         self._unlisten = []
+
+    def _serve_others(self) -> None:
+        """Grant a lock that has nothing to do with this world."""
+        self.table.acquire(Ask("a lock of others", "nobody waits for it", "others", "", ttl_ns=0))
 
     def record(self, kind: Kind, key: str, fence: int | None, owner: str = "") -> None:
         """Write down what happened here, now."""
@@ -283,7 +293,10 @@ class SimEngine:
     def __init__(self, network: Network, server: LeaseServer, host: str) -> None:
         self._blocking = SimStore(network, server, host)
         self._asynchronous = SimStore(network, server, host)
-        # The keeper renews what the loop has acquired: what is known of a lease is known to both connections.
+        self._know_the_same()
+
+    def _know_the_same(self) -> None:
+        """The keeper renews what the loop has acquired: what is known of a lease is known to both connections."""
         self._asynchronous.sent_ns = self._blocking.sent_ns
         self._asynchronous.asked_ns = self._blocking.asked_ns
         self._asynchronous.refused_ns = self._blocking.refused_ns

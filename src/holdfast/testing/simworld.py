@@ -27,8 +27,6 @@ from holdfast.testing.simloop import SimLoop, end_tasks
 from holdfast.testing.simnetwork import Network
 from holdfast.testing.simscenes import scene_of
 from holdfast.testing.simsession import BETWEEN, visits
-from holdfast.testing.simstore import LeaseServer
-from holdfast.testing.simtrouble import Trouble
 from holdfast.testing.simwitness import Restamper
 from holdfast.types import NS
 
@@ -78,9 +76,10 @@ class SimWorld:
         self.chance = self.entropy("world").random
         self._below = drawing(self.chance)
         self.network = Network(self.loop, self.entropy("network").random, self.trace)
-        self.server = LeaseServer(self.loop, self.make_clock("store"), self.note)
         self.keys = [f"key-{number}" for number in range(self.swarm.keys)]
         self.scene = scene_of(self)
+        self.servers = self.scene.servers()
+        self.server = self.servers[0]
         self.resources = {key: self.scene.resource(key) for key in self.keys}
         self.hosts: list[SimHost] = []
         self._gone: list[SimHost] = []
@@ -109,17 +108,19 @@ class SimWorld:
         """Start a process on a new host."""
         self._born += 1
         name = f"host-{self._born}"
+        clock = self.make_clock(name)
         host = SimHost(
             name,
             self.loop,
             self.network,
             self.server,
-            clock=self.make_clock(name),
+            clock=clock,
             entropy=self.entropy(name),
             observer=(restamper := Restamper(self.loop, self.note, name)),
             policy=POLICY,
             request_timeout_ns=self.swarm.request_timeout_ns,
             on_crash=lambda error: self.complain(name, f"the keeper crashed: {error!r}"),
+            engine=self.scene.engine(name, clock),
         )
         restamper.asked_ns = host.engine.blocking.asked_ns
         for store in (host.engine.blocking, host.engine.asynchronous()):
@@ -266,7 +267,7 @@ class SimWorld:
             finally:
                 self._end()
         now = self.loop.now_ns
-        held = self.server.tenancy.all_freed(now)
+        held = self.scene.held_ns()
         self._digest_lines()
         return Outcome(
             seed=self.seed,
@@ -284,7 +285,7 @@ class SimWorld:
         self.network.weather = replace(self.swarm.weather)
         for _ in range(self.swarm.hosts):
             self.populate(self.add_host())
-        trouble = Trouble(self)
+        trouble = self.scene.trouble()
         await trouble.rage(self.swarm.phase_ns)
         self.stopping = True
         trouble.heal()
@@ -302,7 +303,7 @@ class SimWorld:
     async def _have_every_key(self) -> None:
         """A newcomer must get every key in time."""
         now = self.loop.now_ns
-        longest = self.server.clock.true_ns(self.swarm.longest_ttl_ns())
+        longest = max(server.clock.true_ns(self.swarm.longest_ttl_ns()) for server in self.servers)
         self.note(Record(Kind.HEALED, now, "", until_ns=now + longest + GRACE_NS))
         newcomer = self.add_host()
         for key in self.keys:

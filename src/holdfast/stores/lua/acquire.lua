@@ -8,10 +8,10 @@
 --       an error "HFTYPE <type>": the key is there and is not a string; "HFFENCE …": the counter is unusable
 --
 -- Promises: the same token asked twice gets the same grant again and its expiry set anew. Every fence is above every
--- earlier one of this database: one above the counter, and never below the server's clock in µs, so that a flush, a
--- restart without persistence or an eviction of the counter does not bring it back. It would come back only if the
--- counter were lost and the server's clock stepped back over the time since, both at once.
--- The holder's token never leaves the server. Numbers here are doubles: exact below 2^53 (µs until the year 2255).
+-- earlier one of this database (see fence.lua, which stands in front of this), and never below the server's clock in
+-- µs, so that a flush, a restart without persistence or an eviction of the counter does not bring it back. It would
+-- come back only if the counter were lost while it is ahead of the clock, because that was set back.
+-- The holder's token never leaves the server.
 -- The free key is the case to be quick for, so the counter moves first and the key is asked once: three commands. When
 -- busy the counter has moved all the same, which wastes a number and breaks nothing; the key is not changed.
 -- An asker that listens stands in line from the very step that found the key taken, so no release falls in between; it
@@ -20,7 +20,6 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_text = string.format('%.0f', now)
-local fence_text = now_text
 local last = redis.pcall('SET', KEYS[2], now_text, 'GET')
 if type(last) == 'table' then
   if string.find(last.err, 'WRONGTYPE', 1, true) then
@@ -28,15 +27,14 @@ if type(last) == 'table' then
   end
   return last
 end
-if last then
-  local number = tonumber(last)
-  if not number or number < 0 or number >= 9007199254740991 then
-    redis.call('SET', KEYS[2], last)
+local fence_text = now_text
+-- Nearly always the counter is as many digits as the clock, and less: then the fence is the clock, and all is done.
+if last and (#last ~= #now_text or (tonumber(last) or now) >= now) then
+  local count
+  fence_text, count = next_fence(last, now, now_text, ARGV[2])
+  redis.call('SET', KEYS[2], count or last)
+  if not fence_text then
     return redis.error_reply('HFFENCE not a usable number')
-  end
-  if number >= now then
-    fence_text = string.format('%.0f', number + 1)
-    redis.call('SET', KEYS[2], fence_text)
   end
 end
 local value = ARGV[1] .. ' ' .. now_text .. ' ' .. fence_text .. ' ' .. ARGV[2]

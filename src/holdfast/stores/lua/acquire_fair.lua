@@ -51,20 +51,13 @@ while head and not redis.call('ZSCORE', KEYS[4], head) do
 end
 
 if not held and (not head or head == ARGV[4]) then
-  local fence = now
-  local last = redis.call('GET', KEYS[2])
-  if last then
-    last = tonumber(last)
-    if not last or last < 0 or last >= 9007199254740991 then
-      return redis.error_reply('HFFENCE not a usable number')
-    end
-    if last >= now then
-      fence = last + 1
-    end
+  local now_text = string.format('%.0f', now)
+  local fence_text, count = next_fence(redis.call('GET', KEYS[2]), now, now_text, ARGV[2])
+  if not fence_text then
+    return redis.error_reply('HFFENCE not a usable number')
   end
-  local fence_text = string.format('%.0f', fence)
-  local value = ARGV[1] .. ' ' .. string.format('%.0f', now) .. ' ' .. fence_text .. ' ' .. ARGV[2]
-  redis.call('SET', KEYS[2], fence_text)
+  local value = ARGV[1] .. ' ' .. now_text .. ' ' .. fence_text .. ' ' .. ARGV[2]
+  redis.call('SET', KEYS[2], count)
   redis.call('SET', KEYS[1], value, 'PX', ARGV[3])
   redis.call('ZREM', KEYS[3], ARGV[4])
   redis.call('ZREM', KEYS[4], ARGV[4])

@@ -18,21 +18,15 @@ if not held then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local fence = now
-local last = redis.call('GET', KEYS[2])
-if last then
-  last = tonumber(last)
-  if not last or last < 0 or last >= 9007199254740991 then
-    return redis.error_reply('HFFENCE not a usable number')
-  end
-  if last >= now then
-    fence = last + 1
-  end
+local now_text = string.format('%.0f', now)
+-- There is no token here: the two sides of a split that break the same lock do so at different times.
+local fence_text, count = next_fence(redis.call('GET', KEYS[2]), now, now_text, now_text .. held)
+if not fence_text then
+  return redis.error_reply('HFFENCE not a usable number')
 end
-local now_text, fence_text = string.format('%.0f', now), string.format('%.0f', fence)
 local owner, previous = string.match(held, '^(%S+) hf1 %S+ %d+ (%d+) %S+$')
 owner, previous = owner or '', previous or ''
-redis.call('SET', KEYS[2], fence_text)
+redis.call('SET', KEYS[2], count)
 local record = {'us', now_text, 'action', 'force_release', 'key', ARGV[1], 'actor', ARGV[2], 'reason', ARGV[3],
   'owner', owner, 'previous', previous, 'fence', fence_text}
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', unpack(record))

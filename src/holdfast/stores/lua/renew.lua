@@ -1,7 +1,8 @@
--- renew: set the expiry anew of each key that still holds exactly the value it was granted with.
+-- renew: set the expiry anew of each key that still holds the value it was granted with.
 --
 -- KEYS  the locks, at most 250 a call: the server serves nobody else meanwhile
--- ARGV  first the expected values, one for each key, then the times to live in ms, one for each key
+-- ARGV  first the expected values, one for each key, then the times to live in ms, one for each key; an expected value
+--       that begins with a space is " <token>", all that is known: then the value must end with it
 -- Reply a string with one character for each key: '1' renewed, '0' not ours (absent, or any other value)
 --
 -- Promises: nothing but the expiry of our own keys is ever changed; a key of another type is not ours.
@@ -9,7 +10,11 @@
 local n = #KEYS
 local answers = {}
 for i = 1, n do
-  if redis.pcall('GET', KEYS[i]) == ARGV[i] then
+  local held, expected = redis.pcall('GET', KEYS[i]), ARGV[i]
+  if string.byte(expected) == 32 and type(held) == 'string' then
+    held = string.sub(held, -#expected)
+  end
+  if held == expected then
     redis.call('PEXPIRE', KEYS[i], ARGV[n + i])
     answers[i] = '1'
   else

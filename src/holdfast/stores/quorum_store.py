@@ -1,0 +1,317 @@
+"""`ports.Store` over several stores, of which a majority decides. See `quorum` for the promises.
+
+Colour-free: the nodes are stores of one colour, the crew asks them at the same time in that colour, and nothing else
+here knows whether that blocks or suspends. It knows no engine either: the simulator runs it over simulated nodes.
+
+An acquire knocks at one node first, the first in order that is well. If that says busy, so is the key, for the price of
+one request; and of many who ask at once, one gets past it and the others leave its votes alone. Only then all are
+asked, with the first node's fence as the least that will do. A node that keeps its visitor waiting is not waited for:
+the next one is tried after the time of the hedge.
+
+What is left at the nodes by an acquire that ends without an answer (`Timeout`, a cancellation) is given back by whoever
+asked, as with any other store. What is left by one that ends in `Busy` is given back here; where that is not certain
+yet, the answer says that its token is *spent*: a release that is late must not meet a new vote of the same token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
+from holdfast.errors import BackendError, Misconfigured, Timeout
+from holdfast.ports import Capabilities, Clock, Store, Watch
+from holdfast.stores.quorum_ballot import Answers, Ballot, failure, vote_of
+from holdfast.stores.quorum_nodes import Nodes, quietly, unanswered
+from holdfast.stores.quorum_views import all_acts, all_holdings, one_act, one_holding
+from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
+
+Votes: TypeAlias = dict[int, Grant | Busy | BackendError]
+
+ROUNDS_MAX = 4  # until a fence is settled; it takes one, or two while the nodes are busy with other keys
+CLEANUP_NS = 2 * NS
+
+
+class QuorumStore:
+    """A majority of stores, as one store."""
+
+    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities) -> None:
+        self._nodes = nodes
+        self._clock = clock
+        self._capabilities = capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return self._capabilities
+
+    def __repr__(self) -> str:
+        return f"<QuorumStore of {self._nodes.number} nodes>"
+
+    # Getting a lease.
+
+    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+        """See `ports.Store.acquire`. There is no queue: a ticket is not looked at."""
+        began = self._clock.now()
+        deadline = began.mono + timeout_ns
+        asked = ask._replace(ticket=None, ticket_ttl_ns=0, floor=0)
+        door = await self._knock(asked, deadline)
+        votes: Votes = door.so_far()
+        if not any(isinstance(each, Grant) for each in votes.values()):
+            return await self._turned_away(asked, door, votes)
+        door.close()
+        doubtful = set(door.silent)
+        for _ in range(ROUNDS_MAX):
+            busy = await self._vote(asked, votes, doubtful, deadline)
+            if busy is not None:
+                return busy
+            fence = settled(_fences(votes), self._nodes.number)
+            if fence is not None:
+                break
+        else:
+            raise Timeout(f"acquire lock {ask.key}: the nodes did not settle on a fence in {ROUNDS_MAX} rounds")
+        if validity_ns(ask.ttl_ns, began, self._clock.now()) <= 0:
+            raise Timeout(f"acquire lock {ask.key}: a majority took longer than the lease may be trusted")
+        return Grant(ask.key, ask.token, fence, json.dumps([fence, ask.owner, ask.family]))
+
+    async def _knock(self, ask: Ask, deadline: int) -> Ballot[Grant | Busy]:
+        """Ask one node after the other until one answers, each next one when the last has failed or is slow."""
+        nodes = self._nodes
+        ballot: Ballot[Grant | Busy] = Ballot(nodes.crew.signal(), lambda _: True)
+        waiting = nodes.in_order()
+        try:
+            while not any(isinstance(each, Grant | Busy) for each in ballot.so_far().values()):
+                left = deadline - nodes.now_ns()
+                if waiting and left > 0:
+                    node = waiting.pop(0)
+                    nodes.ask(ballot, node, lambda store, limit: store.acquire(ask, limit), deadline)
+                    if not await ballot.signal.wait(min(nodes.hedge_ns, left)):
+                        nodes.is_slow(node)
+                elif left <= 0 or not ballot.silent or not await ballot.signal.wait(left):
+                    break
+                ballot.signal.clear()
+        except BaseException:
+            nodes.abandon(ballot)
+            raise
+        return ballot
+
+    async def _turned_away(self, ask: Ask, door: Ballot[Grant | Busy], votes: Votes) -> Busy:
+        """The first node that answered said busy, or none did. Those that are slower may still grant it."""
+        busy = next((each for each in votes.values() if isinstance(each, Busy)), None)
+        if busy is None:
+            raise self._nodes.failed(f"acquire lock {ask.key}", door.close(), harmless=True)
+        final = door.close(self._giver_back(ask))
+        certain = await self._give_back(ask, final, set())
+        return busy._replace(spent=not certain or bool(door.silent))
+
+    async def _vote(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
+        """Ask every node that does not have the highest fence yet to have it. None: a majority has granted the key.
+
+        `doubtful`: nodes that may have a vote of ours whatever they say now, because an earlier request is on its way.
+        """
+        nodes = self._nodes
+        highest = max(_fences(votes))
+        raised = ask._replace(floor=highest)
+        have = {node: each for node, each in votes.items() if isinstance(each, Grant) and each.fence == highest}
+        others = [node for node in range(nodes.number) if node not in have]
+
+        async def ask_for_it(store: Store, limit: int) -> Grant | Busy:
+            answer = await store.acquire(raised, limit)
+            if isinstance(answer, Grant) and answer.fence < highest:
+                raise Misconfigured(f"{store!r} does not raise fences, and cannot be one of a quorum")
+            return answer
+
+        def tally(answers: Answers[Grant | Busy]) -> Tally:
+            return Tally(nodes.number, (vote_of(each) for each in (*have.values(), *answers.values())))
+
+        ballot = await nodes.open(
+            others,
+            ask_for_it,
+            deadline,
+            lambda answers: tally(answers).verdict is not Verdict.PENDING,
+        )
+        counted = tally(ballot.so_far())
+        won = counted.verdict is Verdict.WON
+        outvoted = not won and counted.quorate and counted.no > 0
+        answers = ballot.close(self._giver_back(ask) if outvoted else None)
+        for node in others:
+            answer = answers.get(node, unanswered(node))
+            if isinstance(votes.get(node), Grant | Timeout):
+                doubtful.add(node)
+            votes[node] = answer
+        if outvoted:
+            return await self._outvoted(ask, votes, doubtful)
+        if not won:
+            raise nodes.failed(f"acquire lock {ask.key}", votes, harmless=False)
+        return None
+
+    async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int]) -> Busy:
+        """Others have too many votes. Ours are given back before anybody is told, so that they are in nobody's way."""
+        certain = await self._give_back(ask, votes, doubtful)
+        refusals = [each for each in votes.values() if isinstance(each, Busy)]
+        owners = [each.owner for each in refusals]
+        told = max(refusals, key=lambda each: owners.count(each.owner))
+        return told._replace(spent=not certain)
+
+    async def _give_back(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int]) -> bool:
+        """Give back every vote that we have or may have. False: not all of it is certain."""
+        ours = [node for node, each in votes.items() if isinstance(each, Grant | Timeout) or node in doubtful]
+        granted = [node for node in ours if isinstance(votes[node], Grant)]
+        if not ours:
+            return True
+
+        def release(store: Store, limit: int) -> Awaitable[bool]:
+            return store.release(ask.key, ask.token, None, 0, limit)
+
+        # Who has answered once is waited for; who has not is told, and not waited for.
+        until = self._nodes.now_ns() + CLEANUP_NS
+        answers = await self._nodes.canvass(
+            ours, release, until, lambda answers: all(node in answers for node in granted)
+        )
+        # "Not there" settles nothing where the request to take it may still be on its way.
+        return all(answers.get(node) is True for node in ours)
+
+    def _giver_back(self, ask: Ask) -> Callable[[int, Grant | Busy | BackendError], Awaitable[None]]:
+        """What is to be done with answers that come when the election is lost."""
+
+        async def give_back(node: int, answer: Grant | Busy | BackendError) -> None:
+            if isinstance(answer, Grant | Timeout):
+                await self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS)
+
+        return give_back
+
+    # Keeping it, and giving it back.
+
+    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
+        """See `ports.Store.renew_many`. Raises when no lease got an answer from a majority.
+
+        A node that has lost a lease which a majority has renewed gets it again: otherwise one that is held for long
+        would lose its nodes one by one, with each that restarts.
+        """
+        if not renewals:
+            return []
+        nodes = self._nodes
+        bare = [each._replace(claim="") for each in renewals]
+
+        def verdicts(answers: Answers[list[bool | None]]) -> list[Verdict]:
+            return [self._renewed(answers, number) for number in range(len(bare))]
+
+        ballot = await nodes.open(
+            range(nodes.number),
+            lambda store, limit: store.renew_many(bare, limit),
+            nodes.now_ns() + timeout_ns,
+            lambda answers: len(answers) >= nodes.need and Verdict.PENDING not in verdicts(answers),
+        )
+        decided = verdicts(ballot.so_far())
+        won = [each for each, verdict in zip(renewals, decided, strict=True) if verdict is Verdict.WON]
+
+        async def heal(node: int, answer: list[bool | None] | BackendError) -> None:
+            if isinstance(answer, list):
+                lost = {each for each, said in zip(renewals, answer, strict=True) if said is False}
+                await self._take_again(node, [each for each in won if each in lost])
+
+        answers = ballot.close(heal)
+        for node, answer in answers.items():
+            if isinstance(answer, list) and False in answer:
+                nodes.crew.start(node, quietly(heal(node, answer)))
+        if not any(verdict in (Verdict.WON, Verdict.LOST) for verdict in decided):
+            raise nodes.failed("renew locks", answers, harmless=False)
+        return [_MEANING.get(verdict) for verdict in decided]
+
+    def _renewed(self, answers: Answers[list[bool | None]], number: int) -> Verdict:
+        said = (failure(each) if isinstance(each, BackendError) else vote(each[number]) for each in answers.values())
+        return Tally(self._nodes.number, said).verdict
+
+    async def _take_again(self, node: int, leases: Iterable[Renewal]) -> None:
+        """Take leases of ours again at a node that does not know them."""
+        for lease in leases:
+            try:
+                fence, owner, family = json.loads(lease.claim)
+            except ValueError:  # not a claim of ours: then it is renewed where it is, and no more
+                continue
+            ask = Ask(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)
+            await self._nodes.stores[node].acquire(ask, CLEANUP_NS)
+
+    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
+        """See `ports.Store.release`. Every node is told, and a majority is waited for."""
+        answers = await self._majority(lambda store, limit: store.release(key, token, None, keep_ns, limit), timeout_ns)
+        released = _MEANING.get(self._said(answers))
+        if released is None:
+            raise self._nodes.failed(f"release lock {key}", answers, harmless=False)
+        return released
+
+    async def _majority(self, call: Callable[[Store, int], Awaitable[bool]], timeout_ns: int) -> Answers[bool]:
+        nodes = self._nodes
+        return await nodes.canvass(
+            range(nodes.number),
+            call,
+            nodes.now_ns() + timeout_ns,
+            lambda answers: self._said(answers) is not Verdict.PENDING,
+        )
+
+    def _said(self, answers: Answers[bool]) -> Verdict:
+        said = (failure(each) if isinstance(each, BackendError) else vote(each) for each in answers.values())
+        return Tally(self._nodes.number, said).verdict
+
+    # What operators see and do. They wait for every node that is well, so that all see the same.
+
+    async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
+        """See `ports.Store.inspect`."""
+        seen = await self._nodes.all_that_are_well(
+            f"inspect lock {key}", lambda store, limit: store.inspect(key, limit), timeout_ns
+        )
+        return one_holding(list(seen.values()), self._nodes.number)
+
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+        """See `ports.Store.holdings`."""
+        seen = await self._nodes.all_that_are_well(
+            "list locks", lambda store, within: store.holdings(prefix, limit, within), timeout_ns
+        )
+        return all_holdings(list(seen.values()), limit, self._nodes.number)
+
+    async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
+        """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step."""
+        seen = await self._nodes.all_that_are_well(
+            f"force release {key}", lambda store, limit: store.force_release(key, actor, reason, limit), timeout_ns
+        )
+        records = [each for each in seen.values() if each is not None]
+        if not records or len(seen) - len(records) >= self._nodes.need:
+            return None
+        return one_act(records, self._nodes.number)
+
+    async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
+        """See `ports.Store.audit`."""
+        logs = await self._nodes.all_that_are_well(
+            "read the audit log", lambda store, within: store.audit(limit, within), timeout_ns
+        )
+        return all_acts(logs, limit, self._nodes.number)
+
+    async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
+        """There is no queue."""
+
+    async def watch(self, key: str) -> Watch:
+        """Nobody is woken: a release is a majority's, and no single node knows of it."""
+        raise Misconfigured("a quorum wakes nobody; its waiters poll")
+
+    async def ping(self, timeout_ns: int) -> None:
+        """Return when a majority answers."""
+
+        async def ping(store: Store, limit: int) -> bool:
+            await store.ping(limit)
+            return True
+
+        answers = await self._majority(ping, timeout_ns)
+        if self._said(answers) is not Verdict.WON:
+            raise self._nodes.failed("ping", answers, harmless=True)
+
+    async def close(self) -> None:
+        """Wait a moment for what is under way, and close the nodes."""
+        await self._nodes.close()
+
+
+_MEANING = {Verdict.WON: True, Verdict.LOST: False}
+
+
+def _fences(votes: Answers[Grant | Busy]) -> list[int]:
+    return [each.fence for each in votes.values() if isinstance(each, Grant)]
