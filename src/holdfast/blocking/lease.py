@@ -92,6 +92,8 @@ class AnyLease(HeldLease):
             tenure.released()
             if tenure.grant is None:
                 return Released.YES
+            if tenure.contested and self._place is not None:
+                run_now(releasing.let_the_next_ask(ports, self._place))
             return run_now(releasing.release(ports, tenure.wish, tenure.grant, standing.granted, tenure.judged))
         except BaseException:
             if tenure.grant is not None:

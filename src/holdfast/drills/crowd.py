@@ -94,9 +94,13 @@ async def stand_in_line(
             await lease.release()
 
         tasks = [asyncio.create_task(wait(number)) for number in range(waiters)]
-        while locks.statistics().waiting < waiters - 1 and not any(  # noqa: ASYNC110 - between two looks at counters
-            task.done() for task in tasks
-        ):
+
+        def all_in_line() -> bool:
+            """Everybody stands in the line of this process, and the first of them in that of the store."""
+            now = locks.statistics()
+            return now.waiting >= waiters - 1 and now.busy > asked.busy
+
+        while not all_in_line() and not any(task.done() for task in tasks):  # noqa: ASYNC110 - two looks at counters
             await asyncio.sleep(_LOOK_S)
         in_line = usage()
         tell("in_line", waiting=locks.statistics().waiting)

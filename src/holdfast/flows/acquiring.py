@@ -56,6 +56,7 @@ class Possession(NamedTuple):
     sent: Instant
     place: Place | None
     error: BackendError | None = None
+    contested: bool = False  # a fair lock, and others stood in line for it
 
     def __repr__(self) -> str:
         return f"Possession({self.grant!r})"
@@ -279,7 +280,7 @@ class _Contest:
     `asked` is set while the store may know the token and the asker does not know its answer.
     """
 
-    __slots__ = ("asked", "came", "over", "ticket", "token", "watch")
+    __slots__ = ("asked", "came", "contested", "over", "ticket", "token", "watch")
 
     def __init__(self, came: Instant) -> None:
         self.came = came
@@ -287,6 +288,7 @@ class _Contest:
         self.ticket: str | None = None
         self.watch: Watch | None = None
         self.asked = False
+        self.contested = False  # for a fair lock, by other processes
         self.over = False  # the wait, and it has been measured
 
 
@@ -324,8 +326,11 @@ async def _contend(
             contest.token = ports.entropy.token()
         else:
             if isinstance(answer, Grant):
-                return Possession(contest.token, answer, sent, place)
+                return Possession(contest.token, answer, sent, place, contested=contest.contested)
             contest.asked = False
+            contest.contested |= wish.fair and (answer.ahead > 0 or answer.owner != wish.owner)
+            if answer.spent:
+                contest.token = ports.entropy.token()
             note(ports, wish, Kind.BUSY, detail=answer.owner or "")
         left = None if left is None else patience.left_ns(ports.clock.now())
         if left is not None and left <= 0:

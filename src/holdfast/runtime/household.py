@@ -147,7 +147,7 @@ class Household:
             self._note(tenure, Kind.GRANTED)
         if not looked_after:
             return tenure
-        tenure.place = possession.place
+        tenure.place, tenure.contested = possession.place, possession.contested
         tenure.on_end = self._ended
         tenure.on_unconfirmed = self._unconfirmed
         self.keeper.keep(tenure)

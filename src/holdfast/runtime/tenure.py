@@ -38,6 +38,7 @@ class Tenure:
         "_tail",
         "_told",
         "asked",
+        "contested",
         "entered",
         "forsaken",
         "grant",
@@ -65,6 +66,7 @@ class Tenure:
         self.asked = False  # while degraded: the store may have granted it without our knowing
         self.forsaken = False  # nobody has it in hand any more, so it is left to run out
         self.place: Place | None = None  # at the local mutex
+        self.contested = False  # a fair lock, for which other processes stood in line
         self.on_end: Told | None = None  # told first, and before anybody who asked to be told
         self.on_unconfirmed: Told | None = None
         self.on_warning: Callable[[], None] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from drills.drill_playing import SLO_S, needs_redis, played
 from holdfast.drills import soaking, storming
 from holdfast.drills.model import Plan
+from holdfast.drills.usage import MIB
 
 
 @needs_redis
@@ -62,3 +65,23 @@ def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch:
     assert any("ended early" in each for each in verdict.cannot)
     assert any("no redis-server" in each for each in verdict.cannot)
     assert [each.scene.title for each in verdict.judged] == [soaking.TITLE, "resident on SQLite"]
+
+
+LOOKS = """
+import socket
+from holdfast.drills.usage import Samples, heap
+samples, ends = Samples(), [socket.socket() for _ in range(50)]
+samples.look()
+before = heap()
+for _ in range(400):
+    samples.look()
+print(heap() - before)
+for each in ends:
+    each.close()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_looking_at_a_process_does_not_make_it_grow() -> None:
+    told = subprocess.run([sys.executable, "-c", LOOKS], stdout=subprocess.PIPE, check=True)
+    assert int(told.stdout) < MIB / 4
