@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,19 +15,17 @@ from holdfast.cli.moments import moment_ns
 from holdfast.cli.options import Json
 from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
-from holdfast.core.history import Kind
-from holdfast.core.holds import End, Held, Hold, held_at, holds, lost
-from holdfast.core.invariants import Violation, check
+from holdfast.core.holds import End, Held, Hold, held_at, holds
+from holdfast.core.invariants import Violation
 from holdfast.errors import BadInput
-from holdfast.observe.ledger_reading import Findings, Wanted, load, read
+from holdfast.observe.ledger_check import Verdict, check_files
+from holdfast.observe.ledger_reading import Findings, Wanted, read
 from holdfast.types import NS, duration_ns
 
 _SHOWN_SKIPPED = 10
 _SHOWN_VIOLATIONS = 20
 _SHOWN_LOSSES = 10
 _JSON_LOSSES = 1_000
-
-_GRANTS = frozenset({Kind.GRANTED, Kind.PROMOTED, Kind.HANDED})
 
 LedgerOption = Annotated[
     Path | None,
@@ -113,46 +110,45 @@ def check_ledger(
         None if since is None else moment_ns("since", since),
         None if until is None else moment_ns("until", until),
     )
-    findings = Findings()
-    gc.disable()  # a million records are a million objects that all stay: looking for garbage in them takes longest
-    try:
-        records = load(ledger_path(ledger, config), None if wanted == Wanted() else wanted, findings)
-        violations = check(records, skew_ns)
-        losses = lost(records)
-    finally:
-        gc.enable()
-    granted = [record.key for record in records if record.kind in _GRANTS]
-    keys = len(set(granted))
-    say_findings(findings)
+    verdict = check_files(ledger_path(ledger, config), None if wanted == Wanted() else wanted, skew_ns)
+    say_findings(verdict.findings)
     if json:
         put_json(
             {
-                "ok": not violations,
-                "records": len(records),
-                "grants": len(granted),
-                "keys": keys,
-                "files": findings.files,
-                "dropped": findings.dropped,
-                "skipped": findings.damaged,
-                "violations": [violation(each) for each in violations],
-                "lost": len(losses),
-                "losses": [as_dict(each) for each in losses[-_JSON_LOSSES:]],
+                "ok": not verdict.violations,
+                "records": verdict.records,
+                "grants": verdict.grants,
+                "keys": verdict.keys,
+                "files": verdict.findings.files,
+                "dropped": verdict.findings.dropped,
+                "skipped": verdict.findings.damaged,
+                "violations": [violation(each) for each in verdict.violations],
+                "lost": len(verdict.losses),
+                "losses": [as_dict(each) for each in verdict.losses[-_JSON_LOSSES:]],
             }
         )
     else:
-        what = f"{len(records):,} records, {len(granted):,} grants of {keys:,} keys, {findings.files:,} files"
-        verdict, colour = "every rule holds", "green"
-        if violations:
-            verdict, colour = _times(len(violations), "rule was broken", "rules were"), "bold red"
-        elif not granted:
-            verdict, colour = "nothing to check: no grant is on record", "yellow"
-        out().print(cell(f"{verdict} ({what})", colour), soft_wrap=True)
-        for each in violations[:_SHOWN_VIOLATIONS]:
-            _print_violation(each)
-        if len(violations) > _SHOWN_VIOLATIONS:
-            out().print(cell(f"… and {len(violations) - _SHOWN_VIOLATIONS:,} more; --json shows all", "dim"))
-        _print_losses(losses)
-    return Exit.NO if violations else Exit.OK
+        _print_verdict(verdict)
+    return Exit.NO if verdict.violations else Exit.OK
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    violations = verdict.violations
+    what = (
+        f"{verdict.records:,} records, {verdict.grants:,} grants of {verdict.keys:,} keys, "
+        f"{verdict.findings.files:,} files"
+    )
+    said, colour = "every rule holds", "green"
+    if violations:
+        said, colour = _times(len(violations), "rule was broken", "rules were"), "bold red"
+    elif not verdict.grants:
+        said, colour = "nothing to check: no grant is on record", "yellow"
+    out().print(cell(f"{said} ({what})", colour), soft_wrap=True)
+    for each in violations[:_SHOWN_VIOLATIONS]:
+        _print_violation(each)
+    if len(violations) > _SHOWN_VIOLATIONS:
+        out().print(cell(f"… and {len(violations) - _SHOWN_VIOLATIONS:,} more; --json shows all", "dim"))
+    _print_losses(verdict.losses)
 
 
 def ledger_path(given: Path | None, config: str | None) -> Path:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.history import Record
 from holdfast.errors import BadInput
@@ -34,6 +34,7 @@ from holdfast.observe.ledger_lines import (
 
 _PEEK_BYTES: Final = 1 << 20
 BLOCK_BYTES: Final = 64 * 1024
+TOO_LONG: Final = "it is longer than any line of a ledger"
 SKIPPED_MAX: Final = 1_000  # kept with their places; more are only counted
 
 
@@ -65,6 +66,14 @@ class Findings:
         if len(self.skipped) < SKIPPED_MAX:
             self.skipped.append(Skipped(file, line, problem))
 
+    def add(self, others: Findings) -> None:
+        """What was met in files that come after these."""
+        self.files += others.files
+        self.records += others.records
+        self.dropped += others.dropped
+        self.damaged += others.damaged
+        self.skipped += others.skipped[: SKIPPED_MAX - len(self.skipped)]
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -77,11 +86,15 @@ class Wanted:
 
     def __call__(self, record: Record) -> bool:
         """Whether this is one of them."""
+        return self.includes(record.key, record.family, record.at_ns)
+
+    def includes(self, key: str, family: str, at_ns: int) -> bool:
+        """Whether records of this key, family and time are asked for."""
         return (
-            (self.key is None or record.key == self.key)
-            and (self.family is None or record.family == self.family)
-            and (self.since_ns is None or record.at_ns >= self.since_ns)
-            and (self.until_ns is None or record.at_ns < self.until_ns)
+            (self.key is None or key == self.key)
+            and (self.family is None or family == self.family)
+            and (self.since_ns is None or at_ns >= self.since_ns)
+            and (self.until_ns is None or at_ns < self.until_ns)
         )
 
 
@@ -90,7 +103,7 @@ def read(
 ) -> Iterator[Record]:
     """The records of a ledger (a directory) or of one file, merged by time. What was skipped is in `findings`."""
     found = Findings() if findings is None else findings
-    processes = _processes(Path(path))
+    processes = files_by_process(Path(path))
     found.files = sum(map(len, processes))
     key = wanted.key if isinstance(wanted, Wanted) else None
     if len(processes) == 1:
@@ -109,7 +122,7 @@ def load(
     Half the time of `read`, and about 350 bytes of memory for each record.
     """
     found = Findings() if findings is None else findings
-    processes = _processes(Path(path))
+    processes = files_by_process(Path(path))
     found.files = sum(map(len, processes))
     key = wanted.key if isinstance(wanted, Wanted) else None
     records: list[Record] = []
@@ -119,7 +132,7 @@ def load(
     return records
 
 
-def _processes(path: Path) -> list[list[Path]]:
+def files_by_process(path: Path) -> list[list[Path]]:
     """The files, those of one process together and in their order."""
     if path.is_dir():
         processes: dict[str, list[Path]] = {}
@@ -146,7 +159,7 @@ def _process(files: list[Path], findings: Findings, key: str | None) -> Iterator
 
 def _records(file: Path, findings: Findings, key: str | None) -> Iterator[list[Record]]:
     """The records of a file, some at a time. With a key: those that are about others may be left out."""
-    sums = _has_sums(file)
+    sums = sums_in(file)
     about = None if key is None else needle(key)
     for all_numbers, all_lines in _lines(file, findings):
         numbers, lines = all_numbers, all_lines
@@ -159,12 +172,13 @@ def _records(file: Path, findings: Findings, key: str | None) -> Iterator[list[R
         findings.records += len(records)
         if len(records) < len(entries):
             for number, entry in zip(numbers, entries, strict=True):
-                _met(findings, file, number, entry)
+                met(findings, file, number, entry)
         if records:
             yield records
 
 
-def _met(findings: Findings, file: Path, number: int, entry: Record | Remark | Damaged) -> None:
+def met(findings: Findings, file: Path, number: int, entry: Record | Remark | Damaged) -> None:
+    """Note what a line was, if it was no record."""
     if isinstance(entry, Damaged):
         findings.skip(str(file), number, str(entry))
     elif isinstance(entry, Remark):
@@ -179,7 +193,7 @@ def _without(
     return list(compress(numbers, kept)), list(compress(lines, kept))
 
 
-def _has_sums(file: Path) -> bool:
+def sums_in(file: Path) -> bool:
     """Whether a file is one with checksums: then a line without has lost its own, and is not somebody else's."""
     try:
         with file.open("rb") as opened:
@@ -189,34 +203,51 @@ def _has_sums(file: Path) -> bool:
 
 
 def _lines(file: Path, findings: Findings) -> Iterator[tuple[Sequence[int], list[bytes]]]:
-    """Lines of a file and their numbers. The file is open only while a block is read: there may be many files."""
-    number, rest, place = 0, b"", 0
-    overlong = False
-    while True:
-        try:
-            with file.open("rb") as opened:
-                opened.seek(place)
-                block = opened.read(BLOCK_BYTES)
-        except OSError as error:
-            findings.skip(str(file), number + 1, f"the file cannot be read from here on ({error.strerror})")
-            return
-        place += len(block)
-        *whole, rest = (rest + block).split(b"\n")
-        numbers: Sequence[int] = range(number + 1, number + len(whole) + 1)
-        number += len(whole)
-        if whole and (overlong or min(map(len, whole)) == 0 or max(map(len, whole)) > LINE_BYTES_MAX):
+    """Lines of a file and their numbers, some at a time. Empty ones are left out, and those that are too long said."""
+    for block in blocks(file, findings):
+        whole = block.text[:-1].split(b"\n")
+        numbers: Sequence[int] = range(block.number, block.number + len(whole))
+        if block.headless or min(map(len, whole)) == 0 or max(map(len, whole)) > LINE_BYTES_MAX:
             long = [len(raw) > LINE_BYTES_MAX for raw in whole]
-            long[0] |= overlong  # the end of one whose beginning was left out
-            overlong = False
+            long[0] |= block.headless
             for each in compress(numbers, long):
-                findings.skip(str(file), each, "it is longer than any line of a ledger")
+                findings.skip(str(file), each, TOO_LONG)
             empty_or_long = [each or not raw for each, raw in zip(long, whole, strict=True)]
             numbers, whole = _without(empty_or_long, numbers, whole)
         if whole:
             yield numbers, whole
-        if len(rest) > LINE_BYTES_MAX:
-            rest, overlong = b"", True
-        if not block:
+
+
+class Block(NamedTuple):
+    """Some lines of a file."""
+
+    place: int  # of the first byte, in the file
+    number: int  # of the first line
+    text: bytes  # whole lines, each with its end
+    headless: bool  # the first line is only the end of one that is too long
+
+
+def blocks(file: Path, findings: Findings, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """All finished lines of a file. It is open only while a block is read: there may be many files."""
+    number, place, rest, headless = 1, 0, b"", False
+    while True:
+        try:
+            with file.open("rb") as opened:
+                opened.seek(place + len(rest))
+                more = opened.read(size)
+        except OSError as error:
+            findings.skip(str(file), number, f"the file cannot be read from here on ({error.strerror})")
+            return
+        if not more:
             break
-    if rest or overlong:
-        findings.skip(str(file), number + 1, "it is unfinished: torn by a crash, or being written")
+        end = more.rfind(b"\n") + 1
+        if end:
+            text = rest + more[:end]
+            yield Block(place, number, text, headless)
+            number, place, rest, headless = number + text.count(b"\n"), place + len(text), more[end:], False
+        else:
+            rest += more
+        if len(rest) > LINE_BYTES_MAX:
+            place, rest, headless = place + len(rest), b"", True
+    if rest or headless:
+        findings.skip(str(file), number, "it is unfinished: torn by a crash, or being written")

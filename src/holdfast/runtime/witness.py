@@ -26,8 +26,9 @@ _log = logging.getLogger("holdfast")
 
 LINES_MAX = 50  # of one kind and family, in a window of `core.line_rate`
 FAMILIES_MAX = 100
+DENIED_MAX = 100  # risk classes that were refused to run without the store
 _BUSY = Kind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11
-OTHER = "other"  # families beyond these are counted together: somebody has put an id into the name of a family
+OTHER = "other"  # what is beyond these is counted together: somebody has put an id into the name of a family or class
 
 
 class Witness:
@@ -46,6 +47,7 @@ class Witness:
         self._measures: dict[tuple[Measure, str, Outcome], Distribution] = {}
         self._waiters: dict[object, str] = {}
         self._families: dict[str, str] = {}
+        self._denied: set[str] = set()
         self._items: dict[str, tuple[str, str]] = {}
         self.counts: Counter[tuple[Kind, str]] = Counter()
 
@@ -61,6 +63,8 @@ class Witness:
         if record.kind in _LABELLED:
             label, family = record.reason if record.kind is Kind.LOST else record.risk, self.label(record.family)
             with self._mutex:  # alerts compare this count between replicas, so not one of it is lost to a race
+                if record.kind is Kind.DENIED:
+                    label = self._denied_label(label or "")
                 self._by_label[record.kind, family, label or ""] += 1
         if record.kind in _LINES:
             self._guarded("the log", id(_log), lambda: self._write(record))
@@ -124,6 +128,16 @@ class Witness:
             if known is not OTHER:  # the names of the others are not kept: there may be any number of them
                 self._families[family] = known
         return known
+
+    def _denied_label(self, risk: str) -> str:
+        """What a class that was denied is called in metrics: like families, the first few keep their name.
+
+        A class that runs without the store stands in the policy, and there are as many as its writer made. One that is
+        denied may be any word: what the policy does not know fails closed.
+        """
+        if len(self._denied) < DENIED_MAX:
+            self._denied.add(risk)
+        return risk if risk in self._denied else OTHER
 
     def by_risk(self, kind: Kind) -> dict[tuple[str, str], int]:
         """How often a fallback or refusal happened (`FELL_BACK`, `EXERCISED`, `DENIED`), by family and risk class."""
