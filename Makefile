@@ -32,7 +32,7 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-fast lint format types bench drill soak simulate fuzz model docs ledger lock install clean
+.PHONY: help run test test-fast lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -88,6 +88,9 @@ endif
 fuzz: $(STAMPS)/dev ## Hostile input, until something gives: MINUTES=1 for each target, TARGET=redis-url for one
 	@$(PY) tools/fuzz.py $(TARGET) --seconds $$(( $(or $(MINUTES),1) * 60 )) $(ARGS)
 
+crowds: $(STAMPS)/dev ## 100,000 waiters and a million expired leases on every store: memory, and who pays for it
+	@$(PY) tools/crowds.py $(ARGS)
+
 model: $(STAMPS)/dev ## Every state of the model of leases and fences, with Spin: minutes; ARGS=--small: seconds
 	@$(PY) tools/model.py $(ARGS)
 
@@ -113,6 +116,9 @@ lock: $(STAMPS)/dev ## Choose the pinned versions anew, for all supported Python
 	@$(PIP) install uv
 	@$(PY) tools/lock.py $(ARGS)
 
+sbom: $(STAMPS)/dev ## A bill of materials (CycloneDX) of what is installed, from the lock alone
+	@$(PY) tools/sbom.py $(ARGS)
+
 install: $(STAMPS)/dev ## Only set up the environment
 	@echo "ready: $(VENV)"
 
@@ -125,7 +131,7 @@ clean: ## Remove the environment and everything that is made
 
 $(STAMPS)/run $(STAMPS)/dev $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt pyproject.toml $(STAMPS)/venv
 	@echo "== setting up $(VENV) ($*)"
-	@$(PIP) install --no-deps -r requirements/$*.txt
+	@$(PIP) install --no-deps --require-hashes -r requirements/$*.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -1,7 +1,7 @@
 """Writes down every lease token that a process is given, so that a test can look for them where they must not be.
 
-Entropy also makes ids, which may be shown; a token is what the flows of leases and the resource locks ask for. As a
-program this is `holdfast` itself, with its tokens written to the file that `$TOKENS_FILE` names.
+Entropy also makes ids, which may be shown; a token is what the flows of leases and the resource locks ask for. A
+process that has `token_site` on its path does so from its first line, and so does every Python that it starts.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from holdfast.runtime.system import SystemEntropy
 
+_for_good = ExitStack()
 OF_LEASES = ("holdfast.flows.", "holdfast.plane.resource_locks")
 
 
@@ -40,8 +41,6 @@ def _append(token: str) -> None:
         file.write(f"{token}\n")
 
 
-if __name__ == "__main__":
-    from holdfast.cli.app import run_app
-
-    with recording(_append):
-        sys.exit(run_app(sys.argv[1:]))
+def begin() -> None:
+    """Write them to the file that `$TOKENS_FILE` names, from now on."""
+    _for_good.enter_context(recording(_append))

@@ -19,6 +19,8 @@ from holdfast.testing.checks import expect_no_token
 from token_record import recording
 
 CALLERS: Final = {"ada": "a-token-of-an-api-caller-0001", "boss": "a-token-of-an-api-caller-0002"}
+PASSWORD: Final = "a-password-of-a-store-0003"
+TOLD: Final = ("processes", "run")  # where the URL of the store stands, because whoever ran the test put it there
 
 
 class Sinks:
@@ -45,6 +47,7 @@ class Sinks:
                 if any(token[start : start + 8] in found for start in range(len(token) - 7)):
                     expect_no_token(text, token, where)
             assert not [each for each in CALLERS.values() if each in text], f"{where} gives away the token of a caller"
+            assert where in TOLD or PASSWORD not in text, f"{where} gives away the password of the store"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Choose the versions that the Makefile installs, for every supported Python at once, and pin them in requirements/.
 
-The versions come from whatever index the environment is set up for; the files name versions only, never an address.
+The versions come from whatever index the environment is set up for; the files name versions and hashes, never an
+address.
 `dev` is resolved first and constrains the others, so that one environment can hold all of them.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = "3.11"
 OPTIONS = ["--universal", "--python-version", OLDEST_PYTHON, "--no-header", "--no-annotate", "--no-emit-index-url"]
+OPTIONS += ["--generate-hashes"]  # of every file of a version: pip refuses one that is not as it was when it was chosen
 
 # What each file holds: the extras and dependency groups of pyproject.toml.
 LOCKS: dict[str, list[str]] = {
@@ -45,7 +47,7 @@ def main() -> int:
             print(f"requirements/{name}.txt would contain an address; not written", file=sys.stderr)
             return 1
         (ROOT / "requirements" / f"{name}.txt").write_text(text, encoding="utf-8")
-        print(f"requirements/{name}.txt: {len(text.splitlines()) - HEADER.count(chr(10))} pins")
+        print(f"requirements/{name}.txt: {sum(line[:1].isalnum() for line in text.splitlines())} pins")
     return 0
 
 

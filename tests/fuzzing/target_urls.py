@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from fuzzing.target import Target, argument, refused
@@ -62,8 +63,8 @@ def redis_url(data: bytes) -> None:
     packed, replies = handshake(address)
     assert 1 <= replies <= 3
     assert packed.startswith(b"*")
-    if address.password and len(address.password) > 3 and address.password not in address.host:
-        assert address.password not in repr(address).replace(repr(address.username), "")
+    other = replace(address, password="another")  # what is shown may hold the same word, and does not come from it
+    assert (repr(address), str(address)) == (repr(other), str(other))
 
 
 def _usable(address: RedisAddress) -> None:

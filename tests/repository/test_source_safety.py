@@ -72,7 +72,7 @@ FETCHES = {
 }
 
 
-Node = ast.JoinedStr | ast.BinOp | ast.Call | ast.Import | ast.ImportFrom | ast.Constant
+Node = ast.JoinedStr | ast.BinOp | ast.Call | ast.Compare | ast.Import | ast.ImportFrom | ast.Constant
 
 
 @cache
@@ -173,6 +173,35 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
         assert name.startswith(("ops/", "cli/tuning.py")), f"{name}:{line} {module}"
     reach = {name for name, _, module in imported({"holdfast.guards.httpx", "holdfast.guards.requests"})}
     assert not {each for each in reach if each.startswith(("plane/", "web/", "observe/", "cli/"))}
+
+
+# Where a secret, or what is kept of one, is compared by the operator, and why that tells nobody anything.
+_SECRET = re.compile(r"token|secret|password|digest|credential|ticket", re.IGNORECASE)
+COMPARED: dict[str, str] = {
+    "plane/definitions.py": "digests of workflows, which are no secrets",
+    "plane/resource_locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
+    "plane/statements.py": "a word of a statement",
+    "stores/memory_table.py": "one process, which holds all tokens itself; see docs/security.md",
+    "stores/redis_store.py": "our own token in the answer to our own question",
+    "stores/redis_values.py": "the mark of a key that is nobody's",
+    "stores/sqlite_ledger.py": "digests of tokens and tickets",
+    "testing/worlds.py": "a simulated world",
+}
+
+
+@pytest.mark.threat("X1")
+def test_what_somebody_else_has_sent_is_compared_with_a_secret_in_constant_time() -> None:
+    found = set()
+    for name, node in nodes():
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+            sides = [each for each in (node.left, *node.comparators) if isinstance(each, _NAMED)]
+            if any(_SECRET.search(ast.unparse(each)) for each in sides):
+                found.add(name)
+    assert found == set(COMPARED)
+    assert "hmac.compare_digest(digest, given)" in (PACKAGE / "web" / "auth.py").read_text("utf-8")
+
+
+_NAMED = ast.Name | ast.Attribute | ast.Subscript
 
 
 def _is_short(called: ast.Name | ast.Attribute) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.errors import BackendError
 from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.redis import open_engine
+from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal
 from redis_asks import ask
 from scripted_redis import ScriptedRedis
@@ -28,20 +30,33 @@ class Liar:
     """A server whose next answers a test chooses, and a store that believes it is talking to Redis."""
 
     store: Store
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
     answer: Callable[[list[bytes]], bytes | None] = field(default=lambda _: None)
 
     def says(self, command: list[bytes]) -> bytes | None:
         return self.answer(command)
 
 
-@pytest.fixture(scope="module")
-def liar() -> Iterator[Liar]:
+@pytest.fixture(scope="module", params=["blocking", "asyncio"])
+def liar(request: pytest.FixtureRequest) -> Iterator[Liar]:
     made: list[Liar] = []
     with ScriptedRedis(lambda command: made[0].says(command)) as server:
         engine = open_engine(server.url)
-        made.append(Liar(engine.blocking))
-        yield made[0]
+        if request.param == "blocking":
+            made.append(Liar(engine.blocking, run_now))
+            yield made[0]
+        else:
+            with asyncio.Runner() as runner:
+                store = runner.run(opened(engine))
+                made.append(Liar(store, runner.run))
+                yield made[0]
+                runner.run(store.close())
         engine.close()
+
+
+async def opened(engine: Engine) -> Store:
+    """A store of the event loop that runs."""
+    return engine.asynchronous()
 
 
 def resp(value: Any) -> bytes:
@@ -82,7 +97,7 @@ async def tried(store: Store, asked: Ask) -> Grant | Busy | None:
 @example(said=b"*1000000\r\n" * 3)
 def test_no_answer_by_chance_is_a_grant(liar: Liar, said: bytes) -> None:
     liar.answer = lambda _: said
-    assert not isinstance(run_now(tried(liar.store, ask("job"))), Grant)
+    assert not isinstance(liar.run(tried(liar.store, ask("job"))), Grant)
 
 
 @given(at=st.integers(0, 10_000), by=st.integers(0, 255), how=st.sampled_from(["change", "drop", "add", "double"]))
@@ -97,7 +112,7 @@ def test_an_answer_that_is_almost_right_is_no_grant(liar: Liar, at: int, by: int
         "double": right + right,
     }[how]
     liar.answer = lambda _: resp(changed)
-    found = run_now(tried(liar.store, asked))
+    found = liar.run(tried(liar.store, asked))
     if isinstance(found, Grant):  # then it says the same in all that was asked for
         head, granted_us, fence, token = changed.decode().rsplit(" ", 3)
         assert (head, token) == (f"{asked.owner} hf1 {asked.family}", asked.token)
@@ -120,7 +135,7 @@ def test_no_answer_by_chance_renews_or_releases(liar: Liar, said: bytes) -> None
         except BackendError:
             return []
 
-    found = run_now(renewed())
+    found = liar.run(renewed())
     assert found in ([], [True, True], [True, False], [False, True], [False, False])
     if found and any(found):
         assert said in (b"$2\r\n11\r\n", b"$2\r\n10\r\n", b"$2\r\n01\r\n")
@@ -133,7 +148,7 @@ def test_no_answer_by_chance_renews_or_releases(liar: Liar, said: bytes) -> None
 def test_a_fence_is_a_number_that_guards_can_compare_or_there_is_no_grant(liar: Liar, fence: str) -> None:
     asked = ask("job")
     liar.answer = lambda _: resp(granted(asked, fence.encode()))
-    found = run_now(tried(liar.store, asked))
+    found = liar.run(tried(liar.store, asked))
     if isinstance(found, Grant):
         assert str(found.fence) == fence.lstrip("0")
         assert 1 <= found.fence < 2**63

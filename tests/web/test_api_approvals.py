@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from fastapi import FastAPI
 from holdfast.core.approving import ApprovalRules, parse_rules
 from holdfast.core.run import CancelWanted, Look
 from holdfast.core.workflow_form import from_document
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals import NOTE_CHARS_MAX, Approvals
 from holdfast.plane.callers import Caller
 from holdfast.plane.engine import Engine
 from holdfast.plane.families import APPROVAL
@@ -27,6 +28,7 @@ from holdfast.plane.service import Service
 from holdfast.plane.settings import Settings
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
+from holdfast.web.schemas_runs import ApprovalShown
 
 pytestmark = pytest.mark.asyncio
 
@@ -235,3 +237,44 @@ async def test_on_an_open_server_all_are_one_and_nobody_approves(tmp_path: Path)
         job = await desk.submit()
         status, refused = await desk.decide(job)
         assert (status, refused["detail"]) == (403, "local asked for it; somebody else must decide")
+
+
+FORGED: tuple[Any, ...] = (
+    *(None, True, 1, 2**64, 0.5, "0", "", "admin", [0], {"revision": 0}, "x\0y", "\ud800", "9" * 5_000),
+)
+FIELDS = (*ApprovalShown.model_fields, "actor", "verdict", "Revision", "revision ", "__class__", "")
+
+
+def as_described(body: Any) -> bool:
+    """Whether the API takes such a body, for what stands at revision 0."""
+    if body is None or body == {}:
+        return True
+    if not isinstance(body, dict) or not set(body) <= {"note", "revision"}:
+        return False
+    note, revision = body.get("note", ""), body.get("revision")
+    plain = isinstance(note, str) and note.isprintable() and len(note) <= NOTE_CHARS_MAX
+    return plain and (revision is None or (type(revision) is int and revision == 0))
+
+
+@pytest.mark.threat("X12")
+async def test_no_body_makes_a_decision_somebody_elses_or_about_something_else(desk: Desk) -> None:
+    """A body with one field too many, or one that is a little different from what was shown: nothing is done."""
+    job = await desk.submit()
+    bodies = [*FORGED, *({name: value} for name in FIELDS for value in FORGED)]
+    taken = 0
+    for number, body in enumerate(bodies):
+        verdict = ("approve", "reject")[number % 2]
+        about: dict[str, Any] = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
+        answer = await desk.ask("POST", f"/api/v1/approvals/{job}/{verdict}", **about)
+        if answer.status_code == 200:
+            assert as_described(body), body
+            assert (answer.json()["decided_by"], answer.json()["job"]) == ("approver", job)
+            taken, job = taken + 1, await desk.submit()
+            continue
+        assert answer.status_code in {400, 409, 422}, (body, answer.text)
+        assert not as_described(body), (body, answer.text)
+        found = await desk.approvals.get(job)
+        assert found is not None
+        assert (found.status, found.revision, found.decided_by) == ("waiting", 0, None)
+    assert 0 < taken < len(bodies) / 20
+    assert len(bodies) > 300

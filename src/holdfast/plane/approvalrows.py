@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from holdfast.core.approving import Approval, ApprovalStatus, digest
 from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
 from holdfast.plane.model import Job
 from holdfast.plane.ports import Row
 
@@ -20,30 +19,56 @@ class StepOf(NamedTuple):
     risk: str
 
 
-def request_of(job: Job) -> str:
-    """A digest of what was asked for: a decision is about this and nothing else."""
-    own = {name: text for name, text in job.labels.items() if not name.startswith(subjects.OWN_LABELS)}
-    return digest([job.topic, job.payload, job.tenant, job.priority, job.max_attempts, job.timeout_ns, own])
+def request_of(job: Job, approval: Approval) -> str:
+    """A digest of what was asked for, by whom, and by which rules: a decision is about this and nothing else.
+
+    All of it is there from the beginning and never changes while something waits, so whatever differs was changed by
+    somebody who had no business with it. Left out is what a decision and the way of a job write.
+    """
+    asked = [job.id, job.tenant, job.topic, job.pool, job.priority, job.max_attempts, job.payload, dict(job.labels)]
+    times = [job.created_ns, job.timeout_ns, job.deadline_ns, job.not_before_ns]
+    who = [job.submitted_by, job.idempotency_key, job.trace]
+    shown = [approval.job, approval.tenant, approval.gate, approval.risk, approval.rule, approval.message]
+    rest = [approval.snapshot, approval.requested_by, approval.created_ns, approval.expires_ns]
+    return digest([asked, times, who, shown, rest, approval.run, approval.step])
 
 
 def new_values(
     job: Job, *, gate: bool, message: Any, rule: str = "", snapshot: str = "", step: StepOf | None = None
 ) -> dict[str, Any]:
     """A job that waits from now on."""
+    text = json.dumps(message)
+    waits = Approval(
+        job=job.id,
+        tenant=job.tenant,
+        gate=gate,
+        status=ApprovalStatus.WAITING,
+        risk="" if step is None else step.risk,
+        rule=rule,
+        message=json.loads(text),  # as it will be read
+        request="",
+        snapshot=snapshot,
+        requested_by=job.submitted_by,
+        revision=0,
+        created_ns=job.created_ns,
+        run=None if step is None else step.run,
+        step=None if step is None else step.step,
+        expires_ns=job.deadline_ns,
+    )
     return {
-        "job": job.id,
-        "tenant": job.tenant,
+        "job": waits.job,
+        "tenant": waits.tenant,
         "gate": int(gate),
-        "risk": "" if step is None else step.risk,
+        "risk": waits.risk,
         "rule": rule,
-        "message": json.dumps(message),
-        "request": request_of(job),
+        "message": text,
+        "request": request_of(job, waits),
         "snapshot": snapshot,
-        "requested_by": job.submitted_by,
-        "now_ns": job.created_ns,
-        "run": None if step is None else step.run,
-        "step": None if step is None else step.step,
-        "expires_ns": job.deadline_ns,
+        "requested_by": waits.requested_by,
+        "now_ns": waits.created_ns,
+        "run": waits.run,
+        "step": waits.step,
+        "expires_ns": waits.expires_ns,
     }
 
 

@@ -266,7 +266,7 @@ class Approvals:
         decided: list[Row] = []
 
         def decide(job: Job) -> Writing:
-            self._judged(wish, replace(situation, state=job.state, request=request_of(job)))
+            self._judged(wish, replace(situation, state=job.state, request=request_of(job, approval)))
             return replace(_write(job, wish, approval, taken, fence, self._now_ns()), also=also)
 
         async def also(tx: Tx, _: Job) -> None:
@@ -283,7 +283,7 @@ class Approvals:
                 "revision": approval.revision,
             }
             decided[:] = await tx.query(_DECIDE, values)
-            if not decided:
+            if not decided or request_of(job, _as_asked(decided[0], approval)) != approval.request:
                 raise ApprovalConflict(ConflictCode.STALE_REQUEST, "somebody decided at the same moment; look again")
 
         try:
@@ -327,7 +327,7 @@ class Approvals:
             evaluation, snapshot = Evaluation(Effect.REQUIRE), approval.snapshot  # the workflow wants it, no rule does
         else:
             evaluation, snapshot = self.rules.evaluate(job.topic, job.tenant, job.labels), self.rules.snapshot
-        return Situation(approval, job.state, request_of(job), snapshot, evaluation, run, self._now_ns()), job
+        return Situation(approval, job.state, request_of(job, approval), snapshot, evaluation, run, self._now_ns()), job
 
     def _now_ns(self) -> int:
         return self._jobs.clock.now().wall
@@ -337,6 +337,11 @@ async def _run_status(tx: Tx, run: str) -> RunStatus:
     """How a run is. One that is not stored any more was over long before that."""
     rows = await tx.query(_RUN, {"run": run})
     return RunStatus(rows[0]["status"]) if rows else RunStatus.CANCELLED
+
+
+def _as_asked(row: Row, approval: Approval) -> Approval:
+    """A row as it was found in the commit, with what the decision itself has written put back."""
+    return replace(approval_of(row, None), snapshot=approval.snapshot)
 
 
 def _write(job: Job, wish: _Wish, approval: Approval, taken: Taken, fence: CarriedFence, now_ns: int) -> Writing:

@@ -43,6 +43,13 @@ def code_of(error: sqlite3.Error) -> int:
     return code & 0xFF if isinstance(code, int) else -1
 
 
+def damaged(path: str) -> BackendError:
+    """For rows and texts that no version of Holdfast has written."""
+    return Misconfigured(
+        f"{path} holds what cannot be: it is damaged, or was changed by hand; restore it, or move it away"
+    )
+
+
 def translated(error: sqlite3.Error, path: str) -> BackendError:
     """Say the same in the words of the port. SQLite's messages hold names of tables and columns, never values."""
     code = code_of(error)

@@ -28,7 +28,7 @@ from holdfast.core.failpoints import reach
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.stores import sqlite_schema
 from holdfast.stores.mounts import file_system, is_shared
-from holdfast.stores.sqlite_errors import is_busy, translated
+from holdfast.stores.sqlite_errors import damaged, is_busy, translated
 from holdfast.types import MS, NS
 
 T = TypeVar("T")
@@ -84,6 +84,9 @@ class SqliteFile:
                     if not is_busy(error):
                         self._close()  # whatever it was, the next call begins with a good connection
                         raise translated(error, self.path) from error
+                except UnicodeDecodeError as error:  # what SQLite says of a damaged file may quote the damage
+                    self._close()
+                    raise damaged(self.path) from error
             now = time.monotonic_ns()
             if now >= deadline:
                 raise Unavailable(f"{self.path} is locked by another writer; nothing was changed")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from holdfast.ports import Clock
 from holdfast.stores.process import Host, this_host
+from holdfast.stores.sqlite_errors import damaged
 from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.types import Instant
 
@@ -45,6 +46,8 @@ class Judge:
     def left_ns(self, row: Sequence[Any], now: Instant) -> int:
         """How long a row may still count: (clock, process, expires_ns, expires_wall_ns). Zero or less: it is dead."""
         clock, process, expires_ns, expires_wall_ns = row
+        if [type(each) for each in row] != [str, str, int, int]:
+            raise damaged(self._file.path)  # whose lease this is cannot be told, so it is not given to another
         host = self.host
         if clock == host.clock:
             left: int = expires_ns - now.boot

@@ -39,9 +39,17 @@ _QUEUE_OUT: Final = sql("queue_out")
 _UNLISTEN: Final = sql("unlisten")
 _LISTENERS: Final = sql("listeners")
 _OWNERSHIP: Final = sql("ownership").rpartition("--")[2].partition("\n")[2].strip()  # it becomes part of a line
-_SWEEPS: Final = (sql("sweep_leases"), sql("sweep_tickets"), sql("sweep_listeners"))
+_SWEEP_PLACE: Final = sql("sweep_place")
+_SWEEP_RANGE: Final = sql("sweep_range")
+_SWEEP_LEASES: Final = sql("sweep_leases")
+_SWEEP_ON: Final = sql("sweep_on")
+_SWEEPS: Final = (sql("sweep_tickets"), sql("sweep_listeners"))
 
-_SWEEP_EVERY: Final = 1024  # grants; more when more leases are alive, so that the cost of sweeping stays constant
+# A sweep looks at so many leases, and the next one goes on behind them, in whatever process it is: however much has run
+# out, nobody waits for more than these, which take milliseconds. More are looked at than granted, so it keeps up.
+_SWEEP_ROWS: Final = 2_048
+_SWEEP_EVERY: Final = 1_024  # grants
+_SWEEP_SOON: Final = 32  # grants, while most of what is looked at has run out
 _LAST: Final = "\U0010ffff"  # sorts after every character that a key may hold
 
 Parameters: TypeAlias = dict[str, Any]
@@ -303,20 +311,24 @@ class Ledger:
         }
 
     def _sweep(self, timeout_ns: int) -> None:
-        """Drop what ran out and was never asked for again, each time the file may have doubled."""
-        parameters = self._now_parameters(self.judge.now())
+        """Drop what ran out and was never asked for again, a piece at a time."""
+        parameters = {**self._now_parameters(self.judge.now()), "most": _SWEEP_ROWS}
 
         def step(connection: sqlite3.Connection) -> int:
             connection.execute("BEGIN IMMEDIATE")
+            ((after,),) = connection.execute(_SWEEP_PLACE).fetchall() or [("",)]
+            last, seen = connection.execute(_SWEEP_RANGE, {"after": after, "most": _SWEEP_ROWS}).fetchone()
+            dropped = connection.execute(_SWEEP_LEASES, {**parameters, "after": after, "last": last}).rowcount
+            connection.execute(_SWEEP_ON, {"place": last if seen == _SWEEP_ROWS else ""})
             for statement in _SWEEPS:
                 connection.execute(statement, parameters)
-            (alive,) = connection.execute("SELECT count(*) FROM holdfast_lease").fetchone()
             _commit(connection)
-            return int(alive)
+            return dropped
 
         self._until_sweep = _SWEEP_EVERY
         with contextlib.suppress(BackendError):  # another time, then; what the grant itself meets is for the asker
-            self._until_sweep = max(_SWEEP_EVERY, self.file.run(step, timeout_ns))
+            if self.file.run(step, timeout_ns) > _SWEEP_ROWS // 2:
+                self._until_sweep = _SWEEP_SOON
 
 
 def _expiry(now: Instant, ttl_ns: int) -> Parameters:
