@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -30,8 +30,8 @@ from holdfast.testing.conformance import (
     proofs,
     run_check,
 )
-from holdfast.testing.simloop import run_virtual
-from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Renewal, check_key
+from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_key
+from virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld
 
 T = TypeVar("T")
 
@@ -241,22 +241,6 @@ PLANTED: list[tuple[type[MemoryStore], str]] = [
 ]
 
 
-class VirtualClock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.ns = 10**15
-
-    def now(self) -> Instant:
-        return Instant(self.ns, self.ns, self.ns + 10**18)
-
-    def advance(self, ns: int) -> None:
-        self.ns += ns
-
-    def read(self) -> int:
-        return self.ns
-
-
 def virtual_world(make: Callable[[MemoryTable], Store]) -> BlockingWorld:
     clock = VirtualClock()
     table = MemoryTable(clock)
@@ -294,23 +278,10 @@ def test_the_whole_kit_passes_the_memory_store_in_virtual_time_without_waiting()
         run_check(check, virtual_world(MemoryStore))
 
 
-class _LoopClock:
-    """The clock of the loop that is running, real or virtual."""
-
-    def now(self) -> Instant:
-        ns = int(asyncio.get_running_loop().time() * NS)
-        return Instant(ns, ns, ns + 10**18)
-
-
-class _VirtualLoopWorld(AsyncioWorld):
-    def drive(self, job: Coroutine[Any, Any, T]) -> T:
-        return run_virtual(job)
-
-
 def test_the_whole_kit_passes_the_asyncio_memory_store_on_a_virtual_loop() -> None:
     for check in checks_for(CAPABILITIES):
-        opener = partial(MemoryStore, MemoryTable(_LoopClock()), asynchronous=True)
-        run_check(check, _VirtualLoopWorld(opener))
+        opener = partial(MemoryStore, MemoryTable(LoopClock()), asynchronous=True)
+        run_check(check, VirtualLoopWorld(opener))
 
 
 def test_a_store_that_claims_less_is_asked_less() -> None:

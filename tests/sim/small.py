@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from holdfast.core.history import Record
@@ -48,13 +48,18 @@ class SmallWorld:
 
     def run(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run it to its end, and let nothing of it live on."""
-        try:
-            return self.loop.run_until_complete(main)
-        finally:
-            for host in self.hosts:
-                host.bury()
-            end_tasks(self.loop)
-            self.loop.close()
+        return played(self.loop, self.hosts, main)
+
+
+def played(loop: SimLoop, hosts: Sequence[SimHost], main: Coroutine[Any, Any, Any]) -> Any:
+    """Run something in a world to its end, and let nothing of it live on."""
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        for host in hosts:
+            host.bury()
+        end_tasks(loop)
+        loop.close()
 
 
 def _raise(error: Exception) -> None:

@@ -17,12 +17,12 @@ import pytest
 from holdfast.aio.lease import Lease
 from holdfast.testing.simfaults import Fault, Profile, Swarm, draw_swarm
 from holdfast.testing.simhost import SimHost
-from holdfast.testing.simloop import end_tasks
 from holdfast.testing.simnetwork import Weather
 from holdfast.testing.simtotals import replay_command
 from holdfast.testing.simworld import SimWorld, run_seed
 from holdfast.types import MS, NS
 from sim import planted_quorums as planted
+from sim.small import played
 
 SEEDS = 60
 OUTCOMES = {
@@ -109,13 +109,7 @@ class CalmWorld(SimWorld):
 
     def play(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run it to its end, and let nothing of it live on."""
-        try:
-            return self.loop.run_until_complete(main)
-        finally:
-            for host in self.hosts:
-                host.bury()
-            end_tasks(self.loop)
-            self.loop.close()
+        return played(self.loop, self.hosts, main)
 
     async def lease_on_three(self, host: SimHost) -> Lease:
         """A lease of the first three nodes alone; the host cannot reach the others."""

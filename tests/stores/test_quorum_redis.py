@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -27,11 +27,11 @@ from holdfast.stores.memory import MemoryEngine, MemoryTable
 from holdfast.stores.quorum import QuorumEngine
 from holdfast.stores.redis import open_engine as open_redis
 from holdfast.stores.registry import open_engine
-from holdfast.testing.conformance import AsyncioWorld, check_store, checks_for, run_check
-from holdfast.testing.simloop import run_virtual
-from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, Renewal
+from holdfast.testing.conformance import check_store, checks_for, run_check
+from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal
 from redis_asks import SOON
 from servers import RedisServer, redis_executables, start_redis
+from virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld
 
 T = TypeVar("T")
 
@@ -57,25 +57,9 @@ def five(servers: list[RedisServer]) -> str:
     return url_of([server.port for server in servers])
 
 
-class Standing:
-    """A clock that goes on when it is told to: then no grant is too old because this machine is busy."""
-
-    def __init__(self) -> None:
-        self.ns = 10**15
-
-    def now(self) -> Instant:
-        return Instant(self.ns, self.ns, self.ns + 10**18)
-
-    def advance(self, ns: int) -> None:
-        self.ns += ns
-
-    def read(self) -> int:
-        return self.ns
-
-
 @pytest.mark.requires("R2", "R4", "R7", "R28")
 def test_a_quorum_of_memories_keeps_the_contract_of_a_store() -> None:
-    clock = Standing()
+    clock = VirtualClock()
     tables = [MemoryTable(clock) for _ in range(5)]
 
     def opener() -> Store:
@@ -85,23 +69,12 @@ def test_a_quorum_of_memories_keeps_the_contract_of_a_store() -> None:
     assert len(report.proven) == len(checks_for(report.capabilities))
 
 
-class _LoopClock:
-    def now(self) -> Instant:
-        ns = int(asyncio.get_running_loop().time() * NS)
-        return Instant(ns, ns, ns + 10**18)
-
-
-class _VirtualWorld(AsyncioWorld):
-    def drive(self, job: Coroutine[Any, Any, T]) -> T:
-        return run_virtual(job)
-
-
 @pytest.mark.requires("R2", "R4", "R7", "R28")
 def test_an_asyncio_quorum_of_memories_keeps_the_contract_in_virtual_time() -> None:
-    clock = _LoopClock()
+    clock = LoopClock()
     for check in checks_for(QuorumEngine([MemoryEngine() for _ in range(5)]).capabilities):
         engines = [MemoryEngine(MemoryTable(clock)) for _ in range(5)]
-        run_check(check, _VirtualWorld(QuorumEngine(engines, clock=clock).asynchronous))
+        run_check(check, VirtualLoopWorld(QuorumEngine(engines, clock=clock).asynchronous))
 
 
 @pytest.mark.server
@@ -109,7 +82,7 @@ def test_an_asyncio_quorum_of_memories_keeps_the_contract_in_virtual_time() -> N
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_quorum_of_five_servers_keeps_the_contract_of_a_store(five_servers: list[RedisServer], colour: str) -> None:
     url = five(five_servers)
-    clock = Standing()  # the servers have their own
+    clock = VirtualClock()  # the servers have their own
 
     def opener() -> Store:
         engine = QuorumEngine(
