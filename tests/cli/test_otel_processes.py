@@ -81,7 +81,10 @@ def test_a_collector_gets_what_a_scrape_says_and_the_last_word(
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         job = json.load(answer)["id"]
-    until(lambda: collector.exports[-1].value("holdfast.worker.attempts", outcome="succeeded"), "its end")
+    until(
+        lambda: collector.exports and collector.exports[-1].value("holdfast.worker.attempts", outcome="succeeded"),
+        "its end",
+    )
     before = numbers(scraped(up.address))
     export = collector.next()
     after, got = numbers(scraped(up.address)), received(export)

@@ -210,7 +210,7 @@ async def test_a_thread_is_told_that_its_attempt_was_stopped_and_why(work_stage:
     job = await work_stage.send("patient")
     await until(lambda: work_stage.said(subjects.STARTED, job))
     await stop(work_stage, worker.name, job)
-    await until(lambda: worker.statistics().stopped)
+    await until(lambda: worker.statistics().stopped and reasons)
     assert reasons == ["stopped: cancelled by alice"]
 
 

@@ -21,7 +21,7 @@ KINDS = ["memory", "sqlite", *(pytest.param(str(each), marks=pytest.mark.server)
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "memory":
-        yield "memory://broken"
+        yield f"memory://{tmp_path.name}"
     elif request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/leases.db?synchronous=normal"
     else:
