@@ -73,7 +73,7 @@ drill: $(STAMPS)/run ## Break it on purpose on a file of its own: pauses, kills,
 	@mkdir -p build
 	@$(BIN)/holdfast drill quick --report build/drill.html $(ARGS)
 
-soak: $(STAMPS)/run ## All drills, round after round, and memory, threads and files flat: HOURS=1 or MINUTES=10
+soak: $(STAMPS)/dev ## All drills, round after round, and memory, threads and files flat: HOURS=1 or MINUTES=10
 	@mkdir -p build
 	@$(BIN)/holdfast drill soak --duration $$(( $(or $(HOURS),0) * 3600 + $(or $(MINUTES),$(if $(HOURS),0,10)) * 60 )) --report build/soak.html $(ARGS)
 

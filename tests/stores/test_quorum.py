@@ -239,6 +239,45 @@ def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play: Play)
     play(scenario)
 
 
+def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        for node in nodes[2:]:
+            node.table.release("k", grant.token, 0)
+        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [False]
+        await store.close()  # waits for what is under way
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play(scenario)
+
+
+def test_what_a_minority_has_left_of_a_key_is_no_holder_to_be_forced_out(play: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        for node in nodes[1:]:
+            node.table.release("k", grant.token, 0)
+        assert await store.inspect("k", CALL) is None
+        assert await store.force_release("k", "me", "why", CALL) is None
+        assert await store.audit(10, CALL) == []
+        assert nodes[0].holder("k") == "mine@host:1/a"
+
+    play(scenario)
+
+
+def test_a_forced_release_that_only_some_nodes_did_is_told_and_written_down(play: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        for node in nodes[:2]:
+            node.table.release("k", grant.token, 0)
+        record = await store.force_release("k", "me", "why", CALL)
+        assert record is not None
+        assert record.previous_owner == "mine@host:1/a"
+        assert await store.audit(10, CALL) == [record]
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play(scenario)
+
+
 def test_a_fence_is_settled_although_the_counters_of_the_nodes_differ(play: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         ahead = 10**16

@@ -21,7 +21,7 @@ from holdfast.drills.crew import LIMIT_S, Actor
 from holdfast.drills.failing_over import overtake, rises
 from holdfast.drills.model import Figure, Guard, SpanKind
 from holdfast.drills.pausing import TITLES
-from holdfast.drills.redis_servers import Server, needed_server, redis_server, running
+from holdfast.drills.redis_servers import Server, redis_server, running
 from holdfast.drills.stage import Setting, Stage
 from holdfast.types import NS
 
@@ -39,7 +39,7 @@ class Clockwork(NamedTuple):
 @contextmanager
 def clockwork(directory: Path, library: Path) -> Iterator[Clockwork]:
     """A Redis server whose clock can be moved, for the length of the block."""
-    executable = needed_server(redis_server())
+    executable = redis_server()
     directory.mkdir()
     with (
         Moved(directory / "clock", library) as moved,

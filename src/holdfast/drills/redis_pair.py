@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.drills.proxy import Proxy
-from holdfast.drills.redis_servers import Server, needed_server, redis_server, running
+from holdfast.drills.redis_servers import Server, redis_server, running
 
 _HOST: Final = "127.0.0.1"
 # A new replica is served at once, and not with others that may come within five seconds.
@@ -27,7 +27,7 @@ class Pair:
     def __init__(
         self, directory: Path, stack: ExitStack, options: Sequence[str], environment: Mapping[str, str] | None
     ) -> None:
-        self._executable = needed_server(redis_server())
+        self._executable = redis_server()
         self._directory = directory
         self._stack = stack
         self._environment = environment

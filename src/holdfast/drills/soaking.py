@@ -188,25 +188,32 @@ def _residents(stage: Stage, seconds: float) -> Iterator[None]:
     """A resident on each store that can be had here, and bad weather for all of them, while the block lasts."""
     with ExitStack() as stack:
         ways: list[Way] = [stage.way]
-        executable = redis_server()
-        if executable is None:
-            stage.cannot.append("the resident on Redis: there is no redis-server here")
+        try:
+            executable = redis_server()
+        except Misconfigured as missing:
+            stage.cannot.append(f"the resident on Redis: {missing}")
         else:
             server = stack.enter_context(running(executable, stage.directory / "resident-redis"))
             proxy = stack.enter_context(Proxy("127.0.0.1", server.port))
             ways.append(WireWay(f"redis://127.0.0.1:{proxy.port}", "Redis", proxy))
-        settled = [_moved_in(stack, stage, way, seconds) for way in ways]
+        settled = list(filter(None, [_moved_in(stack, stage, way, seconds) for way in ways]))
         with Weather(ways, stage.plan.seed) as weather:
             yield
         for it, actor in settled:
             _moved_out(it, actor, weather.faults)
 
 
-def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple[Setting, Actor]:
+def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple[Setting, Actor] | None:
+    """A resident on a store. None: it did not start, which its scene says, and the others go on."""
     kind = "SQLite" if way is stage.way else "Redis"
     words = "one process takes, waits for, keeps, guards and gives back leases all the time, over a way that breaks."
     it = stack.enter_context(stage.scene(f"resident on {kind}", words, Guard.ON, url=way.url))
-    [actor] = it.crew.enter("resident")
+    try:
+        [actor] = it.crew.enter("resident")
+    except Stalled as stalled:
+        stage.tell(it.scene.title, str(stalled), good=False)
+        it.claim("the resident starts", kept=False, seen=str(stalled))
+        return None
     pace, every = max(PACE_S, seconds / DEEDS_MAX), min(60.0, max(0.2, seconds / SAMPLES))
     key = it.key("work")
     it.key("work:kept")

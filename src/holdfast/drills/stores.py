@@ -19,7 +19,7 @@ import holdfast
 from holdfast.drills.model import Plan
 from holdfast.drills.permission import check_marked
 from holdfast.drills.proxy import Proxy
-from holdfast.drills.redis_servers import needed_server, redis_server, running
+from holdfast.drills.redis_servers import redis_server, running
 from holdfast.errors import BadInput
 from holdfast.stores.redis_url import parse_redis_url
 from holdfast.stores.registry import redacted
@@ -122,7 +122,7 @@ def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> t
     if plan.url is not None:
         return plan.url, redacted(plan.url)
     if plan.own == "redis" or network:
-        executable = needed_server(redis_server(), ", or name a marked one with --url redis://…")
+        executable = redis_server(", or name a marked one with --url redis://…")
         return stack.enter_context(running(executable, directory / "redis")).url, "a Redis server of its own"
     return f"sqlite:///{quote(str(directory / 'leases.db'))}", "a SQLite file of its own"
 

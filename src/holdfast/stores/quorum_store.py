@@ -16,7 +16,7 @@ yet, the answer says that its token is *spent*: a release that is late must not 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
@@ -187,7 +187,8 @@ class QuorumStore:
         """See `ports.Store.renew_many`. Raises when no lease got an answer from a majority.
 
         A node that has lost a lease which a majority has renewed gets it again: otherwise one that is held for long
-        would lose its nodes one by one, with each that restarts.
+        would lose its nodes one by one, with each that restarts. A node that has renewed one which a majority has lost
+        gives it up: it would be in everybody's way for another TTL, and nobody has it.
         """
         if not renewals:
             return []
@@ -204,16 +205,18 @@ class QuorumStore:
             lambda answers: len(answers) >= nodes.need and Verdict.PENDING not in verdicts(answers),
         )
         decided = verdicts(ballot.so_far())
-        won = [each for each, verdict in zip(renewals, decided, strict=True) if verdict is Verdict.WON]
 
         async def heal(node: int, answer: list[bool | None] | BackendError) -> None:
             if isinstance(answer, list):
-                lost = {each for each, said in zip(renewals, answer, strict=True) if said is False}
-                await self._take_again(node, [each for each in won if each in lost])
+                for lease, verdict, said in zip(renewals, decided, answer, strict=True):
+                    if verdict is Verdict.WON and said is False:
+                        await self._take_again(node, lease)
+                    elif verdict is Verdict.LOST and said is True:
+                        await nodes.stores[node].release(lease.key, lease.token, None, 0, CLEANUP_NS)
 
         answers = ballot.close(heal)
         for node, answer in answers.items():
-            if isinstance(answer, list) and False in answer:
+            if isinstance(answer, list) and answer != [_MEANING.get(verdict) for verdict in decided]:
                 nodes.crew.start(node, quietly(heal(node, answer)))
         if not any(verdict in (Verdict.WON, Verdict.LOST) for verdict in decided):
             raise nodes.failed("renew locks", answers, harmless=False)
@@ -223,15 +226,14 @@ class QuorumStore:
         said = (failure(each) if isinstance(each, BackendError) else vote(each[number]) for each in answers.values())
         return Tally(self._nodes.number, said).verdict
 
-    async def _take_again(self, node: int, leases: Iterable[Renewal]) -> None:
-        """Take leases of ours again at a node that does not know them."""
-        for lease in leases:
-            try:
-                fence, owner, family = json.loads(lease.claim)
-            except ValueError:  # not a claim of ours: then it is renewed where it is, and no more
-                continue
-            ask = Ask(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)
-            await self._nodes.stores[node].acquire(ask, CLEANUP_NS)
+    async def _take_again(self, node: int, lease: Renewal) -> None:
+        """Take a lease of ours again at a node that does not know it."""
+        try:
+            fence, owner, family = json.loads(lease.claim)
+        except ValueError:  # not a claim of ours: then it is renewed where it is, and no more
+            return
+        ask = Ask(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)
+        await self._nodes.stores[node].acquire(ask, CLEANUP_NS)
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
         """See `ports.Store.release`. Every node is told, and a majority is waited for."""
@@ -271,14 +273,21 @@ class QuorumStore:
         return all_holdings(list(seen.values()), limit, self._nodes.number)
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
-        """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step."""
+        """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step.
+
+        A key that is free at a majority is left alone: what one node still has of it ends with its TTL, and a log that
+        told of a holder whom nobody sees would be wrong. So whatever any node wrote down is an act, and is returned.
+        """
+        deadline = self._clock.now().mono + timeout_ns
+        if await self.inspect(key, timeout_ns) is None:
+            return None
         seen = await self._nodes.all_that_are_well(
-            f"force release {key}", lambda store, limit: store.force_release(key, actor, reason, limit), timeout_ns
+            f"force release {key}",
+            lambda store, limit: store.force_release(key, actor, reason, limit),
+            deadline - self._clock.now().mono,
         )
         records = [each for each in seen.values() if each is not None]
-        if not records or len(seen) - len(records) >= self._nodes.need:
-            return None
-        return one_act(records, self._nodes.number)
+        return one_act(records, self._nodes.number) if records else None
 
     async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
         """See `ports.Store.audit`."""

@@ -10,8 +10,12 @@ import pytest
 
 from drills.drill_playing import SLO_S, needs_redis, played
 from holdfast.drills import soaking, storming
+from holdfast.drills.catalogue import drill
+from holdfast.drills.crew import Crew, Stalled
 from holdfast.drills.model import Plan
+from holdfast.drills.running import run
 from holdfast.drills.usage import MIB
+from holdfast.errors import Misconfigured
 
 
 @needs_redis
@@ -53,17 +57,41 @@ def test_a_soak_plays_its_mixture_beside_residents_whose_history_breaks_no_rule(
         assert each.scene.plots[0].lines[0].points
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def no_redis() -> str:
+    raise Misconfigured("there is no Redis here")
+
+
+def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(*_: object) -> None:
+        raise Stalled("resident died, and nobody had asked for it")
+
+    monkeypatch.setattr(Crew, "enter", died)
+    monkeypatch.setattr(soaking, "run", interrupted)
+    monkeypatch.setattr(soaking, "redis_server", no_redis)
+    told: list[str] = []
+
+    def tell(scene: str, text: str, *, good: bool | None = None) -> None:
+        told.append(f"{scene}: {text} ({good})")
+
+    verdict = run(drill("soak"), Plan(duration_s=600), tell, "holdfast drill soak")
+    assert not verdict.passed
+    assert "resident on SQLite: resident died, and nobody had asked for it (False)" in told
+    _, resident = verdict.judged
+    assert "the resident starts: resident died, and nobody had asked for it" in resident.problems
+
+
 @pytest.mark.timeout(240)
 def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(soaking, "run", interrupted)
-    monkeypatch.setattr(soaking, "redis_server", lambda: None)
+    monkeypatch.setattr(soaking, "redis_server", no_redis)
     verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=600))
     assert verdict.passed
     assert any("ended early" in each for each in verdict.cannot)
-    assert any("no redis-server" in each for each in verdict.cannot)
+    assert "the resident on Redis: there is no Redis here" in verdict.cannot
     assert [each.scene.title for each in verdict.judged] == [soaking.TITLE, "resident on SQLite"]
 
 
