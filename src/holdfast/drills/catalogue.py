@@ -15,6 +15,7 @@ from holdfast.drills import (
     killing,
     lagging,
     outages,
+    outvoting,
     pausing,
     plane_killing,
     restarting,
@@ -82,12 +83,15 @@ def _pause_and_delay(stage: Stage, seconds: float) -> None:
 
 
 def _failover(stage: Stage, seconds: float) -> None:
-    rounds = max(2, int(seconds / 8))
+    rounds = max(2, int(seconds / 12))
     for guard in (Guard.OFF, Guard.ON):
         failing_over.play(stage, guard, rounds)
     for guard in (Guard.OFF, Guard.ON):
         splitting.play(stage, guard, rounds)
     splitting.play_bounded(stage)
+    outvoting.play_replaced(stage)
+    for guard in (Guard.OFF, Guard.ON):
+        outvoting.play_forgotten(stage, guard, rounds)
 
 
 def _clock(stage: Stage, seconds: float) -> None:
@@ -189,8 +193,8 @@ DRILLS: Final = (
         NAMES["failover"],
         ("R73",),
         Need.SERVERS,
-        seconds=22.0,
-        ttls=6,
+        seconds=36.0,
+        ttls=12,
         play=_failover,
     ),
     Drill(

@@ -20,8 +20,8 @@ NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "retry-waves": "Many contenders for one lock, with a fixed delay, with ±200 ms, and exponential: waves, waits "
         "and retries.",
         "pause-and-delay": "Long pauses and a slow network at the same time.",
-        "failover": "A Redis primary lost with a lagging replica promoted, and one cut off so that both sides grant: "
-        "the fence decides.",
+        "failover": "A Redis primary lost with a lagging replica promoted, one cut off so that both sides grant, nodes "
+        "of a quorum lost: the fence decides.",
         "clock": "Clocks of stores and hosts jump by a minute and by an hour, and a host is suspended: the fence "
         "decides.",
         "storm": "10,000 waiters for one lock, and 100,000 leases kept at once: order, waits, requests and memory are "
