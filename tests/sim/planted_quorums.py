@@ -12,6 +12,7 @@ from holdfast.core.quorum import Verdict
 from holdfast.flows import acquiring
 from holdfast.ports import Ports
 from holdfast.stores import quorum_nodes, quorum_store
+from holdfast.stores.quorum_late import Late
 from holdfast.stores.quorum_store import QuorumStore
 
 
@@ -60,3 +61,8 @@ def the_highest_fence_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
         return max(fences, default=None)
 
     patch.setattr(quorum_store, "settled", highest)
+
+
+def votes_that_come_late_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """A vote that comes when its lease was given back stays at the node until its TTL is over."""
+    patch.setattr(Late, "over", lambda self, token: False)

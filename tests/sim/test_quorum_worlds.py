@@ -82,6 +82,33 @@ def crowded(seed: int, faults: list[Fault], *, stays_away: bool = True) -> Swarm
     )
 
 
+def slow(seed: int) -> Swarm:
+    """The same, and some requests take their time: more than a quorum waits for, and less than gives one up."""
+    weather = Weather(slow=300, slowest_ns=200 * MS)
+    return replace(
+        crowded(seed, []),
+        ttls_ns=[9 * NS],
+        weather=weather,
+        hedge_ns=5 * MS,
+        phase_ns=60 * NS,
+        request_timeout_ns=10 * NS,
+    )
+
+
+SLOW_SEEDS = range(70, 79)
+
+
+def test_what_was_given_back_is_gone_from_every_node_however_slow_the_way_to_it_was() -> None:
+    outcomes = [run_seed(seed, slow(seed)) for seed in SLOW_SEEDS]
+    assert [each for outcome in outcomes for each in outcome.violations] == []
+    assert sum(outcome.counts["handed"] for outcome in outcomes) > 50
+
+
+def test_votes_that_come_late_and_are_kept_are_found_in_one_of_these_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.votes_that_come_late_are_kept(monkeypatch)
+    assert any("was left behind" in str(each) for seed in SLOW_SEEDS for each in run_seed(seed, slow(seed)).violations)
+
+
 def forgetful(seed: int, *, stays_away: bool) -> Swarm:
     """The nodes restart without their memory, one after the other, and hosts are cut off from some."""
     faults = [Fault.SERVER_FORGETS, Fault.SERVER_FORGETS, Fault.PARTITION]

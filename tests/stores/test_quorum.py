@@ -2,138 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
-
 import pytest
 
-from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
+from fixtures_quorum import CALL, LONG, Node, NodeStore, Play, ask, fail, granted
+from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
-from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable
 from holdfast.stores.quorum import QuorumEngine
 from holdfast.types import NS, Ask, Busy, Grant, Guarantee, Instant, Renewal
 
-LONG = 60 * NS
-CALL = 60 * NS  # nothing here depends on how quick anything is
-
-
-class NodeStore(MemoryStore):
-    """A node in memory to which things can happen."""
-
-    def __init__(self, node: Node, *, asynchronous: bool) -> None:
-        super().__init__(node.table, asynchronous=asynchronous)
-        self._node = node
-        self._asynchronous = asynchronous
-
-    async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
-        await self._reach()
-        return await super().acquire(ask, timeout_ns)
-
-    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
-        await self._reach()
-        return await super().renew_many(renewals, timeout_ns)
-
-    async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
-        await self._reach()
-        return await super().release(key, token, claim, keep_ns, timeout_ns)
-
-    async def inspect(self, key: str, timeout_ns: int) -> Any:
-        await self._reach()
-        return await super().inspect(key, timeout_ns)
-
-    async def ping(self, timeout_ns: int) -> None:
-        await self._reach()
-
-    async def _reach(self) -> None:
-        self._node.asked += 1
-        if self._node.error is not None:
-            raise self._node.error
-        while self._node.hangs:
-            if self._asynchronous:
-                await asyncio.sleep(0.001)
-            else:
-                self._node.woken.wait()
-
-
-class Node(MemoryEngine):
-    """One engine of a quorum. It can fail, hang until it is told not to, and its leases can be looked at."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(MemoryTable(), url=f"memory://{number}")
-        self.error: BackendError | None = None
-        self.hangs = False
-        self.woken = threading.Event()
-        self.asked = 0
-        self._here = NodeStore(self, asynchronous=False)
-
-    @property
-    def blocking(self) -> NodeStore:
-        return self._here
-
-    def asynchronous(self) -> NodeStore:
-        return NodeStore(self, asynchronous=True)
-
-    def wake(self) -> None:
-        """What was hanging goes on."""
-        self.hangs = False
-        self.woken.set()
-
-    def holder(self, key: str) -> str | None:
-        holding = self.table.inspect(key)
-        return None if holding is None else holding.owner
-
-
-Scenario = Callable[[Store, list[Node]], Awaitable[None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(params=["blocking", "asyncio"])
-def play(request: pytest.FixtureRequest) -> Play:
-    """Run a scenario on a quorum of five nodes, in one colour; the test runs once for each."""
-
-    def run(scenario: Scenario) -> None:
-        nodes = [Node(number) for number in range(5)]
-        engine = QuorumEngine(nodes, hedge_ns=10**7)
-
-        async def main(store: Store) -> None:
-            try:
-                await scenario(store, nodes)
-            finally:
-                for node in nodes:
-                    node.wake()
-                await store.close()
-
-        async def on_a_loop() -> None:
-            await main(engine.asynchronous())
-
-        if request.param == "asyncio":
-            asyncio.run(on_a_loop())
-        else:
-            run_now(main(engine.blocking))
-
-    return run
-
-
-def ask(token: str = "mine", ttl_ns: int = LONG) -> Ask:
-    return Ask("k", token * 4, f"{token}@host:1/a", "family", ttl_ns)
-
-
-async def granted(store: Store, wanted: Ask) -> Grant:
-    answer = await store.acquire(wanted, CALL)
-    assert isinstance(answer, Grant)
-    return answer
-
-
-def fail(nodes: Sequence[Node], error: BackendError) -> None:
-    for node in nodes:
-        node.error = error
-
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_minority_that_is_gone_changes_nothing(play: Play, lost: int) -> None:
+def test_a_minority_that_is_gone_changes_nothing(play_quorum: Play, lost: int) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         fail(nodes[:lost], Unavailable("gone"))
         grant = await granted(store, ask())
@@ -147,10 +27,10 @@ def test_a_minority_that_is_gone_changes_nothing(play: Play, lost: int) -> None:
         assert await store.release("k", grant.token, grant.claim, 0, CALL)
         assert (await granted(store, ask("other"))).fence > grant.fence
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_majority_that_is_gone_is_an_error_with_the_reason_of_each_node(play: Play) -> None:
+def test_a_majority_that_is_gone_is_an_error_with_the_reason_of_each_node(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         held = await granted(store, ask("held"))
         for number, node in enumerate(nodes[:3]):
@@ -170,20 +50,20 @@ def test_a_majority_that_is_gone_is_an_error_with_the_reason_of_each_node(play: 
         with pytest.raises(Unavailable, match="acquire lock k"):
             await store.acquire(ask(), CALL)
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_majority_that_can_never_work_is_misconfigured(play: Play) -> None:
+def test_a_majority_that_can_never_work_is_misconfigured(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         fail(nodes[:3], Misconfigured("wrong password"))
         with pytest.raises(Misconfigured, match="wrong password"):
             await store.ping(CALL)
 
-    play(scenario)
+    play_quorum(scenario)
 
 
 @pytest.mark.parametrize("slow", [0, 2, 4])
-def test_nobody_waits_for_a_node_that_never_answers(play: Play, slow: int) -> None:
+def test_nobody_waits_for_a_node_that_never_answers(play_quorum: Play, slow: int) -> None:
     """The limit of each call is a minute, and the node does not answer before the test is over."""
 
     async def scenario(store: Store, nodes: list[Node]) -> None:
@@ -195,10 +75,10 @@ def test_nobody_waits_for_a_node_that_never_answers(play: Play, slow: int) -> No
         assert nodes[slow].asked
         nodes[slow].wake()
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_busy_lock_costs_one_request_and_takes_no_vote(play: Play) -> None:
+def test_a_busy_lock_costs_one_request_and_takes_no_vote(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         await granted(store, ask("holder"))
         await store.close()  # waits until the slower nodes have heard of it
@@ -208,10 +88,10 @@ def test_a_busy_lock_costs_one_request_and_takes_no_vote(play: Play) -> None:
         assert (busy.owner, busy.spent) == ("holder@host:1/a", False)
         assert [node.asked - was for node, was in zip(nodes, before, strict=True)] == [1, 0, 0, 0, 0]
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play: Play) -> None:
+def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         for node in nodes[2:]:  # somebody has a majority, and the first nodes do not know of it
             node.table.acquire(ask("holder"))
@@ -221,10 +101,10 @@ def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play: Pl
         assert [node.holder("k") for node in nodes] == [None] * 2 + ["holder@host:1/a"] * 3
         assert not busy.spent
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play: Play) -> None:
+def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         nodes[0].hangs = True
         for node in nodes[1:]:
@@ -236,22 +116,10 @@ def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play: Play)
         await store.close()  # waits for what is under way
         assert nodes[0].holder("k") is None
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play: Play) -> None:
-    async def scenario(store: Store, nodes: list[Node]) -> None:
-        grant = await granted(store, ask())
-        for node in nodes[2:]:
-            node.table.release("k", grant.token, 0)
-        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [False]
-        await store.close()  # waits for what is under way
-        assert [node.holder("k") for node in nodes] == [None] * 5
-
-    play(scenario)
-
-
-def test_what_a_minority_has_left_of_a_key_is_no_holder_to_be_forced_out(play: Play) -> None:
+def test_what_a_minority_has_left_of_a_key_is_no_holder_to_be_forced_out(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         grant = await granted(store, ask())
         for node in nodes[1:]:
@@ -261,10 +129,10 @@ def test_what_a_minority_has_left_of_a_key_is_no_holder_to_be_forced_out(play: P
         assert await store.audit(10, CALL) == []
         assert nodes[0].holder("k") == "mine@host:1/a"
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_forced_release_that_only_some_nodes_did_is_told_and_written_down(play: Play) -> None:
+def test_a_forced_release_that_only_some_nodes_did_is_told_and_written_down(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         grant = await granted(store, ask())
         for node in nodes[:2]:
@@ -275,10 +143,10 @@ def test_a_forced_release_that_only_some_nodes_did_is_told_and_written_down(play
         assert await store.audit(10, CALL) == [record]
         assert [node.holder("k") for node in nodes] == [None] * 5
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_fence_is_settled_although_the_counters_of_the_nodes_differ(play: Play) -> None:
+def test_a_fence_is_settled_although_the_counters_of_the_nodes_differ(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         ahead = 10**16
         nodes[3].table.acquire(ask("other")._replace(key="elsewhere", floor=ahead))
@@ -292,10 +160,10 @@ def test_a_fence_is_settled_although_the_counters_of_the_nodes_differ(play: Play
         fail(nodes[3:], Unavailable("gone"))
         assert (await granted(store, ask("next"))).fence > grant.fence  # of 1, 2 and 3, of which the first remembers
 
-    play(scenario)
+    play_quorum(scenario)
 
 
-def test_a_node_that_does_not_raise_fences_is_found_out(play: Play) -> None:
+def test_a_node_that_does_not_raise_fences_is_found_out(play_quorum: Play) -> None:
     class Deaf(NodeStore):
         async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
             answer = await super().acquire(ask._replace(floor=0), timeout_ns)
@@ -310,7 +178,7 @@ def test_a_node_that_does_not_raise_fences_is_found_out(play: Play) -> None:
         with pytest.raises(Misconfigured, match="does not raise fences"):
             await store.acquire(ask(), CALL)
 
-    play(scenario)
+    play_quorum(scenario)
 
 
 class Ticking:
@@ -343,7 +211,7 @@ def test_a_quorum_claims_what_its_nodes_can_and_no_wake_ups() -> None:
     assert (claims.wakeups, claims.fair, claims.shared, claims.durable) == (False, False, False, False)
 
 
-def test_what_a_node_refuses_as_input_reaches_the_asker(play: Play) -> None:
+def test_what_a_node_refuses_as_input_reaches_the_asker(play_quorum: Play) -> None:
     class Picky(NodeStore):
         async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
             raise BadInput("name", "is odd", "use another")
@@ -354,4 +222,4 @@ def test_what_a_node_refuses_as_input_reaches_the_asker(play: Play) -> None:
         with pytest.raises(BadInput, match="is odd"):
             await store.acquire(ask(), CALL)
 
-    play(scenario)
+    play_quorum(scenario)

@@ -31,6 +31,7 @@ from holdfast.errors import BadInput
 from holdfast.ports import Capabilities, Clock, Store
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.quorum_crew import Crew, LoopCrew, ThreadCrew
+from holdfast.stores.quorum_late import Memory
 from holdfast.stores.quorum_nodes import Nodes
 from holdfast.stores.quorum_store import QuorumStore
 from holdfast.stores.quorum_url import HEDGE_NS, parse_quorum_url
@@ -53,12 +54,13 @@ class QuorumEngine:
         self._hedge_ns = hedge_ns
         self._clock = clock or SystemClock()
         self._shy_until_ns = [0] * len(engines)
+        self._memory = Memory()
         names = [f"{number} of {len(engines)}" for number in range(1, len(engines) + 1)]
         self._blocking = self._store([each.blocking for each in engines], ThreadCrew(names))
 
     def _store(self, stores: Sequence[Store], crew: Crew) -> QuorumStore:
         nodes = Nodes(stores, crew, self._clock, self._shy_until_ns, self._hedge_ns)
-        return QuorumStore(nodes, self._clock, self.capabilities)
+        return QuorumStore(nodes, self._clock, self.capabilities, self._memory)
 
     @property
     def capabilities(self) -> Capabilities:

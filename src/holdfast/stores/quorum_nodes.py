@@ -143,7 +143,7 @@ def unanswered(node: int) -> Timeout:
     return Timeout(f"node {node + 1} did not answer")
 
 
-async def quietly(work: Awaitable[None]) -> None:
+async def quietly(work: Awaitable[object]) -> None:
     """What is done for good measure: when it fails, a key expires by itself."""
     try:
         await work

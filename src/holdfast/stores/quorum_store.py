@@ -6,40 +6,46 @@ here knows whether that blocks or suspends. It knows no engine either: the simul
 An acquire knocks at one node first, the first in order that is well. If that says busy, so is the key, for the price of
 one request; and of many who ask at once, one gets past it and the others leave its votes alone. Only then all are
 asked, with the first node's fence as the least that will do. A node that keeps its visitor waiting is not waited for:
-the next one is tried after the time of the hedge.
+the next one is tried after the time of the hedge. A key that stays busy is looked at everywhere now and then: if it is
+free at a majority, somebody has left a vote at the first node, and one of those is knocked at that are free.
 
 What is left at the nodes by an acquire that ends without an answer (`Timeout`, a cancellation) is given back by whoever
 asked, as with any other store. What is left by one that ends in `Busy` is given back here; where that is not certain
-yet, the answer says that its token is *spent*: a release that is late must not meet a new vote of the same token.
+yet, the answer says that its token is *spent*: a release that is late must not meet a new vote of the same token. And a
+vote that comes when its lease is over is given back when it comes (`quorum_late`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.errors import BackendError, Misconfigured, Timeout
 from holdfast.ports import Capabilities, Clock, Store, Watch
 from holdfast.stores.quorum_ballot import Answers, Ballot, failure, vote_of
+from holdfast.stores.quorum_healing import CLEANUP_NS, Healing
+from holdfast.stores.quorum_late import Memory
 from holdfast.stores.quorum_nodes import Nodes, quietly, unanswered
 from holdfast.stores.quorum_views import all_acts, all_holdings, one_act, one_holding
-from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
 Votes: TypeAlias = dict[int, Grant | Busy | BackendError]
 
 ROUNDS_MAX = 4  # until a fence is settled; it takes one, or two while the nodes are busy with other keys
-CLEANUP_NS = 2 * NS
 
 
 class QuorumStore:
     """A majority of stores, as one store."""
 
-    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities) -> None:
+    def __init__(self, nodes: Nodes, clock: Clock, capabilities: Capabilities, memory: Memory) -> None:
+        """`memory`: shared by the stores of one engine."""
         self._nodes = nodes
         self._clock = clock
         self._capabilities = capabilities
+        self._late = memory.late
+        self._doubts = memory.doubts
 
     @property
     def capabilities(self) -> Capabilities:
@@ -56,12 +62,11 @@ class QuorumStore:
         began = self._clock.now()
         deadline = began.mono + timeout_ns
         asked = ask._replace(ticket=None, ticket_ttl_ns=0, floor=0)
-        door = await self._knock(asked, deadline)
-        votes: Votes = door.so_far()
-        if not any(isinstance(each, Grant) for each in votes.values()):
-            return await self._turned_away(asked, door, votes)
-        door.close()
-        doubtful = set(door.silent)
+        votes: Votes = {}
+        doubtful: set[int] = set()
+        busy = await self._enter(asked, votes, doubtful, deadline)
+        if busy is not None:
+            return busy
         for _ in range(ROUNDS_MAX):
             busy = await self._vote(asked, votes, doubtful, deadline)
             if busy is not None:
@@ -73,13 +78,50 @@ class QuorumStore:
             raise Timeout(f"acquire lock {ask.key}: the nodes did not settle on a fence in {ROUNDS_MAX} rounds")
         if validity_ns(ask.ttl_ns, began, self._clock.now()) <= 0:
             raise Timeout(f"acquire lock {ask.key}: a majority took longer than the lease may be trusted")
+        self._doubts.settled(ask.key)
         return Grant(ask.key, ask.token, fence, json.dumps([fence, ask.owner, ask.family]))
 
-    async def _knock(self, ask: Ask, deadline: int) -> Ballot[Grant | Busy]:
+    async def _enter(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
+        """Get past one node. Puts what was said into `votes`, and into `doubtful` who has not answered yet."""
+        doors = self._nodes.in_order()
+        while True:  # ends with a grant, or when there is nobody else to ask
+            door = await self._knock(ask, doors, deadline)
+            votes.update(door.so_far())
+            granted = any(isinstance(each, Grant) for each in votes.values())
+            busy = next((each for each in votes.values() if isinstance(each, Busy)), None)
+            try:
+                doors = [] if granted or busy is None else await self._free_elsewhere(ask, votes, deadline)
+            except BaseException:
+                self._close(door, ask, lost=False)  # whoever asked gives back what may come of it
+                raise
+            votes.update(self._close(door, ask, lost=not granted and not doors))
+            doubtful.update(door.silent)
+            if granted:
+                return None
+            if not doors:
+                return await self._turned_away(ask, busy, votes, doubtful)
+
+    async def _free_elsewhere(self, ask: Ask, votes: Votes, deadline: int) -> list[int]:
+        """Other nodes where the key is free, if it is free at a majority. None of them if it is not time to look."""
+        if not self._doubts.due(ask.key, self._nodes.now_ns()):
+            return []
+        need = self._nodes.need
+
+        def enough(answers: Answers[Holding | None]) -> bool:
+            free = sum(each is None for each in answers.values())
+            return free >= need or len(answers) - free >= need or len(answers) == self._nodes.number
+
+        answers = await self._nodes.canvass(
+            range(self._nodes.number), lambda store, limit: store.inspect(ask.key, limit), deadline, enough
+        )
+        free = [node for node in self._nodes.in_order() if node in answers and answers[node] is None]
+        return [node for node in free if node not in votes] if len(free) >= need else []
+
+    async def _knock(self, ask: Ask, doors: Iterable[int], deadline: int) -> Ballot[Grant | Busy]:
         """Ask one node after the other until one answers, each next one when the last has failed or is slow."""
         nodes = self._nodes
         ballot: Ballot[Grant | Busy] = Ballot(nodes.crew.signal(), lambda _: True)
-        waiting = nodes.in_order()
+        waiting = list(doors)
         try:
             while not any(isinstance(each, Grant | Busy) for each in ballot.so_far().values()):
                 left = deadline - nodes.now_ns()
@@ -96,14 +138,32 @@ class QuorumStore:
             raise
         return ballot
 
-    async def _turned_away(self, ask: Ask, door: Ballot[Grant | Busy], votes: Votes) -> Busy:
-        """The first node that answered said busy, or none did. Those that are slower may still grant it."""
-        busy = next((each for each in votes.values() if isinstance(each, Busy)), None)
+    async def _turned_away(self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int]) -> Busy:
+        """Nobody has let us in. Those that are slower may still grant it."""
         if busy is None:
-            raise self._nodes.failed(f"acquire lock {ask.key}", door.close(), harmless=True)
-        final = door.close(self._giver_back(ask))
-        certain = await self._give_back(ask, final, set())
-        return busy._replace(spent=not certain or bool(door.silent))
+            raise self._nodes.failed(f"acquire lock {ask.key}", votes, harmless=True)
+        certain = await self._give_back(ask, votes, doubtful)
+        return busy._replace(spent=not certain or bool(doubtful))
+
+    def _close(self, ballot: Ballot[Grant | Busy], ask: Ask, *, lost: bool) -> Answers[Grant | Busy]:
+        """Count no more. Votes that come later are given back if the lease is over by then; `lost`: it is by now."""
+        self._late.begin(ask.token, len(ballot.asked))
+        if lost:
+            self._late.over(ask.token)
+
+        async def settle(node: int, answer: Grant | Busy | BackendError) -> None:
+            ours = isinstance(answer, Grant | Timeout)
+            if ours and self._late.is_over(ask.token):  # it counts as under way until it is given back
+                await quietly(self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS))
+                ours = False
+            if self._late.ended(ask.token) and ours:
+                await self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS)
+
+        try:
+            return ballot.close(settle)
+        finally:
+            come = len(ballot.asked) if ballot.broken is not None else len(ballot.answers)
+            self._late.ended(ask.token, come)
 
     async def _vote(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
         """Ask every node that does not have the highest fence yet to have it. None: a majority has granted the key.
@@ -134,13 +194,14 @@ class QuorumStore:
         counted = tally(ballot.so_far())
         won = counted.verdict is Verdict.WON
         outvoted = not won and counted.quorate and counted.no > 0
-        answers = ballot.close(self._giver_back(ask) if outvoted else None)
+        answers = self._close(ballot, ask, lost=outvoted)
         for node in others:
             answer = answers.get(node, unanswered(node))
             if isinstance(votes.get(node), Grant | Timeout):
                 doubtful.add(node)
             votes[node] = answer
         if outvoted:
+            doubtful.update(ballot.silent)
             return await self._outvoted(ask, votes, doubtful)
         if not won:
             raise nodes.failed(f"acquire lock {ask.key}", votes, harmless=False)
@@ -152,7 +213,7 @@ class QuorumStore:
         refusals = [each for each in votes.values() if isinstance(each, Busy)]
         owners = [each.owner for each in refusals]
         told = max(refusals, key=lambda each: owners.count(each.owner))
-        return told._replace(spent=not certain)
+        return told._replace(spent=not certain or bool(doubtful))
 
     async def _give_back(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int]) -> bool:
         """Give back every vote that we have or may have. False: not all of it is certain."""
@@ -172,26 +233,24 @@ class QuorumStore:
         # "Not there" settles nothing where the request to take it may still be on its way.
         return all(answers.get(node) is True for node in ours)
 
-    def _giver_back(self, ask: Ask) -> Callable[[int, Grant | Busy | BackendError], Awaitable[None]]:
-        """What is to be done with answers that come when the election is lost."""
-
-        async def give_back(node: int, answer: Grant | Busy | BackendError) -> None:
-            if isinstance(answer, Grant | Timeout):
-                await self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS)
-
-        return give_back
-
     # Keeping it, and giving it back.
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
         """See `ports.Store.renew_many`. Raises when no lease got an answer from a majority.
 
-        A node that has lost a lease which a majority has renewed gets it again: otherwise one that is held for long
-        would lose its nodes one by one, with each that restarts. A node that has renewed one which a majority has lost
-        gives it up: it would be in everybody's way for another TTL, and nobody has it.
+        Then single nodes are put right that have it otherwise (`quorum_healing`).
         """
         if not renewals:
             return []
+        for each in renewals:  # who is given back before it is decided must not be taken again afterwards
+            self._late.begin(each.token, 1)
+        try:
+            return await self._renew(renewals, timeout_ns)
+        finally:
+            for each in renewals:
+                self._late.ended(each.token)
+
+    async def _renew(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
         nodes = self._nodes
         bare = [each._replace(claim="") for each in renewals]
 
@@ -205,19 +264,15 @@ class QuorumStore:
             lambda answers: len(answers) >= nodes.need and Verdict.PENDING not in verdicts(answers),
         )
         decided = verdicts(ballot.so_far())
-
-        async def heal(node: int, answer: list[bool | None] | BackendError) -> None:
-            if isinstance(answer, list):
-                for lease, verdict, said in zip(renewals, decided, answer, strict=True):
-                    if verdict is Verdict.WON and said is False:
-                        await self._take_again(node, lease)
-                    elif verdict is Verdict.LOST and said is True:
-                        await nodes.stores[node].release(lease.key, lease.token, None, 0, CLEANUP_NS)
-
-        answers = ballot.close(heal)
+        healing = Healing(nodes.stores, self._late, renewals, decided)
+        try:
+            answers = ballot.close(healing.heal)
+        except BaseException:
+            healing.end(nodes.number)
+            raise
         for node, answer in answers.items():
-            if isinstance(answer, list) and answer != [_MEANING.get(verdict) for verdict in decided]:
-                nodes.crew.start(node, quietly(heal(node, answer)))
+            if not healing.agrees(answer):
+                nodes.crew.start(node, healing.heal(node, answer))
         if not any(verdict in (Verdict.WON, Verdict.LOST) for verdict in decided):
             raise nodes.failed("renew locks", answers, harmless=False)
         return [_MEANING.get(verdict) for verdict in decided]
@@ -226,17 +281,9 @@ class QuorumStore:
         said = (failure(each) if isinstance(each, BackendError) else vote(each[number]) for each in answers.values())
         return Tally(self._nodes.number, said).verdict
 
-    async def _take_again(self, node: int, lease: Renewal) -> None:
-        """Take a lease of ours again at a node that does not know it."""
-        try:
-            fence, owner, family = json.loads(lease.claim)
-        except ValueError:  # not a claim of ours: then it is renewed where it is, and no more
-            return
-        ask = Ask(lease.key, lease.token, owner, family, lease.ttl_ns, floor=fence)
-        await self._nodes.stores[node].acquire(ask, CLEANUP_NS)
-
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
         """See `ports.Store.release`. Every node is told, and a majority is waited for."""
+        self._late.over(token)
         answers = await self._majority(lambda store, limit: store.release(key, token, None, keep_ns, limit), timeout_ns)
         released = _MEANING.get(self._said(answers))
         if released is None:

@@ -2,8 +2,9 @@
 
 What a majority has decided, no node can witness, so the witness is at the client, at the moment at which the quorum
 gives an answer: a key is *handed* when an acquire returns its grant, and from that instant nobody else may act on it.
-Besides the rules of leases: at each node only the owner of a lease renews and releases it; and whoever is told that a
-key is busy, and not that its token is spent, has left no vote behind.
+Besides the rules of leases: at each node only the owner of a lease renews and releases it; whoever is told that a key
+is busy, and not that its token is spent, has left no vote behind; and where nothing is lost on the way, what was given
+back is gone from all nodes soon.
 
 No leave is given to a node that forgets, which other worlds give to their store: it stays away for as long as the
 longest lease, and then exclusion must hold. (`Swarm.stays_away` off: it does not, which tests show.) In a world in
@@ -24,6 +25,7 @@ from holdfast.ports import Capabilities, Watch
 from holdfast.stores.memory import CAPABILITIES
 from holdfast.stores.quorum import quorum_capabilities
 from holdfast.stores.quorum_crew import LoopCrew
+from holdfast.stores.quorum_late import Memory
 from holdfast.stores.quorum_nodes import Nodes
 from holdfast.stores.quorum_store import QuorumStore
 from holdfast.testing.simclock import SimClock
@@ -37,6 +39,7 @@ from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
 if TYPE_CHECKING:
     from holdfast.testing.simworld import SimWorld
 
+SOON_NS = 6 * NS  # a slow request, a slow answer, and the same for giving back what came of it
 AT_A_NODE = {"C8"}  # what must hold at each node by itself
 
 
@@ -55,13 +58,13 @@ class QuorumSession(Session):
 class SimQuorumStore(SimStore):
     """One connection of one host to all nodes: the real store, and a record of what it answers."""
 
-    def __init__(self, scene: QuorumScene, host: str, clock: SimClock, shy_until_ns: list[int]) -> None:
+    def __init__(self, scene: QuorumScene, host: str, clock: SimClock, shy_until_ns: list[int], memory: Memory) -> None:
         world = scene.world
         self._parts = [SimStore(world.network, server, host) for server in world.servers]
         super().__init__(world.network, world.server, host)
         self._scene = scene
         nodes = Nodes(self._parts, LoopCrew(), clock, shy_until_ns, world.swarm.hedge_ns)
-        self._quorum = QuorumStore(nodes, clock, self.capabilities)
+        self._quorum = QuorumStore(nodes, clock, self.capabilities, memory)
 
     def __setattr__(self, name: str, value: object) -> None:
         """What is set on the whole is set on its parts: failpoints, and its death."""
@@ -108,6 +111,7 @@ class SimQuorumStore(SimStore):
         released = await self._quorum.release(key, token, claim, keep_ns, timeout_ns)
         if released:
             self._scene.tenancy.freed(key, self._network.loop.now_ns)
+            self._scene.given_back(key, token)
         return released
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
@@ -144,9 +148,9 @@ class SimQuorumEngine(SimEngine):
 
     def __init__(self, scene: QuorumScene, host: str, clock: SimClock) -> None:
         super().__init__(scene.world.network, scene.world.server, host)
-        shy_until_ns = [0] * len(scene.world.servers)
-        self._blocking = SimQuorumStore(scene, host, clock, shy_until_ns)
-        self._asynchronous = SimQuorumStore(scene, host, clock, shy_until_ns)
+        shy_until_ns, memory = [0] * len(scene.world.servers), Memory()
+        self._blocking = SimQuorumStore(scene, host, clock, shy_until_ns, memory)
+        self._asynchronous = SimQuorumStore(scene, host, clock, shy_until_ns, memory)
         self._know_the_same()
 
     @property
@@ -166,6 +170,7 @@ class QuorumScene(Scene):
         self.tenancy = Tenancy()
         self.unknown: set[tuple[str, str]] = set()  # (key, token) of asks whose outcome the asker was not told
         self._handed: dict[tuple[str, str], int] = {}  # (key, token) -> the fence of its grant
+        self._highest: dict[str, int] = {}  # key -> the highest fence that was handed out
         self._forced_ns: dict[str, int] = {}  # key -> when an operator last broke it
         self._histories: dict[str, list[Record]] = {}
 
@@ -204,15 +209,20 @@ class QuorumScene(Scene):
     def handed_out(self, ask: Ask, grant: Grant, sent_ns: int) -> None:
         """The quorum has given a key to somebody. The same grant told twice is one.
 
-        If an operator broke the lock while it was being given, votes of this very grant are broken.
+        If an operator broke the lock while it was being given, votes of this very grant are broken. Somebody else may
+        have had the key by the time that this one is told; then it was over before, and is no later grant.
         """
         now = self.world.loop.now_ns
         self.tenancy.taken(ask.key, now, ask.ttl_ns)
         if self._handed.get((ask.key, ask.token)) != grant.fence:
             self._handed[ask.key, ask.token] = grant.fence
-            self.world.note(Record(Kind.HANDED, now, ask.key, owner=ask.owner, fence=grant.fence))
-            if self._forced_ns.get(ask.key, -1) >= sent_ns:
-                self.world.note(Record(Kind.FORCED, now, ask.key, owner="operator", fence=grant.fence))
+            forced_ns = self._forced_ns.get(ask.key, -1)
+            forced = forced_ns >= sent_ns
+            at_ns = forced_ns if forced and grant.fence < self._highest.get(ask.key, 0) else now
+            self._highest[ask.key] = max(grant.fence, self._highest.get(ask.key, 0))
+            self.world.note(Record(Kind.HANDED, at_ns, ask.key, owner=ask.owner, fence=grant.fence))
+            if forced:
+                self.world.note(Record(Kind.FORCED, at_ns, ask.key, owner="operator", fence=grant.fence))
 
     def force(self, key: str) -> None:
         """An operator breaks a lock: at every node at once, as the quorum does."""
@@ -230,11 +240,22 @@ class QuorumScene(Scene):
         """
         if self.world.swarm.weather.repeated or (ask.key, ask.token) in self.unknown:
             return
-        mark = hashlib.sha256(ask.token.encode()).hexdigest()[:6]
+        self._look_for(ask.key, ask.token)
+
+    def given_back(self, key: str, token: str) -> None:
+        """A lease was released. What is slow may still come; what is lost, or was given up, may leave a vote behind."""
+        swarm = self.world.swarm
+        troubled = swarm.faults or swarm.weather.lost or swarm.weather.repeated or swarm.cancels or swarm.failpoints
+        if not troubled and (key, token) not in self.unknown:
+            self.world.loop.call_later(SOON_NS / NS, self._look_for, key, token)
+
+    def _look_for(self, key: str, token: str) -> None:
+        """Complain if a node has a vote that must be gone."""
+        mark = hashlib.sha256(token.encode()).hexdigest()[:6]
         for server in self.world.servers:
-            holding = server.table.inspect(ask.key)
+            holding = server.table.inspect(key)
             if holding is not None and holding.fingerprint == mark:
-                self.world.complain(server.name, f"a vote for {ask.key} was left behind by {ask.owner}")
+                self.world.complain(server.name, f"a vote for {key} was left behind by {holding.owner}")
 
     def judge(self, history: Iterable[Record]) -> list[Violation]:
         """What is wrong at a node."""

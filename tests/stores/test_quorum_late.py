@@ -1,0 +1,110 @@
+"""Votes of a quorum that come late or were left behind: nobody has them, and they keep nobody waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures_quorum import CALL, LONG, Node, Play, ask, granted
+from holdfast.ports import Store
+from holdfast.stores import quorum_late
+from holdfast.stores.quorum_late import DOUBT_NS, Doubts, Late
+from holdfast.types import Busy, Renewal
+
+
+def test_a_vote_that_comes_when_its_lease_is_over_is_given_back(play_quorum: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        nodes[4].delays = True
+        grant = await granted(store, ask())
+        assert await store.release("k", grant.token, grant.claim, 0, CALL)
+        nodes[4].wake()
+        await store.close()  # waits for what is under way
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play_quorum(scenario)
+
+
+def test_a_lease_that_is_brought_back_to_a_node_when_it_is_over_is_given_back(play_quorum: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        nodes[4].table.forget()
+        nodes[4].delays = True
+        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [True]
+        assert await store.release("k", grant.token, grant.claim, 0, CALL)
+        nodes[4].wake()
+        await store.close()
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play_quorum(scenario)
+
+
+def test_what_somebody_left_at_a_minority_keeps_nobody_waiting_for_long(
+    play_quorum: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum_late, "DOUBT_NS", 0)
+
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        for node in nodes[:2]:  # a client died in the middle of an acquire
+            node.table.acquire(ask("gone"))
+        assert isinstance(await store.acquire(ask(), CALL), Busy), "one node is believed, the first time"
+        grant = await granted(store, ask())
+        assert [node.holder("k") for node in nodes] == ["gone@host:1/a"] * 2 + ["mine@host:1/a"] * 3
+        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [True]
+        assert await store.release("k", grant.token, grant.claim, 0, CALL)
+
+    play_quorum(scenario)
+
+
+def test_a_key_that_stays_busy_is_looked_at_everywhere_and_taken_from_nobody(
+    play_quorum: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum_late, "DOUBT_NS", 0)
+
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        for node in (nodes[0], *nodes[3:]):
+            node.table.acquire(ask("holder"))
+        for _ in range(3):
+            busy = await store.acquire(ask(), CALL)
+            assert isinstance(busy, Busy)
+            assert not busy.spent
+        await store.close()
+        assert [node.holder("k") for node in nodes] == ["holder@host:1/a", None, None, *["holder@host:1/a"] * 2]
+
+    play_quorum(scenario)
+
+
+def test_doubts_come_now_and_then_and_are_forgotten() -> None:
+    doubts = Doubts()
+    assert [doubts.due("k", now) for now in (0, 1, DOUBT_NS - 1, DOUBT_NS, DOUBT_NS + 1)] == [
+        *[False] * 3,
+        True,
+        False,
+    ]
+    doubts.settled("k")
+    assert not doubts.due("k", 10 * DOUBT_NS)
+    for number in range(3000):
+        doubts.due(f"{number}", 20 * DOUBT_NS)
+    assert not doubts.due("k", 30 * DOUBT_NS), "the oldest had to make room"
+    assert doubts.due("2999", 30 * DOUBT_NS)
+
+
+def test_votes_under_way_are_counted_for_each_token() -> None:
+    late = Late()
+    assert not late.over("a")
+    late.begin("a", 3)
+    late.begin("b", 1)
+    assert not late.ended("a")
+    assert late.over("a")
+    assert [late.ended("a"), late.ended("b"), len(late)] == [True, False, 1]
+    assert [late.ended("a"), late.ended("a"), len(late)] == [True, False, 0]
+
+
+def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play_quorum: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        for node in nodes[2:]:
+            node.table.release("k", grant.token, 0)
+        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [False]
+        await store.close()  # waits for what is under way
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play_quorum(scenario)
