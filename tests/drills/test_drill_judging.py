@@ -94,6 +94,8 @@ def test_a_verdict_needs_scenes_and_all_of_them_well() -> None:
     told = summary(verdict(good, judge(scene(Guard.OFF, overtaken()))))
     without = "Without full guards 1 acknowledged update was lost."
     assert told == f"{without} With guards none were lost, and 1 stale step was refused."
+    assert summary(verdict(good)) == "With guards no acknowledged updates were lost, and 1 stale step was refused."
+    assert summary(verdict(bad)).startswith("With guards 1 acknowledged update was lost.")
 
 
 def test_a_violation_of_any_rule_can_be_told() -> None:

@@ -77,13 +77,18 @@ def summary(verdict: Verdict) -> str:
     bare = sum(each.lost for each in verdict.judged if each.scene.bites)
     guarded = [each for each in verdict.judged if each.scene.guard is Guard.ON]
     words = []
-    if any(each.scene.bites for each in verdict.judged):
+    compared = any(each.scene.bites for each in verdict.judged)
+    if compared:
         words.append(f"Without full guards {bare} acknowledged {'update was' if bare == 1 else 'updates were'} lost.")
     if guarded:
         lost = sum(each.lost for each in guarded)
         refused = sum(each.refused for each in guarded)
         turned = f", and {refused} stale {'step was' if refused == 1 else 'steps were'} refused" if refused else ""
-        words.append(f"With guards {lost or 'none'} {'was' if lost == 1 else 'were'} lost{turned}.")
+        many = "was" if lost == 1 else "were"
+        gone = (
+            f"{lost or 'none'} {many}" if compared else f"{lost or 'no'} acknowledged update{'s' * (lost != 1)} {many}"
+        )
+        words.append(f"With guards {gone} lost{turned}.")
     found = slowest([each for judged in verdict.judged for each in judged.scene.takeovers])
     if found is not None:
         words.append(f"The slowest takeover took {found.took_ns / NS:.2f} s (SLO {found.slo_ns / NS:g} s).")
