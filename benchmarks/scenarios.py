@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import contenders_asyncio as tasks
 from benchmarks import contenders_files as files
+from benchmarks import contenders_quorum as quorums
 from benchmarks import contenders_redis as threads
 from benchmarks import contenders_renewing as renewing
 from benchmarks import handover, measure, measuring, processes
@@ -108,6 +109,30 @@ def _alone() -> list[Scenario]:
             "cycles/s",
             _entrants(threads.ALONE, lambda each, bench: measure.many_threads(each, bench.place, bench.seconds, 32)),
             2.5,
+        ),
+    ]
+
+
+def _quorums() -> list[Scenario]:
+    """Locks of three servers. They bring their own, so none is needed besides."""
+    many = f"asyncio, 100 tasks, each on its own key, a majority of {quorums.NODES} servers"
+    return [
+        Scenario(
+            "quorum-sync-1",
+            f"one thread, a majority of {quorums.NODES} servers",
+            "cycles/s",
+            _entrants(quorums.THREADS, _alone_sync),
+            server=False,
+        ),
+        Scenario(
+            "quorum-aio-1",
+            f"asyncio, one task, a majority of {quorums.NODES} servers",
+            "cycles/s",
+            _entrants(quorums.TASKS, _alone_async(1)),
+            server=False,
+        ),
+        Scenario(
+            "quorum-aio-100", many, "cycles/s", _entrants(quorums.TASKS, _alone_async(100)), server=False, quick=False
         ),
     ]
 
@@ -250,6 +275,7 @@ def all_scenarios() -> list[Scenario]:
         *(_handover_threads(waiters) for waiters in (1, 10, 100)),
         *(_renew(leases) for leases in (1_000, 10_000)),
         *_files(),
+        *_quorums(),
         *_measuring(),
         *_jobs(),
     ]

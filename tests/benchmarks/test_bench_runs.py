@@ -79,6 +79,14 @@ def test_files_are_measured_without_a_server(tmp_path: Path) -> None:
     assert all(score["value"] > 0 for score in measured["scores"])
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("scenario", ["quorum-sync-1", "quorum-aio-1"])
+def test_a_quorum_is_measured_on_servers_of_its_own(tmp_path: Path, scenario: str) -> None:
+    (ours,) = tiny(tmp_path, scenario, "holdfast")["scores"]
+    assert ours["value"] > 0
+    assert ours["extras"]["cpu_us"] > 0
+
+
 def test_the_cost_of_measuring_is_measured_and_everything_is_put_back(tmp_path: Path) -> None:
     (ours,) = tiny(tmp_path, "measuring-memory", "holdfast")["scores"]
     assert ours["extras"]["cycle_us"] > 0
@@ -101,7 +109,8 @@ def test_every_scenario_of_the_issue_is_listed() -> None:
     alone = ["sync-1", "aio-1", "aio-1000", "threads-32", "sqlite-1", "sqlite-4", "renew-1000", "renew-10000"]
     jobs = ["plane-jobs", "plane-latency", *(f"plane-stored-{10**n}" for n in (3, 4, 5, 6))]
     measuring = [f"measuring-{engine}" for engine in ("memory", "sqlite", "redis")]
-    for name in [*alone, *handovers, *jobs, *measuring]:
+    quorums = ["quorum-sync-1", "quorum-aio-1", "quorum-aio-100"]
+    for name in [*alone, *handovers, *jobs, *measuring, *quorums]:
         assert f"{name} " in listed
 
 

@@ -119,6 +119,18 @@ def test_a_vote_that_comes_late_is_given_back_and_its_token_is_spent(play_quorum
     play_quorum(scenario)
 
 
+def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play_quorum: Play) -> None:
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        grant = await granted(store, ask())
+        for node in nodes[2:]:
+            node.table.release("k", grant.token, 0)
+        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [False]
+        await store.close()  # waits for what is under way
+        assert [node.holder("k") for node in nodes] == [None] * 5
+
+    play_quorum(scenario)
+
+
 def test_what_a_minority_has_left_of_a_key_is_no_holder_to_be_forced_out(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
         grant = await granted(store, ask())

@@ -96,15 +96,3 @@ def test_votes_under_way_are_counted_for_each_token() -> None:
     assert late.over("a")
     assert [late.ended("a"), late.ended("b"), len(late)] == [True, False, 1]
     assert [late.ended("a"), late.ended("a"), len(late)] == [True, False, 0]
-
-
-def test_a_lost_lease_is_given_up_where_its_renewal_came_in_time(play_quorum: Play) -> None:
-    async def scenario(store: Store, nodes: list[Node]) -> None:
-        grant = await granted(store, ask())
-        for node in nodes[2:]:
-            node.table.release("k", grant.token, 0)
-        assert await store.renew_many([Renewal("k", grant.token, grant.claim, LONG)], CALL) == [False]
-        await store.close()  # waits for what is under way
-        assert [node.holder("k") for node in nodes] == [None] * 5
-
-    play_quorum(scenario)
