@@ -6,6 +6,7 @@ cannot be mistaken for a green run. A test counts for a server when the server's
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -19,6 +20,8 @@ from holdfast.flows.saying import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
 from servers_postgres import postgres_executables
+
+gc.disable()  # until all is collected
 
 TESTS = Path(__file__).resolve().parent
 
@@ -62,6 +65,13 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives until the end: a garbage collection that looks through it is in vain, and takes long."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
