@@ -162,6 +162,8 @@ def test_bounds_that_are_not_ours_count_as_the_next_above() -> None:
     assert found.number == 12
     assert (found.counts[LADDER_NS.index(2 * MS)], found.counts[LADDER_NS.index(5 * NS)], found.counts[-1]) == (5, 4, 3)
     assert counts_of({1.0: 10, 2.0: 4}).number == 10, "a counter that fell between two reads is no negative count"
+    thin = {bound / NS: 0.4 * place for place, bound in enumerate(LADDER_NS, 1)}
+    assert counts_of(thin).number == round(0.4 * len(LADDER_NS)), "fractions that are spread thinly are not lost"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +38,12 @@ def text_files() -> Iterator[Path]:
 def shown(path: Path) -> str:
     """The path as people write it."""
     return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    """A file, parsed. It is all live objects, which a garbage collection would look through again and again."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), shown(path))
+    finally:
+        gc.enable()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, modules
+from repository.source import PACKAGE, modules, tree
 
 # Which rooms a room may import from, besides itself. A top-level module that is not named here is part of the facade.
 _FOUNDATION = {"errors", "types", "core", "ports", "flows"}
@@ -103,7 +103,7 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[Import]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (Import(path, node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -159,7 +159,7 @@ def test_decisions_and_flows_never_ask_what_time_it_is() -> None:
         f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)}"
         for path in modules()
         if room(path) in COLOUR_FREE_ROOMS
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in WALL_CLOCK_CALLS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, modules, shown
+from repository.source import PACKAGE, modules, shown, tree
 
 _SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|GRANT|REVOKE|PRAGMA|WITH|TRUNCATE|SAVEPOINT|ATTACH|REPLACE|LOCK|COPY|"
@@ -81,8 +81,7 @@ def nodes() -> tuple[tuple[str, Node], ...]:
     found: list[tuple[str, Node]] = []
     for path in modules():
         name = path.relative_to(PACKAGE).as_posix()
-        tree = ast.parse(path.read_text("utf-8"))
-        found += [(name, node) for node in ast.walk(tree) if isinstance(node, Node)]
+        found += [(name, node) for node in ast.walk(tree(path)) if isinstance(node, Node)]
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import CODE, PACKAGE, ROOT, modules, python_files, shown, text_files
+from repository.source import CODE, PACKAGE, ROOT, modules, python_files, shown, text_files, tree
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -38,10 +38,6 @@ ADDRESSES_OF_REGISTRIES_MAY_BE_NAMED_BY = {"tools/lock.py"}  # it passes the opt
 def listed(findings: list[str], advice: str = "") -> str:
     """Every finding on a line of its own, in full: the message of a failure is the list of what to do."""
     return "\n".join([advice, *findings])
-
-
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), shown(path))
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -108,13 +108,17 @@ def gather(samples: Iterable[Sample], source: str) -> Gathered:
 
 
 def counts_of(cumulative: Mapping[float, float]) -> Histogram:
-    """Counts in our buckets from cumulative ones. A bound that is not ours counts as the next of ours above it."""
-    counts, before = [0] * (len(LADDER_NS) + 1), 0.0
+    """Counts in our buckets from cumulative ones. A bound that is not ours counts as the next of ours above it.
+
+    A Prometheus gives fractions. What is rounded is the number up to a bound: rounding each bucket by itself would lose
+    most of what is spread thinly over many of them.
+    """
+    counts, before = [0] * (len(LADDER_NS) + 1), 0
     bounds = [bound / NS for bound in LADDER_NS]
     total = 0.0
     for bound in sorted(cumulative):
-        here = max(0, round(cumulative[bound] - before))
-        before = max(before, cumulative[bound])
+        here = max(0, round(cumulative[bound]) - before)
+        before += here
         place = next((at for at, top in enumerate(bounds) if bound <= top * (1 + 1e-9)), len(LADDER_NS))
         counts[place] += here
         total += here * min(bound, bounds[-1])

@@ -97,6 +97,7 @@ def test_a_plane_is_tuned_from_its_own_metrics_and_from_a_prometheus(
             worker = family(told, "worker.job")
             assert worker["holds"]["all"]["number"] >= JOBS
             assert worker["holds"]["double"]["number"] >= JOBS, "by job class"
+            assert worker["recommended"] is not None, worker
             # A busy machine may have been so slow that it needs longer leases; then that is what must be said.
             assert worker["recommended"]["ttl"] == 30.0 or worker["recommended"]["ttl"] >= worker["shortest_ttl"] > 30.0
             assert worker["false_loss"]["requests"] >= 100
