@@ -38,7 +38,7 @@ def children() -> set[int]:
 def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Verdict:
     """Play a drill, and see that it leaves neither files nor threads."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = threading.active_count()
+    before = set(threading.enumerate())
     told: list[str] = []
 
     def tell(scene: str, text: str, *, good: bool | None = None) -> None:
@@ -47,5 +47,5 @@ def played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Pla
     verdict = run(drill(name), plan, tell, f"holdfast drill {name}")
     assert verdict.passed, [each.problems for each in verdict.judged] + told
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() == before
+    assert [each for each in threading.enumerate() if each not in before] == []
     return verdict
