@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,6 @@ from holdfast.flows.saying import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
 from servers_postgres import postgres_executables
-
-gc.disable()  # until all is collected
 
 TESTS = Path(__file__).resolve().parent
 
@@ -67,11 +66,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """What was collected lives until the end: a garbage collection that looks through it is in vain, and takes long."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

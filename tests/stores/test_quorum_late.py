@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+
 import pytest
 
 from fixtures_quorum import CALL, LONG, Node, Play, ask, granted
+from holdfast.core.quorum import Verdict
 from holdfast.ports import Store
 from holdfast.stores import quorum_late
+from holdfast.stores.memory import MemoryStore, MemoryTable
+from holdfast.stores.quorum_healing import Healing
 from holdfast.stores.quorum_late import DOUBT_NS, Doubts, Late
-from holdfast.types import Busy, Renewal
+from holdfast.types import Ask, Busy, Grant, Renewal
 
 
 def test_a_vote_that_comes_when_its_lease_is_over_is_given_back(play_quorum: Play) -> None:
@@ -96,3 +103,56 @@ def test_votes_under_way_are_counted_for_each_token() -> None:
     assert late.over("a")
     assert [late.ended("a"), late.ended("b"), len(late)] == [True, False, 1]
     assert [late.ended("a"), late.ended("a"), len(late)] == [True, False, 0]
+
+
+FORKED = """
+import os, signal, threading
+from holdfast.stores.quorum_late import Memory
+
+memory = Memory()
+memory.late.begin("a", 1)
+held, forked = threading.Event(), threading.Event()
+
+def hold():
+    with memory.late._mutex, memory.doubts._mutex:
+        held.set()
+        forked.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # who waits for ever is ended
+    nothing = len(memory.late) == 0 and not memory.late.over("a") and not memory.doubts.due("k", 0)
+    os._exit(0 if nothing else 1)
+forked.set()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert len(memory.late) == 1
+"""
+
+
+def test_a_forked_child_knows_of_nothing_and_waits_for_nobody() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
+
+
+def test_a_store_that_is_closed_while_it_puts_nodes_right_counts_nothing_for_ever() -> None:
+    async def scenario() -> None:
+        late, never = Late(), asyncio.Event()
+
+        class Slow(MemoryStore):
+            async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
+                await never.wait()
+                raise AssertionError(f"nobody waits for {ask.key}")
+
+        leases = [Renewal(key, key * 32, f'[1, "me", "{key}"]', LONG) for key in ("a", "b", "c")]
+        stores = [Slow(MemoryTable(), asynchronous=True)]
+        healing = Healing(stores, late, leases, [Verdict.WON] * 3)
+        task = asyncio.create_task(healing.heal(0, [False] * 3))
+        await asyncio.sleep(0)
+        assert len(late) == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(late) == 0
+
+    asyncio.run(scenario())

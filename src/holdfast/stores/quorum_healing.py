@@ -60,11 +60,18 @@ class Healing:
         """Put right what is wrong at a node. One that cannot be reached is left alone until the next renewal."""
         if self.agrees(answer) or not isinstance(answer, list):
             return
-        for (lease, verdict), said in zip(self._leases, answer, strict=True):
-            if verdict is Verdict.WON:
-                await quietly(self._keep(node, lease, missing=said is False))
-            elif verdict is Verdict.LOST and said is True:
-                await quietly(self._give_up(node, lease))
+        todo = list(zip(self._leases, answer, strict=True))
+        try:
+            while todo:
+                (lease, verdict), said = todo.pop()
+                if verdict is Verdict.WON:
+                    await quietly(self._keep(node, lease, missing=said is False))
+                elif verdict is Verdict.LOST and said is True:
+                    await quietly(self._give_up(node, lease))
+        finally:
+            for (lease, verdict), _ in todo:  # there are some if the store was closed meanwhile
+                if verdict is Verdict.WON:
+                    self._late.ended(lease.token)
 
     async def _keep(self, node: int, lease: Renewal, *, missing: bool) -> None:
         """Take a lease of ours again at a node that does not know it, and give it back if it is over by then."""

@@ -1,4 +1,4 @@
-"""What a quorum remembers of votes that are under way, and of keys that were busy. In memory, bounded, for any thread.
+"""What a quorum remembers of votes that are under way, and of keys that were busy. In memory, and for any thread.
 
 A node that is slow, or is being reached again, may grant a lease after its holder was told the outcome, and after it
 has given the lease back: the release found nothing there, and the vote would stand in everybody's way for a TTL. So
@@ -6,16 +6,22 @@ votes that are under way are counted for each token, and whoever brings one in a
 
 A key that is busy at one node and free at a majority is free. Whoever is told *busy* by one node believes it, because
 that is nearly always so and costs one request; but only so often. `Doubts` says when to ask the others as well.
+
+Bounded by what is under way, and by so many keys. A forked child begins with nothing: the requests are the parent's.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 
 from holdfast.types import NS
 
 DOUBT_NS = NS // 2
 _KEYS_MAX = 1024
+
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
 class Memory:
@@ -24,12 +30,22 @@ class Memory:
     def __init__(self) -> None:
         self.late = Late()
         self.doubts = Doubts()
+        _memories.add(self)
+
+    def forget(self) -> None:
+        """Begin anew, in a child: another thread of the parent may have held a mutex at the fork."""
+        self.late.forget()
+        self.doubts.forget()
 
 
 class Late:
     """Votes that are under way, by the token that they are for."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nothing, and of nobody who is looking."""
         self._mutex = threading.Lock()
         self._under_way: dict[str, int] = {}
         self._over: set[str] = set()
@@ -75,6 +91,10 @@ class Doubts:
     """When one node's word that a key is busy is not enough."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know of nothing, and of nobody who is looking."""
         self._mutex = threading.Lock()
         self._asked_ns: dict[str, int] = {}  # key -> when it was busy first, or a majority was asked last; oldest first
 
@@ -94,3 +114,12 @@ class Doubts:
         """The key was granted."""
         with self._mutex:
             self._asked_ns.pop(key, None)
+
+
+def _after_fork() -> None:
+    for memory in list(_memories):
+        memory.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
