@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +32,7 @@ from holdfast.testing.conformance import (
     proofs,
     run_check,
 )
+from holdfast.testing.worlds import GRACE_S
 from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_key
 from virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld
 
@@ -255,6 +258,34 @@ def test_a_planted_bug_is_found_by_the_sentence_it_breaks(store_class: type[Memo
     with pytest.raises((Violation, RuntimeError)):
         run_check(check, virtual_world(store_class))
     run_check(check, virtual_world(MemoryStore))
+
+
+def test_replaced_time_hardly_passes_while_somebody_is_awake_and_at_once_when_everybody_sleeps() -> None:
+    """A thread that the machine holds up between two steps loses its lease to nobody who sleeps in no time at all."""
+    world = virtual_world(MemoryStore)
+    began, asleep = world.now_ns(), threading.Event()
+
+    async def polls() -> int:
+        for _ in range(400):
+            asleep.set()
+            await world.sleep(5 * MS)
+        return world.now_ns()
+
+    async def is_held_up() -> int:
+        assert asleep.wait(30)
+        started = time.monotonic()
+        sum(range(10**6))  # long enough for the interpreter to let the other one run
+        passed = world.now_ns() - began
+        assert passed <= 5 * MS * ((time.monotonic() - started) / GRACE_S + 2)
+        await world.sleep(10 * NS)
+        return world.now_ns() - began - passed
+
+    woke, slept = world.drive(world.together([polls(), is_held_up()]))
+    assert (woke - began, slept) == (2 * NS, 10 * NS)
+    now = world.now_ns()
+    assert world.drive(world.together([polls()])) == [now + 2 * NS]
+    world.drive(world.sleep(NS))
+    assert world.now_ns() == now + 3 * NS
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "asyncio"])

@@ -29,6 +29,7 @@ T = TypeVar("T")
 CALL_NS = 5 * NS  # the timeout of an ordinary call: far above what a healthy store needs
 LONG_NS = 60 * NS  # a lease that does not expire while its check runs
 POLL_NS = 5 * MS
+GRACE_S = 0.05  # of real time: whoever is not asleep by then may be waiting for something else than time
 
 
 class World(ABC):
@@ -157,6 +158,40 @@ class World(ABC):
         return str(json.loads(done.stdout))
 
 
+class _Sleepers:
+    """Replaced time for threads: it passes while all of them sleep.
+
+    Otherwise a thread that the machine holds up between two steps would find that the others had slept through its
+    lease, in no time at all.
+    """
+
+    def __init__(self, number: int, sleep: Callable[[int], None], now: Callable[[], int]) -> None:
+        self._number = number
+        self._pass = sleep
+        self._now = now
+        self._wakes: list[int] = []
+        self._changed = threading.Condition()
+
+    def sleep(self, ns: int) -> None:
+        """Block until so much time has passed. The first who is due, or who has waited in vain, lets it pass."""
+        with self._changed:
+            wake = self._now() + ns
+            self._wakes.append(wake)
+            self._changed.notify_all()
+            while (left := wake - self._now()) > 0:
+                everybody = len(self._wakes) >= self._number and wake == min(self._wakes)
+                if everybody or not self._changed.wait(GRACE_S):
+                    self._pass(left)
+                    self._changed.notify_all()
+            self._wakes.remove(wake)
+
+    def leave(self) -> None:
+        """One thread less."""
+        with self._changed:
+            self._number -= 1
+            self._changed.notify_all()
+
+
 class BlockingWorld(World):
     """For stores that block. Nothing in it suspends."""
 
@@ -172,6 +207,8 @@ class BlockingWorld(World):
         super().__init__(opener, **settings)
         self._sleep = sleep or (lambda ns: time.sleep(ns / NS))
         self._now = now or time.monotonic_ns
+        self._replaced = sleep is not None
+        self._company: _Sleepers | None = None
 
     def drive(self, job: Coroutine[Any, Any, T]) -> T:
         """Run a job here and now. One that suspends was given an asyncio store, and raises."""
@@ -179,7 +216,8 @@ class BlockingWorld(World):
 
     async def sleep(self, ns: int) -> None:
         """Block for a while."""
-        self._sleep(ns)
+        company = self._company
+        (self._sleep if company is None else company.sleep)(ns)
 
     def now_ns(self) -> int:
         """Read the clock on which time passes here."""
@@ -190,6 +228,7 @@ class BlockingWorld(World):
         results: dict[int, T] = {}
         errors: list[BaseException] = []
         start = threading.Barrier(len(jobs))
+        company = self._company = _Sleepers(len(jobs), self._sleep, self._now) if self._replaced else None
 
         def work(number: int, job: Coroutine[Any, Any, T]) -> None:
             try:
@@ -197,6 +236,9 @@ class BlockingWorld(World):
                 results[number] = run_now(job)
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 errors.append(error)
+            finally:
+                if company is not None:
+                    company.leave()
 
         threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
         for thread in threads:
@@ -204,6 +246,7 @@ class BlockingWorld(World):
         for thread in threads:
             thread.join(self.patience_ns / NS)
             expect(not thread.is_alive(), "a call did not come back")
+        self._company = None
         if errors:
             raise errors[0]
         return [results[number] for number in range(len(jobs))]
