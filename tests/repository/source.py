@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,6 +38,11 @@ def text_files() -> Iterator[Path]:
 def shown(path: Path) -> str:
     """The path as people write it."""
     return path.relative_to(ROOT).as_posix()
+
+
+def naming(paths: Iterable[Path], word: str) -> list[Path]:
+    """Those of the files in which a word stands at all: only these are worth parsing."""
+    return [path for path in paths if word in path.read_text(encoding="utf-8")]
 
 
 def tree(path: Path) -> ast.Module:

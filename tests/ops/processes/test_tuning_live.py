@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import signal
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +34,31 @@ count = 1
 concurrency = 16
 
 [reconciler]
-interval = 0.1
+interval = 0.15
 
 [replayer]
-interval = 0.1
+interval = 0.15
 
 [snapshot]
-interval = 0.1
+interval = 0.15
 
 [runs]
-interval = 0.1
+interval = 0.15
 
 [delays]
-interval = 0.1
+interval = 0.15
 """
 
 
 def submit(address: str, number: int) -> None:
-    for count in range(number):
-        body = json.dumps({"topic": "double", "payload": count}).encode()
-        request = urllib.request.Request(
-            f"{address}/api/v1/jobs", body, {"Content-Type": "application/json"}, method="POST"
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert answer.status == 201
+    connection = http.client.HTTPConnection(address.partition("://")[2], timeout=60)
+    with contextlib.closing(connection):
+        for count in range(number):
+            body = json.dumps({"topic": "double", "payload": count})
+            connection.request("POST", "/api/v1/jobs", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == 201, answer.read()
+            answer.read()
 
 
 def seen(metrics: str) -> bool:
@@ -86,7 +88,7 @@ def test_a_plane_is_tuned_from_its_own_metrics_and_from_a_prometheus(
             assert run_app(["tune", "--json", *words]) == 0
             return json.loads(capsys.readouterr().out)
 
-        with start_prometheus(tmp_path / "p", [up.address]) as prometheus:
+        with start_prometheus(tmp_path / "p", [up.address], scrape_interval="1s") as prometheus:
             submit(up.address, JOBS)
             until(lambda: seen(metrics), "enough holds and renewals")
             direct = tuned("--metrics", metrics)
