@@ -25,8 +25,8 @@ endif
 # start a thousand interpreters, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
 
-# Two for each core: half of the time a test waits, for a process or for a lease to run out.
-WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# One more than there are cores: many tests wait, for a process or for a lease to run out.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SEEDS ?= 1000
 FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
