@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast.core.advancing import begin
-from holdfast.core.json_size import VALUE_BYTES_MAX, Unstorable, json_size
+from holdfast.core.json_size import DEPTH_MAX, VALUE_BYTES_MAX, Unstorable, json_size
 from holdfast.core.run import Parent
 from holdfast.core.run_form import as_document, from_document
 from holdfast.core.slots import Slot, attempt_id, read_attempt_id
@@ -157,3 +158,14 @@ def test_the_size_of_a_value_is_that_of_its_json(value: object, size: int) -> No
 def test_a_value_that_no_store_takes_has_no_size(value: object) -> None:
     with pytest.raises(Unstorable):
         json_size(value)
+
+
+@pytest.mark.parametrize("beside", [None, [1, {}], "[" * 1000], ids=["nothing", "containers", "brackets in a text"])
+@pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}, lambda value: (value,)])
+def test_a_value_may_be_so_deep_and_no_deeper(wrap: Callable[[object], object], beside: object) -> None:
+    value = wrap(0)
+    for _ in range(DEPTH_MAX - 2):
+        value = wrap(value)
+    assert json_size([value, beside]) > DEPTH_MAX
+    with pytest.raises(Unstorable, match="nested deeper than 100 levels"):
+        json_size([wrap(value), beside])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,12 +45,12 @@ def test_a_forked_child_opens_the_record_for_itself(tmp_path: Path, threaded: bo
     record: Any = ThreadedRecord(plain) if threaded else plain
     drive = asyncio.run if threaded else run_now
     drive(record.note("http", "a", 1))
-    inherited = getattr(plain._local, "connection", None)
+    inherited = plain._mine()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
             noted = drive(record.note("http", "a", 2))
-            shared = inherited is not None and plain._local.connection is inherited
+            shared = inherited is not None and plain._mine() is inherited
             os._exit(1 if shared else 10 + noted)
         os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -87,6 +89,27 @@ def test_a_record_may_live_in_a_file_with_other_tables(tmp_path: Path) -> None:
         run_now(record.note("http", "a", 1))
         assert connection.execute("SELECT fence FROM holdfast_guard_fence").fetchall() == [(1,)]
         record.close()
+
+
+def test_the_connection_of_a_thread_is_closed_with_it_or_with_the_record(tmp_path: Path) -> None:
+    records = [SqliteRecord(tmp_path / "fences.db")]
+    opened: list[sqlite3.Connection] = []
+
+    def work() -> None:
+        run_now(records[0].note("http", "a", 1))
+        opened.append(records[0]._connection())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    work()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+    assert opened[1].execute("SELECT 1").fetchone() == (1,)
+    records.clear()
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[1].execute("SELECT 1")
 
 
 def test_what_is_noted_is_on_disk_before_it_is_answered(tmp_path: Path) -> None:

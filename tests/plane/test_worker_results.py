@@ -11,6 +11,7 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_workers import WorkerStage, ordered
+from holdfast.core.json_size import DEPTH_MAX
 from holdfast.errors import RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Fatal, families, subjects
 from holdfast.plane.attempts import Look
@@ -75,6 +76,13 @@ async def test_the_traceback_of_a_failure_is_in_the_log_and_nowhere_else(
 async def coroutine() -> None: ...
 
 
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -83,9 +91,10 @@ async def coroutine() -> None: ...
         ("x" * 1_000_001, "bytes long"),
         ({"a": {1, 2}}, "cannot be written as JSON"),
         ("\0", "zero character"),
+        (nested(DEPTH_MAX + 1), "nested too deeply"),
         (coroutine, "declare it with async def"),
     ],
-    ids=["object", "nan", "large", "set", "zero", "awaitable"],
+    ids=["object", "nan", "large", "set", "zero", "deep", "awaitable"],
 )
 async def test_a_result_that_cannot_be_kept_is_a_failure_for_good(
     work_stage: WorkerStage, value: Any, reason: str
@@ -96,6 +105,14 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_for_good(
     body = (await work_stage.result(await work_stage.send("charge"))).body
     assert (body["status"], body["retryable"], body["result"]) == ("failed", False, None)
     assert reason in body["error"]
+
+
+async def test_the_deepest_payload_arrives_and_comes_back_as_a_result(work_stage: WorkerStage) -> None:
+    app = App("billing")
+    app.job("charge")(lambda payload: payload)
+    await work_stage.worker(app)
+    body = (await work_stage.result(await work_stage.send("charge", nested(DEPTH_MAX)))).body
+    assert (body["status"], body["result"]) == ("succeeded", nested(DEPTH_MAX))
 
 
 async def test_an_attempt_that_was_finished_here_is_said_again_and_not_run_again(work_stage: WorkerStage) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from holdfast.core.jobs import JobState
+from holdfast.core.json_size import DEPTH_MAX
 from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model import Heartbeat
 from web_stage import Stage
@@ -46,6 +47,23 @@ async def test_a_job_is_submitted_shown_and_listed(web: Stage) -> None:
         assert (await body(await client.get("/jobs"), 200)) == {"items": [made], "next": None}
         (event,) = (await body(await client.get(f"/jobs/{made['id']}/events"), 200))["items"]
         assert (event["before"], event["after"], event["actor"]) == (None, "PENDING", "operator")
+
+
+@pytest.mark.asyncio
+@pytest.mark.threat("X15")
+async def test_a_payload_so_deep_that_it_could_not_be_shown_is_not_taken(web: Stage) -> None:
+    """Else one job would make every list that it stands in an error, for everybody."""
+
+    def nested(levels: int) -> dict[str, Any]:
+        return {"topic": "sum", "payload": json.loads("[" * levels + "]" * levels)}
+
+    async with web.client("operator") as client:
+        made = await body(await client.post("/jobs", json=nested(DEPTH_MAX)), 201)
+        for levels in (DEPTH_MAX + 1, 250, 300, 900):
+            refused = await body(await client.post("/jobs", json=nested(levels)), 422)
+            assert [each["field"] for each in refused["errors"]] == ["payload"]
+        assert (await body(await client.get("/jobs"), 200)) == {"items": [made], "next": None}
+        assert (await body(await client.get(f"/jobs/{made['id']}"), 200))["payload"] == nested(DEPTH_MAX)["payload"]
 
 
 @pytest.mark.asyncio

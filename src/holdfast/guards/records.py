@@ -14,6 +14,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -82,10 +83,7 @@ class SqliteRecord:
 
     def close(self) -> None:
         """Close the connection of this thread. The next call opens it again."""
-        mine = self._mine()
-        if mine is not None:
-            mine.close()
-            self._local.connection = None
+        self._local.own = None
 
     def _one(self, statement: str, values: tuple[object, ...]) -> tuple[int, ...]:
         try:
@@ -101,24 +99,43 @@ class SqliteRecord:
     def _connection(self) -> sqlite3.Connection:
         found = self._mine()
         if found is None:
-            found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            # It is used by this thread alone, and closed by whichever lets go of it last.
+            found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 _prepare(found)
             except BaseException:
                 found.close()
                 raise
-            self._local.connection, self._local.pid = found, os.getpid()
+            self._local.own = _Own(found, self)
         return found
 
     def _mine(self) -> sqlite3.Connection | None:
         """The connection of this thread, unless a fork has made it the parent's."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is not None and self._local.pid != os.getpid():
-            # SQLite forbids to carry a connection over a fork. It is kept out of the way, not closed: that would act
-            # on the parent's files.
-            _inherited.append(found)
-            self._local.connection = found = None
-        return found
+        own: _Own | None = getattr(self._local, "own", None)
+        if own is None or own.pid != os.getpid():
+            return None
+        return own.connection
+
+
+class _Own:
+    """The connection of one thread: closed when the thread has ended, the record is gone, or everything ends."""
+
+    def __init__(self, connection: sqlite3.Connection, record: SqliteRecord) -> None:
+        self.connection = connection
+        self.pid = os.getpid()
+        self.close = weakref.finalize(record, _let_go, connection, self.pid)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _let_go(connection: sqlite3.Connection, pid: int) -> None:
+    if pid == os.getpid():
+        connection.close()
+    else:
+        # SQLite forbids to carry a connection over a fork. It is kept out of the way, not closed: that would act on the
+        # parent's files.
+        _inherited.append(connection)
 
 
 def _check_path(path: object) -> str:

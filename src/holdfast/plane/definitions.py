@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Final
 
+from holdfast.core.json_size import WRAPPED_MAX
 from holdfast.core.workflow import Workflow
 from holdfast.core.workflow_form import as_document, from_document
 from holdfast.core.workflow_problems import BadWorkflow
@@ -60,7 +61,7 @@ class Definitions:
         check_scope(scope)
         if problems := check_workflow(workflow):
             raise BadWorkflow(workflow.name, problems)
-        body = encoded("workflow", as_document(replace(workflow, version=0)))
+        body = encoded("workflow", as_document(replace(workflow, version=0)), depth=WRAPPED_MAX)
         digest = hashlib.sha256(body.encode()).hexdigest()
 
         async def work(tx: Tx) -> tuple[Row, bool] | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from holdfast.core.json_size import WRAPPED_MAX
 from holdfast.errors import BadInput
 from holdfast.guards import http_headers, message_headers
 from holdfast.guards.bearer import CarriedFence
@@ -49,7 +50,7 @@ def rows_of(messages: Sequence[Message], now_ns: int) -> list[dict[str, Any]]:
         values = {
             "id": message.id,
             "subject": message.subject,
-            "body": encoded("body", dict(message.body), MESSAGE_BYTES_MAX),
+            "body": encoded("body", dict(message.body), MESSAGE_BYTES_MAX, WRAPPED_MAX),
             "message_key": message.key,
             "fence_key": None if message.fence is None else message.fence.key,
             "fence": None if message.fence is None else message.fence.fence,

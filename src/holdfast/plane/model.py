@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.core.jobs import JobState
+from holdfast.core.json_size import DEPTH_MAX, deeper
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.types import check_label
@@ -213,8 +214,8 @@ def check_whole(field_name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX) -> str:
-    """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, or larger than `most` bytes."""
+def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: int = DEPTH_MAX) -> str:
+    """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, deeper than `depth`, or too large."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -222,6 +223,9 @@ def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX) -> str:
     if (size := len(text.encode("utf-8", "surrogatepass"))) > most:
         fix = f"use at most {most} bytes; store more elsewhere and pass a pointer"
         raise BadInput(field_name, f"is {size} bytes long", fix)
+    if deeper(value, text, depth):
+        fix = f"use at most {depth} levels of lists and objects within each other"
+        raise BadInput(field_name, "is nested too deeply", fix)
     if "\\u0000" in text or (not text.isascii() and _HALF_PAIR.search(text)):
         raise BadInput(field_name, "contains a zero character or half a surrogate pair", "remove it")
     return text

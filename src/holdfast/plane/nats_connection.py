@@ -134,7 +134,8 @@ class NatsConnection:
                 async with asyncio.timeout(_CLOSE_LIMIT_S):
                     if client.is_connected:
                         await client.flush()
-            with contextlib.suppress(OSError):  # a server that has just gone has closed it from its side
+            # A server that has just gone has closed it from its side; CPython 3.12 and 3.13 then raise a TypeError.
+            with contextlib.suppress(OSError, TypeError):
                 await client.close()
 
     @contextlib.contextmanager
