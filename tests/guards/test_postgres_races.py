@@ -326,3 +326,35 @@ async def test_a_stricter_default_of_the_session_does_not_hide_a_row_from_whoeve
     await duel.end("COMMIT")
     assert (await entering)["total"] == 5
     assert await duel.content() == [(42, 5, 2)]
+
+
+@every_postgres
+@pytest.mark.requires("R69")
+@pytest.mark.parametrize("step", ["section", "update", "delete"])
+async def test_a_row_that_is_made_while_its_memory_is_looked_up_refuses_the_older_holder(pg: Stage, step: str) -> None:
+    """The older one finds no row, then the newer one makes it, then the older one finds that nothing is remembered."""
+    first, second = await pg.connect(), await pg.connect()
+    newer, older = pg.table(first), pg.table(second)
+    rows = older._flow._rows
+    note, ask = rows.note, rows.noted
+
+    async def noted(row: Any) -> Any:
+        rows.noted = ask
+        await newer.upsert(B, 42, {"total": 5})
+        return await ask(row)
+
+    async def noted_too_late(*words: Any) -> Any:
+        rows.note, rows.noted = note, noted
+        await newer.enter(B, 42)
+        return await note(*words)
+
+    async with older.section(A, 42) as row:
+        if step == "section":
+            rows.note, late = noted_too_late, row.upsert(total=9)
+        else:
+            await newer.enter(B, 42)
+            rows.noted, late = noted, call(older, step, A)
+        with pytest.raises(FencedOut) as refused:
+            await late
+    assert (type(refused.value), refused.value.seen) == (FencedOut, 2)
+    assert await pg.content(first) == [(42, 5, 2)]

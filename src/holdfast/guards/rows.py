@@ -135,12 +135,7 @@ def check_row_id(row: object, columns: tuple[str, ...]) -> RowId:
 async def seen(rows: RowStore, row: RowId) -> int | None:
     """The highest fence that the row, or its memory, has met."""
     found = await rows.look(row)
-    if found is None:
-        newest = await rows.noted(row)
-        if newest is not None:
-            return newest
-        found = await rows.look(row)  # its memory goes when it is made again, which may have been just now
-    return None if found is None else found[0]
+    return await _remembered(rows, row) if found is None else found[0]
 
 
 async def enter(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Outcome[Found]:
@@ -214,9 +209,18 @@ async def _upsert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, val
     return None if isinstance(outcome, Present) else outcome  # somebody has made it meanwhile: update that
 
 
-async def _absent(rows: RowStore, row: RowId, fence: int | None) -> Stale | Absent:
-    """There is no row. Whether that is all, or somebody newer was here and deleted it."""
+async def _remembered(rows: RowStore, row: RowId) -> int | None:
+    """The highest fence that a row has met which was not there just now. Its memory goes when it is made."""
     newest = await rows.noted(row)
+    if newest is not None:
+        return newest
+    found = await rows.look(row)  # it may have been made between the two
+    return None if found is None else found[0]
+
+
+async def _absent(rows: RowStore, row: RowId, fence: int | None) -> Stale | Absent:
+    """There was no row. Whether that is all, or somebody newer is about to make it, or has deleted it."""
+    newest = await _remembered(rows, row)
     return Stale(newest) if newest is not None and fence is not None and newest > fence else Absent()
 
 
@@ -280,7 +284,7 @@ async def _note(rows: RowStore, row: RowId, fence: int, rule: Rule) -> None:
     held = await rows.look(row)
     if held is not None:
         raise _Undo(judge(rule, held[0], fence) or Present())
-    raise _Undo(judge(rule, await rows.noted(row), fence))
+    raise _Undo(judge(rule, await _remembered(rows, row), fence))
 
 
 async def _reserve(rows: RowStore, row: RowId) -> int | None:

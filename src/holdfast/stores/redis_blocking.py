@@ -49,7 +49,7 @@ class Connection:
     def __init__(self, address: RedisAddress, deadline_ns: int) -> None:
         self._address = address
         self._reader = Reader()
-        self._armed_ms = -1
+        self._armed_ms = 0  # nothing
         self._bound_by_kernel = address.tls is None
         self._socket = _connect(address, deadline_ns)
         self._send = self._socket.sendall
@@ -134,10 +134,10 @@ class Connection:
     def _arm(self, deadline_ns: int) -> bool:
         """Bound what follows by the deadline, to the next millisecond. False: the deadline is past."""
         left_ms = (deadline_ns - time.monotonic_ns() + MS - 1) // MS
+        if left_ms <= 0:  # before all else: no length of time that is armed stands for one that is over
+            return False
         if left_ms == self._armed_ms:
             return True
-        if left_ms <= 0:
-            return False
         if self._bound_by_kernel:
             bound = struct.pack("@ll", left_ms // 1000, left_ms % 1000 * 1000)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
@@ -154,7 +154,7 @@ class Connection:
                 self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
                 return True
             self._socket.settimeout(0)
-            self._armed_ms = -1
+            self._armed_ms = 0
             self._socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
