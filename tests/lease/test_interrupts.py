@@ -36,9 +36,11 @@ class Interrupt:
         self.left = at
         self.error = error
         self.where: str | None = None
+        # One object for as long as anything is traced: the interpreter was seen to call one that was gone.
+        self._tracer = self._trace
 
     def __enter__(self) -> Self:
-        sys.settrace(self._trace)
+        sys.settrace(self._tracer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,7 +54,7 @@ class Interrupt:
             if self.left < 0:
                 self.where = f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}"
                 raise self.error
-        return self._trace
+        return self._tracer
 
 
 def _is_no_place(frame: FrameType) -> bool:
