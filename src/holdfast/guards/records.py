@@ -118,12 +118,13 @@ class SqliteRecord:
 
 
 class _Own:
-    """The connection of one thread: closed when the thread has ended, the record is gone, or everything ends."""
+    """The connection of one thread: closed when the thread has ended, or when the record is gone."""
 
     def __init__(self, connection: sqlite3.Connection, record: SqliteRecord) -> None:
         self.connection = connection
         self.pid = os.getpid()
         self.close = weakref.finalize(record, _let_go, connection, self.pid)
+        self.close.atexit = False  # a daemon thread may still be using it then
 
     def __del__(self) -> None:
         self.close()

@@ -243,10 +243,12 @@ class BlockingWorld(World):
         threads = [threading.Thread(target=work, args=item, daemon=True) for item in enumerate(jobs)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(self.patience_ns / NS)
-            expect(not thread.is_alive(), "a call did not come back")
-        self._company = None
+        try:
+            for thread in threads:
+                thread.join(self.patience_ns / NS)
+                expect(not thread.is_alive(), "a call did not come back")
+        finally:
+            self._company = None
         if errors:
             raise errors[0]
         return [results[number] for number in range(len(jobs))]
