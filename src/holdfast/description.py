@@ -6,7 +6,7 @@ Made once, checked once, immutable, and cheap to pass around. Settings that cann
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
@@ -89,6 +89,21 @@ class Description:
     on_warning: Callable[[Any], object] | None
     on_loss: OnLoss
 
+    def named(self, name: str) -> Description:
+        """The same lock under another name."""
+        wish = self.wish
+        other = Wish(
+            check_key("name", name),
+            wish.family,
+            wish.owner,
+            wish.risk,
+            wish.timing,
+            wish.retry,
+            wish.fair,
+            wish.detached,
+        )
+        return Description(other, self.timeout_ns, self.on_lost, self.on_warning, self.on_loss)
+
 
 def describe(
     name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
@@ -105,7 +120,7 @@ def describe(
         model = _model(risk, given, owner, capabilities)
     except TypeError:  # a value that cannot be remembered
         return _described(name, risk, settings, owner, capabilities)
-    return replace(model, wish=replace(model.wish, key=check_key("name", name)))
+    return model.named(name)
 
 
 @lru_cache(maxsize=256)

@@ -46,6 +46,7 @@ class Capabilities:
     fair: bool  # tickets
     durable: bool  # survives a restart of the engine
     shared: bool  # other processes see the same leases
+    many: bool = False  # it is a `TakesMany` too
     renewal: bool = True  # a store that cannot renew is not asked to; its leases run for their TTL
 
 
@@ -132,6 +133,22 @@ class SharesDatabase(Protocol):
 
     def ownership(self, grant: Grant, schema: str | None) -> Ownership:
         """The predicate that holds while the grant stands. `schema`: the name under which the database is attached."""
+        ...
+
+
+@runtime_checkable
+class TakesMany(Protocol):
+    """A store that answers for many keys in one request. What each of them gets is what it would get by itself.
+
+    Asks have no ticket: nobody waits with one of these. Errors are those of `Store`, and about all of the request.
+    """
+
+    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        """Grant each key that is free; see `Store.acquire`. Whoever gets an error may have been granted some."""
+        ...
+
+    async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
+        """Compare and delete each; see `Store.release`. True released, False not ours, None no answer."""
         ...
 
 

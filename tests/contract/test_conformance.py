@@ -29,7 +29,7 @@ class Subject:
 
 
 def _claims(engine: str, *, durable: bool, shared: bool) -> Capabilities:
-    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared)
+    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared, many=True)
 
 
 def _memory(_request: pytest.FixtureRequest) -> str:

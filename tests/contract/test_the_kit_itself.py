@@ -15,6 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.planted_many import (
+    ForgetsTheFenceOfMany,
+    GivesManyTheFirstAnswer,
+    ReleasesManyWithoutCompare,
+    RenewsInReverse,
+)
 from holdfast.ports import Capabilities, Store, Watch
 from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.testing.checks import expect_no_token
@@ -67,13 +73,6 @@ class RenewsTheExpired(MemoryStore):
                 now_ns = self.table._clock.now().boot
                 self.table._state.entries[each.key] = replace(entry, expires_ns=now_ns + each.ttl_ns)
         return self.table.renew(renewals)
-
-
-class RenewsInReverse(MemoryStore):
-    """Answers a batch in another order than it was asked."""
-
-    async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
-        return self.table.renew(list(reversed(renewals)))
 
 
 class ForgetsTheFenceOnRelease(MemoryStore):
@@ -226,6 +225,10 @@ PLANTED: list[tuple[type[MemoryStore], str]] = [
     (ReleasesWithoutCompare, "a release with another token changes nothing"),
     (RenewsWithoutCompare, "a renewal with another token is refused and changes nothing"),
     (RenewsTheExpired, "an expired lease cannot be renewed"),
+    (ReleasesManyWithoutCompare, "of many that are given back only those of the token are released"),
+    (GivesManyTheFirstAnswer, "of many keys only those that are held are busy"),
+    (GivesManyTheFirstAnswer, "many free keys are granted in the order of the asking"),
+    (ForgetsTheFenceOfMany, "keys that are asked for together have fences above all earlier ones"),
     (RenewsInReverse, "a batch of renewals is answered one by one and in order"),
     (ForgetsTheFenceOnRelease, "fences rise from grant to grant on every connection"),
     (GivesTheSameFenceAfterExpiry, "a fence rises when a lease expires"),
@@ -323,6 +326,7 @@ def test_a_store_that_claims_less_is_asked_less() -> None:
         Claim.FENCED,
         Claim.WAKEUPS,
         Claim.FAIR,
+        Claim.MANY,
     }
 
 

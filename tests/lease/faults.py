@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.ports import Capabilities, Store, Watch
+from holdfast.ports import Capabilities, Store, TakesMany, Watch
 from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
@@ -60,7 +60,10 @@ class Plan:
             self.asked.append((operation, key))
 
 
-OPERATIONS = ("acquire", "renew_many", "release", "inspect", "holdings", "force_release", "audit", "leave", "ping")
+OPERATIONS = (
+    *("acquire", "acquire_many", "renew_many", "release", "release_many", "inspect", "holdings"),
+    *("force_release", "audit", "leave", "ping"),
+)
 
 
 def _unavailable() -> None:
@@ -112,6 +115,18 @@ class PlannedStore:
         result: bool = await self._do(
             "release", key, lambda: self._inner.release(key, token, claim, keep_ns, timeout_ns)
         )
+        return result
+
+    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        keys = ",".join(ask.key for ask in asks)
+        inner = cast("TakesMany", self._inner)
+        result: list[Grant | Busy] = await self._do("acquire_many", keys, lambda: inner.acquire_many(asks, timeout_ns))
+        return result
+
+    async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
+        keys = ",".join(grant.key for grant in grants)
+        inner = cast("TakesMany", self._inner)
+        result: list[bool | None] = await self._do("release_many", keys, lambda: inner.release_many(grants, timeout_ns))
         return result
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:

@@ -10,6 +10,7 @@ import pytest
 
 from fixtures_scheduling import (
     POOL,
+    TOPIC,
     FakeWorkers,
     Planes,
     Replica,
@@ -19,8 +20,9 @@ from fixtures_scheduling import (
     submitted,
 )
 from holdfast.core.jobs import JobState
+from holdfast.core.pace import AHEAD, BRIEF_NS, IN_A_ROW
 from holdfast.plane import subjects
-from holdfast.plane.model import Job
+from holdfast.plane.model import Delivery, Job, Submission
 from holdfast.plane.placement import Placed
 
 pytestmark = pytest.mark.asyncio
@@ -29,6 +31,11 @@ pytestmark = pytest.mark.asyncio
 async def dispatched_jobs(replica: Replica) -> list[str]:
     """Jobs in the order in which they were handed to the workers."""
     return [row["message_key"] for row in await replica.staged(subjects.WORK)]
+
+
+def over(job: Job, took_ns: int) -> Delivery:
+    """The word of a worker that has done a job in so much time."""
+    return finished(job, job.attempt, run_of(job), status="succeeded", result=None, took_ns=took_ns)
 
 
 async def submit_many(replica: Replica, number: int, tenants: list[str], **wanted: Any) -> list[Job]:
@@ -62,6 +69,38 @@ async def test_a_place_that_becomes_free_goes_to_the_next_in_line(planes: Planes
             await plane.bus.publish([finished(job, 1, run_of(job)).message])
             await plane.reach(number + 1, JobState.SUCCEEDED)
     assert await check_histories(plane) == {}
+
+
+async def test_a_job_that_is_made_without_a_message_is_found_in_line_by_the_bell(planes: Planes) -> None:
+    """The idle look is an hour away here; and a bell of another process is as good."""
+    plane, elsewhere = await planes.open(idle_ns=3600 * 10**9), await planes.open()
+    await plane.beat(capacity=8)
+    async with plane.scheduler.serving():
+        for maker in (plane, elsewhere):
+            job, _ = await maker.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+            await plane.in_state(job, JobState.DISPATCHED)
+    assert await plane.staged(subjects.SUBMIT) == []
+
+
+async def test_more_is_sent_than_there_are_places_only_while_everything_is_over_at_once(planes: Planes) -> None:
+    plane = await planes.open()
+    await plane.beat(capacity=1)
+    async with plane.scheduler.serving():
+        for took_ns, expected in ((1, 1 + AHEAD), (BRIEF_NS, 1)):
+            for _ in range(IN_A_ROW):
+                job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+                await plane.in_state(job, JobState.DISPATCHED)
+                job = await plane.job(job)
+                await plane.scheduler.on_result(over(job, took_ns))
+            jobs = await submit_many(plane, 5, ["acme"])
+            await plane.reach(expected, JobState.DISPATCHED)
+            assert (await plane.queries.counts())[JobState.DISPATCHED] == expected
+            while jobs:  # clear the table
+                for job in jobs:
+                    found = await plane.job(job)
+                    if found.state is JobState.DISPATCHED:
+                        await plane.scheduler.on_result(over(found, took_ns))
+                jobs = [job for job in jobs if not (await plane.job(job)).state.terminal]
 
 
 async def test_a_tenant_with_a_long_line_does_not_starve_one_with_a_short_one(planes: Planes) -> None:

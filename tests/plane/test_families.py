@@ -35,8 +35,6 @@ OTHERS: dict[str, str] = {
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.
 CALLED_SO: dict[tuple[str, str], str] = {
     ("plane/jobchanges.py", "counting.hold"): "rows of the database, for the length of a transaction",
-    ("plane/placement.py", "self.lock"): "its own method, which takes the job lock",
-    ("plane/scheduler.py", "self.placement.lock"): "that method of a placement",
 }
 DECLARATION = "plane/families.py"
 

@@ -119,3 +119,33 @@ def test_it_serves_one_event_loop_after_another() -> None:
 
     gathering = Gathering(together)
     assert [asyncio.run(ask(gathering)) for _ in range(2)] == [8, 8]
+
+
+@pytest.mark.asyncio
+async def test_one_who_asks_for_many_gets_all_answers_and_an_error_is_one_of_them() -> None:
+    counter = Counter()
+    gathering = Gathering(counter.together)
+    answers = await gathering.ask_all([1, -2, 3])
+    assert [each for each in answers if not isinstance(each, Failed)] == [2, 6]
+    assert [type(each.error) for each in answers if isinstance(each, Failed)] == [KeyError]
+    assert counter.batches == [[1, -2, 3]]
+    counter.broken = Unavailable("away")
+    assert all(
+        isinstance(each, Failed) and isinstance(each.error, Unavailable) for each in await gathering.ask_all([1, 2])
+    )
+    assert await gathering.ask_all([]) == []
+
+
+@pytest.mark.asyncio
+async def test_one_who_asks_for_many_and_is_cancelled_leaves_nobody_behind() -> None:
+    counter = Counter()
+    counter.go.clear()
+    gathering = Gathering(counter.together, most=2)
+    asking = asyncio.create_task(gathering.ask_all([1, 2, -3, 4]))
+    await counter.began.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    counter.go.set()
+    assert await gathering.ask(5) == 10
+    assert counter.batches == [[1, 2], [5]], "what had not begun was never done"

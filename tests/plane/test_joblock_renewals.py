@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.jobstore import Changed
+from holdfast.plane.gathering import Failed
+from holdfast.plane.jobstore import Changed, Leased
 from holdfast.plane.model import Job
 from holdfast.plane.ports import Consumption, Handler
 from holdfast.types import NS
@@ -31,14 +32,16 @@ class Held:
     def __init__(self, plane: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lease: Lease | None = None
         self.stopped: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(plane.store, "change", self)
+        monkeypatch.setattr(plane.store, "change_leased", self)
 
-    async def __call__(self, lease: Lease, job_id: str, decide: Callable[[Job], Any]) -> Changed:
-        self.lease = lease
+    async def __call__(self, changes: Sequence[Leased]) -> list[Changed | Failed]:
+        (change,) = changes
+        assert isinstance(change.lease, Lease)
+        self.lease = change.lease
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            self.stopped.set_result(lease.lost.is_set())
+            self.stopped.set_result(change.lease.lost.is_set())
             raise
         raise AssertionError("it goes on by itself")
 
@@ -137,13 +140,13 @@ async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
         return await renew_many(*arguments)
 
     monkeypatch.setattr(store, "renew_many", at_first)
-    change, go = plane.store.change, asyncio.Event()
+    change, go = plane.store.change_leased, asyncio.Event()
 
-    async def later(*arguments: Any) -> Changed:
+    async def later(changes: Sequence[Leased]) -> list[Changed | Failed]:
         await go.wait()
-        return await change(*arguments)
+        return await change(changes)
 
-    monkeypatch.setattr(plane.store, "change", later)
+    monkeypatch.setattr(plane.store, "change_leased", later)
     handling = asyncio.create_task(plane.scheduler.on_result(finished(job, 1, run_of(job))))
     await until(lambda: plane.locks.statistics().renewed)
     go.set()

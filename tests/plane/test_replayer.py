@@ -303,7 +303,7 @@ async def test_trouble_with_the_store_of_leases_ends_the_tick(
         raise Unavailable("no leases")
 
     with monkeypatch.context() as patched:
-        patched.setattr(plane.locks.ports.store, "acquire", away)
+        patched.setattr(plane.locks.ports.store, "acquire_many", away)
         with pytest.raises(Unavailable, match="no leases"):
             await made.tick(Tick(lease))
     await made.tick(Tick(lease))

@@ -15,6 +15,8 @@ from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.jobstore import Writing
 from holdfast.plane.model import Change, Heartbeat, Job, Submission
 from holdfast.plane.service import SNAPSHOT, Caller, NotAllowed, Service
+from holdfast.plane.slots import pool_channel
+from holdfast.types import NS
 
 ANYBODY = Caller("ann")
 BLUE = Caller("bob", "blue")
@@ -44,6 +46,29 @@ async def test_a_submission_is_a_row_and_a_message_in_one(every_service: Service
     assert job.state is JobState.PENDING
     await pending(every_service, subjects.SUBMIT, 1)
     assert [event.actor for event in await every_service.events(BLUE, job.id)] == ["bob"]
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_can_go_now_stands_in_line_and_its_pool_is_rung_for(every_service: Service) -> None:
+    """No message is needed for what a dispatcher finds by looking; one that has to wait for its time needs one."""
+    parts = every_service.parts
+    beat = Heartbeat("w1", "default", ("sum",), 4, 0, parts.store.clock.now().wall)
+    assert await parts.workers.record(beat)
+    await parts.workers.view(fresh=True)
+    bell = parts.database.bell(pool_channel("default"))
+    try:
+        while await bell.wait(0):  # whatever the worker's coming has rung for
+            pass
+        job, made = await every_service.submit(BLUE, Submission("sum", 1, "blue"))
+        assert (made, job.state, job.pool) == (True, JobState.PENDING, "default")
+        assert await bell.wait(30 * NS)
+        again, made = await every_service.submit(BLUE, Submission("sum", 1, "blue", job.id))
+        assert (again.id, made) == (job.id, False)
+    finally:
+        bell.close()
+    await every_service.submit(BLUE, Submission("sum", 2, "blue", not_before_ns=beat.at_ns + 3600 * NS))
+    await every_service.submit(BLUE, Submission("unheard-of", 3, "blue"))
+    await pending(every_service, subjects.SUBMIT, 2)
 
 
 @pytest.mark.asyncio

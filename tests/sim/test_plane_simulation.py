@@ -107,7 +107,7 @@ PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
         (planted.the_limit_of_a_tenant_is_forgotten, "P5", {"slots": 1, "faults": []}),
         (planted.a_place_is_not_given_back, "P5", {"faults": [], "drain_ns": 5 * NS}),
         (planted.a_job_is_acknowledged_before_it_is_written, "P1", {"faults": [F.DATABASE_DOWN], "drain_ns": 30 * NS}),
-        (planted.the_resource_does_not_look_at_the_fence, "P6", {}),
+        (planted.the_resource_does_not_look_at_the_fence, "P6", {"faults": [F.PAUSE]}),
         (planted.a_second_run_does_not_know_what_the_first_has_done, "P6", {}),
         (planted.a_decision_may_be_made_again_otherwise, "P10", {"runs": 6, "jobs": 1, "faults": [], "cancels": 0}),
     )

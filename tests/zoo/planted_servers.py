@@ -97,7 +97,7 @@ def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     """The script deletes the key without comparing what it holds."""
     rewrite(
         patch,
-        redis_store._RELEASE,
+        redis_store.RELEASE,
         ("if held ~= ARGV[1] then", "if false then"),
         ("elseif string.sub(held, -#ARGV[1]) ~= ARGV[1] then", "elseif false then"),
     )
@@ -145,7 +145,7 @@ def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
 )
 def a_counter_that_is_lost_begins_anew(patch: pytest.MonkeyPatch) -> None:
     """Fences are counted from one, with nothing below which they cannot fall when the counter is gone."""
-    rewrite(patch, redis_store._ACQUIRE, ("local now = time[1] * 1000000 + time[2]", "local now = 1"))
+    rewrite(patch, redis_store.ACQUIRE, ("local now = time[1] * 1000000 + time[2]", "local now = 1"))
 
 
 @keep(
@@ -159,7 +159,7 @@ def a_counter_that_is_lost_begins_anew(patch: pytest.MonkeyPatch) -> None:
 )
 def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """While the clock is behind the counter a fence is one above the last one, on both sides of a split the same."""
-    for script in (redis_store._ACQUIRE, redis_store._ACQUIRE_FAIR, redis_store._FORCE):
+    for script in (redis_store.ACQUIRE, redis_store._ACQUIRE_FAIR, redis_store._FORCE):
         rewrite(
             patch,
             script,
@@ -179,7 +179,7 @@ def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
 )
 def a_script_that_forgets_the_time_while_it_is_ahead(patch: pytest.MonkeyPatch) -> None:
     """The counter does not say when it was raised: fences differ by chance, and those of a lagging replica go back."""
-    for script in (redis_store._ACQUIRE, redis_store._ACQUIRE_FAIR, redis_store._FORCE):
+    for script in (redis_store.ACQUIRE, redis_store._ACQUIRE_FAIR, redis_store._FORCE):
         rewrite(patch, script, ("return fence_text, fence_text .. '.' .. now_text", "return fence_text, fence_text"))
 
 

@@ -108,8 +108,7 @@ class Locks(AnyLocks):
             template = NameTemplate(name, function)
 
             def lock_for(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Lock[Any]:
-                key = check_key("name", template.fill(args, kwargs))
-                return Lock(self, replace(model, wish=replace(model.wish, key=key)))
+                return Lock(self, model.named(template.fill(args, kwargs)))
 
             def extra(lease: Any) -> dict[str, Any]:
                 return {"lease": lease} if template.wants_lease else {}

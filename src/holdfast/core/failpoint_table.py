@@ -80,7 +80,7 @@ _PLANE: Final = (
     _awaited("plane.postgres.begin", "a work is about to run on a connection"),
     _awaited("plane.postgres.written", "a work has run, and COMMIT has not been sent"),
     _awaited("plane.postgres.committed", "the server has committed, and nobody has been told"),
-    _awaited("plane.job.submit", "jobs are about to be kept, each with its message"),
+    _awaited("plane.job.submit", "jobs are about to be kept, each with the messages that it needs"),
     _awaited("plane.job.submitted", "jobs are kept, and whoever submitted them does not know it"),
     _awaited("plane.job.change", "changes of jobs are about to be written, each under its fence"),
     _awaited("plane.job.changed", "changes of jobs are written with their messages, and no handler knows it"),

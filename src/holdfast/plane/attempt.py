@@ -4,18 +4,27 @@ The order is the promise: lease, then `job.started`, then the function, then `jo
 then the acknowledgement. Each step is durable before the next begins, so a crash between two of them repeats an attempt
 and never loses one. Everything that is published carries the fence of the lease; a late word of an attempt that lost
 its lease is told apart by it. An attempt that knows that it has lost its lease says nothing: its successor will.
+
+One word is saved where it is not worth the trip: a topic whose last attempt took less than `BRIEF_NS` is expected to be
+as quick this time, and `job.started` is said only if it turns out not to be, while the function runs. Its result says
+that it has begun, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
 
+from holdfast.aio import many
 from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.pace import BRIEF_NS
 from holdfast.core.retry import RetryDelays
 from holdfast.core.timing import settle
 from holdfast.errors import BackendError, LockBusy, RetryLater
@@ -28,6 +37,7 @@ from holdfast.plane.context import AnyContext, BlockingContext, Context
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
+from holdfast.plane.leasedesk import LeaseDesk
 from holdfast.plane.model import Message
 from holdfast.plane.order import Order
 from holdfast.plane.outcome import Outcome, Status
@@ -68,6 +78,16 @@ class Workplace:
     cancel_grace_ns: int
     delays: RetryDelays
     currency: Currency | None
+    brief: set[str] = field(default_factory=set)  # topics whose last attempt was over at once
+    model: Lock[Lease] | None = None  # of an attempt without a time limit
+    desk: LeaseDesk = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.desk = LeaseDesk(self.locks)
+
+    def learn(self, topic: str, took_ns: int) -> None:
+        """Expect the next attempt of a topic to take as long as this one."""
+        (self.brief.add if took_ns < BRIEF_NS else self.brief.discard)(topic)
 
     def later(self, error: LockBusy | BackendError) -> RetryLater:
         """Give a message back for the time that its class of trouble asks for."""
@@ -83,6 +103,40 @@ def lease_family(ttl: Duration | None, renew_every: Duration | None, failures: i
     )
     settle(ttl=chosen.ttl, renew_every=chosen.renew_every, failures=chosen.failures)
     return chosen
+
+
+class _Start:
+    """The word that an attempt has begun: before its function is called, or while it runs, or not at all."""
+
+    def __init__(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._publish = publish
+        self._timer: asyncio.TimerHandle | None = None
+        self._saying: asyncio.Task[None] | None = None
+
+    async def say(self, *, brief: bool) -> None:
+        """Say it now, or after a while if the attempt should be over by then."""
+        if not brief:
+            await self._publish()
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(BRIEF_NS / NS, self._begin)
+
+    def _begin(self) -> None:
+        self._saying = asyncio.get_running_loop().create_task(self._publish())
+
+    async def said(self) -> None:
+        """The function has ended: what is being said is said before its result, and the rest is in that."""
+        if self._saying is not None:
+            await self._saying
+
+    def drop(self) -> None:
+        """Nothing more is to be said."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._saying is not None and not self._saying.done():
+            self._saying.cancel()
+        elif self._saying is not None and not self._saying.cancelled():
+            self._saying.exception()  # it was told to whoever waited, or the attempt had ended otherwise
 
 
 class Attempt:
@@ -121,16 +175,21 @@ class Attempt:
             raise
         finally:
             self._place.statistics.held_for(self.order.topic, elapsed_ns(taken, self._place.clock.now()))
-            await lease.release()
+            await self._place.desk.give_back(lease)
         if ARMED:
             await areach("plane.worker.released")
 
     async def _take_lease(self) -> Lease:
         place, job = self._place, self.order.job
         family: LockFamily = place.family  # a test reads from this that the lock is a declared one
-        lock = family.lock(place.locks, max_hold=self._longest_s(), job=job)
+        longest_s = self._longest_s()
+        if longest_s is None:
+            model = place.model = place.model or family.lock(place.locks, job="model")
+            lock = many.named(model, family.key(job=job))
+        else:
+            lock = family.lock(place.locks, max_hold=longest_s, job=job)
         try:
-            lease = await lock.try_acquire()
+            lease = await place.desk.take(lock)
         except BackendError as error:
             place.statistics.unreachable += 1
             raise place.later(error) from error
@@ -157,18 +216,26 @@ class Attempt:
 
     async def _under(self, lease: Lease) -> None:
         place, order, run = self._place, self.order, carried(lease)
-        await self._publish(subjects.started(order.job, order.attempt, place.worker, run), lease)
-        if ARMED:
-            await areach("plane.worker.started")
-        since = place.clock.now()
-        limit_ns = self._limit_ns(since)
-        ended = await self._run(lease, since, limit_ns)
-        if ARMED:
-            await areach("plane.worker.ran")
-        said = self._judged(ended, lease, limit_ns)
-        if said is None:
-            return
-        message = subjects.finished(order.job, order.attempt, place.worker, run, said.body())
+        start = _Start(partial(self._publish, subjects.started(order.job, order.attempt, place.worker, run), lease))
+        try:
+            brief = order.topic in place.brief
+            await start.say(brief=brief)
+            if ARMED and not brief:
+                await areach("plane.worker.started")
+            since = place.clock.now()
+            limit_ns = self._limit_ns(since)
+            ended = await self._run(lease, since, limit_ns)
+            place.learn(order.topic, took_ns := elapsed_ns(since, place.clock.now()))
+            if ARMED:
+                await areach("plane.worker.ran")
+            said = self._judged(ended, lease, limit_ns)
+            if said is None:
+                return
+            await start.said()
+        finally:
+            start.drop()
+        told = {**said.body(), "took_ns": took_ns}
+        message = subjects.finished(order.job, order.attempt, place.worker, run, told)
         await self._publish(message, lease)
         if ARMED:
             await areach("plane.worker.said")
@@ -203,9 +270,8 @@ class Attempt:
         def out_of_time() -> None:
             execution.interrupt(Interruption.TIME_LIMIT, "it has run for as long as it may")
 
-        async def watch() -> None:
-            if await lease.lost.wait():
-                execution.interrupt(Interruption.LOST, f"its lease was lost ({lease.lost.reason})")
+        def lost() -> None:
+            execution.interrupt(Interruption.LOST, f"its lease was lost ({lease.lost.reason})")
 
         if self._early is not None:
             execution.interrupt(*self._early)
@@ -214,11 +280,11 @@ class Attempt:
             out_of_time()
         elif limit_ns is not None:
             timer = loop.call_later(limit_ns / NS, out_of_time)
-        watcher = loop.create_task(watch())
+        forget = many.on_loss(lease, lost)
         try:
             return await execution.run(self._job, self.order.payload)
         finally:
-            watcher.cancel()
+            forget()
             if timer is not None:
                 timer.cancel()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, MutableMapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,11 +37,13 @@ class Cancelled:
     its lease is lost, which is known here at once, even while the event loop is busy.
     """
 
-    __slots__ = ("_over", "_reason", "_tenure")
+    __slots__ = ("_mutex", "_over", "_reason", "_set", "_tenure")
 
     def __init__(self, lease: Lease) -> None:
         self._tenure = lease._tenure  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
-        self._over = threading.Event()
+        self._mutex = threading.Lock()
+        self._set = False
+        self._over: threading.Event | None = None  # made by the first who waits
         self._reason: str | None = None
         self._tenure.tell(self._ended)
 
@@ -48,15 +51,21 @@ class Cancelled:
         """Ask the function to stop. The first reason is kept."""
         if self._reason is None:
             self._reason = reason
-        self._over.set()
+        self._ended(self._tenure)
 
     def is_set(self) -> bool:
         """Whether it should stop, now."""
-        return self._over.is_set() or self._tenure.standing().state is State.LOST
+        return self._set or self._tenure.standing().state is State.LOST
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Block until it should stop; False when the time is over first. Takes the place of `time.sleep`."""
-        self._over.wait(None if timeout is None else duration_ns("timeout", timeout) / NS)
+        limit_s = None if timeout is None else duration_ns("timeout", timeout) / NS
+        with self._mutex:
+            if not self._set and self._over is None:
+                self._over = threading.Event()
+            over = None if self._set else self._over
+        if over is not None:
+            over.wait(limit_s)
         return self.is_set()
 
     @property
@@ -69,7 +78,11 @@ class Cancelled:
         return self.is_set()
 
     def _ended(self, _: Tenure) -> None:
-        self._over.set()
+        with self._mutex:
+            self._set = True
+            over = self._over
+        if over is not None:
+            over.set()
 
 
 class LeaseView:
@@ -148,16 +161,13 @@ class AnyContext:
         self.cancelled = Cancelled(lease)
         self.note: str | None = None  # as the function last reported
         self.fraction: float | None = None
-        self.log = JobLog(
-            _log,
-            {
-                "job": order.job,
-                "attempt": order.attempt,
-                "tenant": order.tenant,
-                "topic": order.topic,
-                "fence": lease.fence,
-            },
-        )
+
+    @cached_property
+    def log(self) -> JobLog:
+        """A logger whose lines say which attempt they are about."""
+        order = self._order
+        about = {"job": order.job, "attempt": order.attempt, "tenant": order.tenant, "topic": order.topic}
+        return JobLog(_log, {**about, "fence": self._held.fence})
 
     @property
     def job(self) -> str:

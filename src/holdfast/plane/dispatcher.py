@@ -221,16 +221,16 @@ class Dispatcher:
             # A page of tenants that may have no more: on to the next, until the end of the alphabet.
             return 0 if found.more and state.cursor > before else self._pause_ns(state)
         state.cursor = turn.last or state.cursor
-        placed = await asyncio.gather(*(self._place(state, job) for job in turn.jobs))
+        found_out = await self._placement.try_all(turn.jobs)
+        placed = [self._placed(state, job, end) for job, end in zip(turn.jobs, found_out, strict=True)]
         if all(each in _IN_VAIN for each in placed):
             return min(IN_VAIN_NS, self._pause_ns(state))
         return 0 if state.crowded else self._pause_ns(state)
 
-    async def _place(self, state: _PoolState, job_id: str) -> Placed | None:
-        try:
-            placed = await self._placement.place(job_id, timeout=0.0)
-        except RetryLater as later:
-            busy = isinstance(later.__cause__, LockBusy)
+    def _placed(self, state: _PoolState, job_id: str, placed: Placed | RetryLater) -> Placed | None:
+        """Note what became of a look; None: somebody else has the job, or a store is in trouble."""
+        if isinstance(placed, RetryLater):
+            busy = isinstance(placed.__cause__, LockBusy)
             self.tally["busy" if busy else "in_trouble"] += 1
             pause_ns = min(PASSED_OVER_NS << min(state.in_vain[job_id], 8), PASSED_OVER_MAX_NS)
             state.in_vain[job_id] += 1

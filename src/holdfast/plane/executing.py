@@ -111,7 +111,7 @@ class Execution:
         self._context = context
         self._grace_s = grace_ns / NS
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Future[None] = self._loop.create_future()
+        self._over: asyncio.Future[None] = self._loop.create_future()  # it has ended, or was asked to stop
         self._task: asyncio.Task[Ended] | None = None
         self.ending: asyncio.Future[Ended] = self._loop.create_future()
         self.begun = False
@@ -125,7 +125,8 @@ class Execution:
         self._context.cancelled.set(reason)
         if self._task is not None:
             self._task.cancel(reason)
-        self._told.set_result(None)
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def run(self, job: JobFunction, payload: Any) -> Ended | Unfinished:
         """Call the function and wait until it has ended, or until the grace period after an interruption is over."""
@@ -133,7 +134,7 @@ class Execution:
             return Raised(asyncio.CancelledError(str(self.why)))
         self._begin(job.call(payload, self._context), job)
         try:
-            await asyncio.wait((self.ending, self._told), return_when=asyncio.FIRST_COMPLETED)
+            await self._over
             if not self.ending.done():
                 await asyncio.wait((self.ending,), timeout=self._grace_s)
         except asyncio.CancelledError:
@@ -167,6 +168,8 @@ class Execution:
     def _end(self, ended: Ended) -> None:
         if not self.ending.done():
             self.ending.set_result(ended)
+        if not self._over.done():
+            self._over.set_result(None)
 
 
 async def _awaited(call: Callable[[], Any]) -> Ended:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from string import Formatter
 from typing import Any, Final, Self
 
@@ -38,6 +39,11 @@ class Release(StrEnum):
     EXPIRY = "expiry"  # a rotating hold is never released
 
 
+@lru_cache
+def _places(pattern: str) -> tuple[str, ...]:
+    return tuple(name for _, name, _, _ in Formatter().parse(pattern) if name is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class LockFamily:
     """One kind of lock."""
@@ -59,7 +65,7 @@ class LockFamily:
     @property
     def places(self) -> tuple[str, ...]:
         """The ids in the key."""
-        return tuple(name for _, name, _, _ in Formatter().parse(self.pattern) if name is not None)
+        return _places(self.pattern)
 
     @property
     def renew_every(self) -> float:
@@ -77,7 +83,7 @@ class LockFamily:
 
     def key(self, **ids: str) -> str:
         """The name of one lock."""
-        if set(ids) != set(self.places):
+        if ids.keys() != set(_places(self.pattern)):
             raise BadInput(
                 "ids", f"{sorted(ids)} do not fill {self.pattern}", f"give {', '.join(self.places) or 'none'}"
             )

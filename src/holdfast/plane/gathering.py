@@ -37,6 +37,18 @@ Together: TypeAlias = Callable[[Sequence[A]], Awaitable[Sequence[R | Failed]]]
 """Answers each of some items, in their order. What it raises is about all of them."""
 
 
+async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R | Failed]:
+    """The answers to some items, whatever happens: trouble with a store is everybody's, other errors are one's own."""
+    try:
+        return await together(items)
+    except (BackendError, Closed) as error:
+        return [Failed(_copy(error)) for _ in items]
+    except Exception as error:  # noqa: BLE001 - it belongs to one of those who asked, and to nobody else
+        if len(items) == 1:
+            return [Failed(error)]
+        return [answer for item in items for answer in await answered(together, [item])]
+
+
 class Gathering(Generic[A, R]):
     """See the module."""
 
@@ -54,6 +66,24 @@ class Gathering(Generic[A, R]):
 
     async def ask(self, item: A) -> R:
         """Have one item answered, with whoever else asks now."""
+        return await self._enter(item)
+
+    async def ask_all(self, items: Sequence[A]) -> list[R | Failed]:
+        """Have some items answered. An error of one of them is its answer."""
+        futures = [self._enter(item) for item in items]
+        answers: list[R | Failed] = []
+        try:
+            for future in futures:
+                try:
+                    answers.append(await future)
+                except Exception as error:  # noqa: BLE001 - it is the answer
+                    answers.append(Failed(error))
+        finally:
+            for future in futures[len(answers) :]:  # of those that nobody waits for any longer
+                future.cancel()
+        return answers
+
+    def _enter(self, item: A) -> asyncio.Future[R]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         serving = self._serving
@@ -62,7 +92,7 @@ class Gathering(Generic[A, R]):
             # A task begins in the next turn of the loop: whoever asks in this one is with us.
             self._serving = loop.create_task(self._serve(self._waiting))
         self._waiting.append((item, future))
-        return await future
+        return future
 
     async def _serve(self, waiting: deque[tuple[A, asyncio.Future[R]]]) -> None:
         while waiting:
@@ -97,16 +127,7 @@ class Gathering(Generic[A, R]):
         return batch
 
     async def _answer(self, batch: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
-        try:
-            answers = await self._together([item for item, _ in batch])
-        except (BackendError, Closed) as error:
-            answers = [Failed(_copy(error)) for _ in batch]
-        except Exception as error:  # noqa: BLE001 - it belongs to one of those who asked, and to nobody else
-            if len(batch) > 1:
-                for each in batch:
-                    await self._answer([each])
-                return
-            answers = [Failed(error)]
+        answers = await answered(self._together, [item for item, _ in batch])
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue

@@ -187,7 +187,8 @@ class Hands:
         try:
             if verdict is None:
                 end = await self._outcome(taken)
-                verdict = decide(end, self._standing(taken), self._limits, self._draw)
+                handled = end.kind is Kind.HANDLED
+                verdict = Ack() if handled else decide(end, self._standing(taken), self._limits, self._draw)
             if isinstance(verdict, DeadLetter):
                 verdict = await self._buried(taken, verdict)
         except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
@@ -37,6 +37,7 @@ from holdfast.errors import (
 from holdfast.types import NS
 
 L = TypeVar("L", Lease, Lease | DegradedLease)
+Draw: TypeAlias = Callable[[int], int]
 
 
 class Abandoned(RetryLater):
@@ -63,6 +64,21 @@ class ItemLockStatistics:
     degraded: int = 0  # had without the store, because the risk class allows it
 
 
+def in_trouble(error: BackendError | Closed, delays: RetryDelays, draw: Draw, counts: ItemLockStatistics) -> RetryLater:
+    """The work could not be done, or nobody knows whether it was: a store did not answer."""
+    counts.backend_errors += 1
+    # Closing is this process's end: somebody else will have it, as after any other trouble.
+    return delays.later(error if isinstance(error, BackendError) else Unavailable(str(error)), draw)
+
+
+def given_up(
+    error: LeaseLost | FencedOut | NotEntered, delays: RetryDelays, draw: Draw, counts: ItemLockStatistics, noun: str
+) -> Abandoned:
+    """The item may be somebody else's by now."""
+    counts.abandoned += 1
+    return Abandoned(delays.busy.delay_ns(0, 0, draw) / NS, noun, error)
+
+
 @asynccontextmanager
 async def item_lock(
     lock: Callable[[], Lock[L]],
@@ -87,10 +103,7 @@ async def item_lock(
         counts.busy += 1
         raise delays.later(error, draw, text=f"{noun} busy") from error
     except (BackendError, Closed) as error:
-        counts.backend_errors += 1
-        # Closing is this process's end: somebody else will have it, as after any other trouble.
-        trouble = error if isinstance(error, BackendError) else Unavailable(str(error))
-        raise delays.later(trouble, draw) from error
+        raise in_trouble(error, delays, draw, counts) from error
     except PolicyDenied as error:
         if taken is not None:
             raise  # of some other lock, as above
@@ -99,8 +112,7 @@ async def item_lock(
         trouble = cause if isinstance(cause, BackendError) else Unavailable(str(error))
         raise delays.later(trouble, draw) from trouble
     except (LeaseLost, FencedOut, NotEntered) as error:
-        counts.abandoned += 1
-        raise Abandoned(delays.busy.delay_ns(0, 0, draw) / NS, noun, error) from error
+        raise given_up(error, delays, draw, counts, noun) from error
     finally:
         now = clock.now().mono
         if taken is None:

@@ -2,7 +2,8 @@
 
 Promises: the same idempotency key of a tenant gives the first job again, whoever asks at the same time; a job and the
 messages about it are one transaction. Submissions that come together are inserted together; if one of them is known
-already, each is asked for by itself, and gets its own answer.
+already, each is asked for by itself, and gets its own answer. A new job without a message is in line when it is made,
+and the dispatchers of its pool are rung for.
 
 Clock: the wall clock, for people and for time limits.
 """
@@ -17,6 +18,7 @@ from holdfast.plane.jobrows import about, event_values, job_of, sql, values_of
 from holdfast.plane.manyrows import put_many
 from holdfast.plane.model import Job, Message, Submission
 from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.slots import pool_channel
 
 _INSERT: Final = sql("job_insert")
 _BY_KEY: Final = sql("job_by_key")
@@ -60,6 +62,7 @@ async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
     job = job_of(made[0])
     await tx.query(_EVENT, _first_event(job, wanted))
     await bus.stage(tx, [about(message, new.identity) for message in new.messages])
+    _ring(tx, new)
     return job, True
 
 
@@ -69,7 +72,15 @@ async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, 
     jobs = [job_of({**_BLANK, **new.values}) for new in news]
     await put_many(tx, "event_insert", [_first_event(job, new.wanted) for job, new in zip(jobs, news, strict=True)])
     await bus.stage(tx, [about(message, new.identity) for new in news for message in new.messages])
+    for new in news:
+        _ring(tx, new)
     return [(job, True) for job in jobs]
+
+
+def _ring(tx: Tx, new: New) -> None:
+    """A job that waits, and of which nobody is told, stands in line: the dispatchers of its pool look there."""
+    if not new.messages and new.values["state"] == JobState.PENDING:
+        tx.ring(pool_channel(new.values["pool"]))
 
 
 async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:

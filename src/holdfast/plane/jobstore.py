@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, judge
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
-from holdfast.errors import BadInput, RowExists, RowMissing
+from holdfast.errors import BadInput, FencedOut, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.gathering import Failed, Gathering
+from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
 from holdfast.plane.jobintake import New, new_job, submit_many, submit_one
 from holdfast.plane.jobrows import applied, event_of, event_values, job_of, letter_values, sql
@@ -45,6 +45,14 @@ _GET: Final = sql("job_get")
 _EVENT: Final = sql("event_insert")
 _EVENTS: Final = sql("event_list")
 _LETTER: Final = sql("deadletter_insert")
+
+
+class Leased(NamedTuple):
+    """One change that somebody wants, and the lease that it is made under."""
+
+    lease: Fenced
+    job: str
+    decide: Callable[[Job], Writing | None]
 
 
 class JobStore:
@@ -163,13 +171,44 @@ class JobStore:
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
         try:
-            outcome = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
+            outcome: Outcome[tuple[Changed, bool]] | Failed = await self._changes.ask(
+                Wanted(job_id, fence, now_ns, decide)
+            )
         except InvalidTransition as refused:
-            self._tell_end(presented, refused)
-            raise
+            outcome = Failed(refused)
+        ended = self._ended(presented, outcome)
+        if isinstance(ended, Failed):
+            raise ended.error
+        return ended
+
+    async def change_leased(self, changes: Sequence[Leased]) -> list[Changed | Failed]:
+        """The same for jobs that differ, each under its own lease, in one transaction. What became of each."""
+        presented: list[Presented | Failed] = []
+        wanted: list[Wanted] = []
+        for each in changes:
+            try:
+                presented.append(shown := await self._admit(each.lease, each.job, Rule.AT_LEAST))
+                wanted.append(Wanted(each.job, shown.checked_fence, self.clock.now().wall, each.decide))
+            except Exception as error:  # noqa: BLE001 - what one of them meets is its own
+                presented.append(Failed(error))
+        outcomes: Sequence[Outcome[tuple[Changed, bool]] | Failed] = (
+            await answered(self._change, wanted) if wanted else ()
+        )
+        rest = iter(outcomes)
+        return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
+
+    def _ended(self, presented: Presented, outcome: Outcome[tuple[Changed, bool]] | Failed) -> Changed | Failed:
+        """What became of one change, with the admission told of it."""
+        if isinstance(outcome, Failed):
+            if isinstance(outcome.error, InvalidTransition):
+                self._tell_end(presented, outcome.error)
+            return outcome
         if isinstance(outcome, Absent):
             return Changed(None, None)
-        changed, freed = self._admission.written(presented, outcome)
+        try:
+            changed, freed = self._admission.written(presented, outcome)
+        except FencedOut as error:
+            return Failed(error)
         if freed and changed.before is not None:
             self.slots.freed(changed.before.pool)
         return changed

@@ -192,6 +192,9 @@ class DeadLetter:
     retried_as: str | None = None
 
 
+_JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
 def check_id(field_name: str, value: object) -> str:
     """A job or worker id, or `BadInput`."""
     if not isinstance(value, str) or len(value) > ID_CHARS_MAX or _ID.match(value) is None:
@@ -217,7 +220,7 @@ def check_whole(field_name: str, value: object, low: int, high: int) -> int:
 def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: int = DEPTH_MAX) -> str:
     """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, deeper than `depth`, or too large."""
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        text = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(field_name, f"cannot be written as JSON ({error})", "use plain JSON values") from None
     if (size := len(text.encode("utf-8", "surrogatepass"))) > most:

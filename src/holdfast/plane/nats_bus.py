@@ -18,7 +18,6 @@ Clock: the wall clock that is passed in for what is staged, the server's for del
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -33,12 +32,14 @@ from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
 from holdfast.flows.saying import say
 from holdfast.plane.consumptions import check_consumption, finished
 from holdfast.plane.envelope import check_subject, message_of, rows_of, wire_of
+from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.hands import Dead
 from holdfast.plane.model import Delivery, Message
+from holdfast.plane.nats_acks import Outgoing
 from holdfast.plane.nats_connection import NatsConnection
 from holdfast.plane.nats_consumer import NatsConsumer
 from holdfast.plane.nats_failures import NatsFailures
-from holdfast.plane.outbox import POLL_NS, Outbox, waves
+from holdfast.plane.outbox import POLL_NS, Outbox, key_of, waves
 from holdfast.plane.ports import Consumer, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.schema import prepare, script
 from holdfast.plane.subjects import STOP
@@ -86,6 +87,7 @@ class NatsBus:
         self._prepared = False
         self._closed = False
         self._tally: Counter[str] = Counter()
+        self._publications: Gathering[Row, None] = Gathering(self._publish, apart=key_of)
 
     async def prepare(self) -> None:
         """Make the tables if they are not there, and begin to relay. The server need not be there yet."""
@@ -109,10 +111,9 @@ class NatsBus:
         if later:
             await self._database.write(lambda tx: self.stage(tx, later))
         for wave in waves([row for row in rows if row["not_before_ns"] <= now_ns]):
-            outcomes = await asyncio.gather(*map(self._publish, wave), return_exceptions=True)
-            for outcome in outcomes:
-                if outcome is not None:
-                    raise outcome
+            for outcome in await self._publications.ask_all(wave):
+                if isinstance(outcome, Failed):
+                    raise outcome.error
 
     def consume(self, how: Consumption, handler: Handler) -> AbstractAsyncContextManager[Consumer]:
         """See `ports.Bus`. Also while the server is gone: messages come when it is back."""
@@ -181,23 +182,27 @@ class NatsBus:
 
     # To the server.
 
-    async def _publish(self, row: Row) -> None:
+    async def _publish(self, rows: Sequence[Row]) -> Sequence[Failed | None]:
+        """Publish rows whose keys all differ, in one go. What becomes of one is nobody else's."""
+        outcomes = await self._connection.publish([self._outgoing(row) for row in rows])
+        return [None if outcome is None else Failed(outcome) for outcome in outcomes]
+
+    def _outgoing(self, row: Row) -> Outgoing:
         data, headers = wire_of(row)
         if row["subject"].partition(".")[0] == STOP:
             headers["Nats-TTL"] = str(STOP_KEPT_S)
-        await self._connection.publish(self._connection.names.subject(row["recipient"], row["subject"]), data, headers)
+        return Outgoing(self._connection.names.subject(row["recipient"], row["subject"]), data, headers)
 
     async def _send(self, rows: Sequence[Row]) -> Sequence[Row]:
         """See `outbox.Send`."""
-        outcomes = await asyncio.gather(*map(self._publish, rows), return_exceptions=True)
         done: list[Row] = []
-        for row, outcome in zip(rows, outcomes, strict=True):
-            if outcome is None or (isinstance(outcome, BadInput) and await self._too_large(row, outcome)):
+        for row, outcome in zip(rows, await answered(self._publish, rows), strict=True):
+            if outcome is None or (isinstance(outcome.error, BadInput) and await self._too_large(row, outcome.error)):
                 done.append(row)
-            elif not isinstance(outcome, HoldfastError):
-                raise outcome
+            elif not isinstance(outcome.error, HoldfastError):
+                raise outcome.error
             else:
-                say(_log, logging.INFO, "a message stays in the outbox for now", outcome, message=row["id"])
+                say(_log, logging.INFO, "a message stays in the outbox for now", outcome.error, message=row["id"])
         return done
 
     async def _too_large(self, row: Row, error: BadInput) -> bool:

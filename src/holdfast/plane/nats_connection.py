@@ -14,7 +14,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import nats.errors
@@ -25,6 +25,7 @@ from nats.js import JetStreamContext, api
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.saying import Trouble
+from holdfast.plane.nats_acks import NatsAcks, Outgoing
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.nats_secure import SecureClient
 from holdfast.types import NS
@@ -69,6 +70,7 @@ class NatsConnection:
         self._connect_s = connect_timeout_ns / NS
         self._client: Client | None = None
         self._turn = asyncio.Lock()
+        self._acks = NatsAcks()
         self._stream_there = False
         self._closed = False
         self._reconnected: set[Callable[[], None]] = set()
@@ -99,22 +101,31 @@ class NatsConnection:
                     self._stream_there = True
         return context
 
-    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
-        """Store a message in the stream. Durable when it returns."""
-        await self.stream()
+    async def publish(self, going: Sequence[Outgoing]) -> list[HoldfastError | None]:
+        """Store messages in the stream. Those without an error are durable when it returns."""
+        if not self._stream_there:
+            await self.stream()
         client = await self.client()
         if ARMED:
             await areach("plane.nats.publish")
         with self.errors():
-            try:
-                answer = await client.request(subject, data, timeout=self._timeout_s, headers=dict(headers))
-            except nats.errors.NoRespondersError:
-                self.forget_stream()
-                raise
+            answers = await self._acks.publish(client, going, self._timeout_s)
         if ARMED:
             await areach("plane.nats.published")
-        with self.errors():
-            check_stored(answer.data)
+        return [self._stored(answer) for answer in answers]
+
+    def _stored(self, answer: bytes | Exception) -> HoldfastError | None:
+        """What the answer to one message says: None, it is stored."""
+        if isinstance(answer, nats.errors.NoRespondersError):
+            self.forget_stream()
+        try:
+            with self.errors():
+                if isinstance(answer, Exception):
+                    raise answer
+                check_stored(answer)
+        except HoldfastError as error:
+            return error
+        return None
 
     def forget_stream(self) -> None:
         """Somebody found that it is not there: it is made again when it is next needed."""

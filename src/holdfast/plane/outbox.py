@@ -80,13 +80,9 @@ class Outbox:
         self._gone: set[tuple[str, str]] = set()  # published, and about to be deleted
         self._forgetting: set[asyncio.Task[None]] = set()
         self._deletions: Gathering[set[tuple[str, str]], None] = Gathering(self._delete)
+        self._rung = asyncio.Event()  # something was committed here; what others commit is theirs to publish
         self.published = 0
         self._sql = {name: script(f"outbox_{name}", database.dialect) for name in ("own", "left", "next")}
-
-    @property
-    def channel(self) -> str:
-        """Where the relay of this process listens."""
-        return f"outbox:{self._owner}"
 
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """Part of a transaction: delivered if it commits. Runs in whichever thread the transaction does."""
@@ -104,7 +100,6 @@ class Outbox:
         await put_many(tx, "outbox_insert", rows)
         later_ns = min((row["due_ns"] for row in rows if row["owner"] == _LATER), default=None)
         tx.after(lambda: self._committed(own, later_ns))
-        tx.ring(self.channel)
 
     def _committed(self, rows: Sequence[Row], later_ns: int | None) -> None:
         """Remember what is to be published. Too much to remember is read again."""
@@ -115,6 +110,7 @@ class Outbox:
             self._behind = True
         elif not self._behind:
             self._fresh.extend(rows)
+        self._rung.set()
 
     def start(self) -> None:
         """Begin to relay."""
@@ -131,24 +127,27 @@ class Outbox:
             await asyncio.wait(self._forgetting, timeout=_CLOSE_LIMIT_S)
 
     async def _relay(self) -> None:
-        bell = self._database.bell(self.channel)
         trouble = Trouble(_log, "the outbox cannot be read", "the outbox can be read again")
+        while True:  # ends by cancellation, or with the database
+            self._rung.clear()
+            try:
+                rest_ns = await self._round()
+                trouble.ended()
+            except Closed:
+                return
+            except Exception as error:  # noqa: BLE001 - the database is away; the rows are safe in it, and it goes on
+                trouble.met(error)
+                rest_ns = self._pause_ns()
+            if rest_ns:
+                await self._rest(rest_ns)
+
+    async def _rest(self, ns: int) -> None:
+        """Wait until something is committed here, or for so long."""
+        timer = asyncio.get_running_loop().call_later(ns / NS, self._rung.set)
         try:
-            while True:  # ends by cancellation, or with the database
-                try:
-                    rest_ns = await self._round()
-                    trouble.ended()
-                except Closed:
-                    return
-                except Exception as error:  # noqa: BLE001 - the database is away; the rows are safe in it, and it goes on
-                    trouble.met(error)
-                    rest_ns = self._pause_ns()
-                if rest_ns:
-                    await bell.wait(rest_ns)
-        except Closed:
-            return
+            await self._rung.wait()
         finally:
-            bell.close()
+            timer.cancel()
 
     async def _round(self) -> int:
         """Publish what there is, at most a batch. How long to rest, unless a commit rings: 0 is not at all."""
@@ -236,7 +235,7 @@ class Outbox:
         done: list[Row] = []
         failed: set[str] = set()
         for wave in waves(rows):
-            going = [row for row in wave if not row["message_key"] or _key(row) not in failed]
+            going = [row for row in wave if not row["message_key"] or key_of(row) not in failed]
             if ARMED:
                 await areach("plane.outbox.publish")
             sent = await self._send(going)
@@ -244,7 +243,7 @@ class Outbox:
                 await areach("plane.outbox.published")
             done += sent
             kept = set(map(_name, sent))
-            failed |= {_key(row) for row in going if _name(row) not in kept}
+            failed |= {key_of(row) for row in going if _name(row) not in kept}
         return done
 
     def _pause_ns(self) -> int:
@@ -258,15 +257,18 @@ def waves(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         number = 0
         if row["message_key"]:
-            number = seen.get(_key(row), 0)
-            seen[_key(row)] = number + 1
+            number = seen.get(key_of(row), 0)
+            seen[key_of(row)] = number + 1
         if number == len(found):
             found.append([])
         found[number].append(row)
     return found
 
 
-def _key(row: Row) -> str:
+def key_of(row: Row) -> str:
+    """What the messages that keep their order have in common; of one without a key, what it has alone."""
+    if not row["message_key"]:
+        return f"{row['recipient']}\n{row['id']}"
     return f"{row['recipient']}\n{row['subject']}\n{row['message_key']}"
 
 

@@ -10,23 +10,25 @@ Clock: the wall clock, for time limits only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
-from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
+from holdfast.core.pace import Pace
 from holdfast.core.retry import RetryDelays
-from holdfast.guards.bearer import carried
+from holdfast.errors import RetryLater
+from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
-from holdfast.plane.joblock import JobLockStatistics, job_lock
+from holdfast.plane.joblock import JobLockStatistics
 from holdfast.plane.jobstore import Changed, JobStore, Writing
+from holdfast.plane.lockedchanges import Deciding, LockedChanges
 from holdfast.plane.model import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
 from holdfast.plane.workers import View, Workers
@@ -61,41 +63,71 @@ class Placement:
         *,
         delays: RetryDelays = RETRY_DELAYS,
         topic_grace_ns: int = TOPIC_GRACE_NS,
-        ahead: int = 0,
         actor: str = "scheduler",
         family: LockFamily = SCHEDULER_JOB,
     ) -> None:
         """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic.
 
-        `ahead`: how many jobs each worker may have waiting in the bus beyond what it can run, which hides the way to
-        the scheduler and back from very short jobs, at the price of less fairness. `family`: the job's lock.
+        `family`: the job's lock.
         """
         self.store = store
         self.locks = locks
         self.workers = workers
-        self.delays = delays  # replaced at run time to switch jitter on or off
         self.actor = actor
         self.lock_statistics = JobLockStatistics()
         self.family = family
+        self._changes = LockedChanges(store, locks, family, delays, self.lock_statistics)
         self._topic_grace_ns = topic_grace_ns
-        self._ahead = ahead
+        self.pace = Pace()
 
     async def place(self, job_id: str, *, timeout: float | None = None) -> Placed:
         """Look at one job. `RetryLater` when its lock cannot be had within `timeout` (by default two seconds)."""
-        view = await self.workers.view()
-        async with self.lock(job_id, timeout=timeout) as lease:
-            return await self._placed(lease, job_id, view)
+        look = _OneLook(self, await self.workers.view())
+        try:
+            changed = await self.change(job_id, look.deciding, timeout=timeout)
+        except (TenantFull, PoolFull) as full:
+            return await self._full(job_id, look, full)
+        return look.placed(changed)
 
-    def lock(self, job_id: str, *, timeout: float | None = None) -> AbstractAsyncContextManager[Lease]:
-        """The lock of a job, as every handler of this scheduler takes it; see `joblock`."""
-        return job_lock(
-            self.locks, job_id, self.delays, statistics=self.lock_statistics, timeout=timeout, family=self.family
-        )
+    async def try_all(self, jobs: Sequence[str]) -> list[Placed | RetryLater]:
+        """Look at jobs that stand in line. Of one whose lock cannot be had at once: why, and for how long."""
+        view = await self.workers.view()
+        looks = [_OneLook(self, view) for _ in jobs]
+        wanted = [(job, look.deciding) for job, look in zip(jobs, looks, strict=True)]
+        placed: list[Placed | RetryLater] = []
+        for job, look, end in zip(jobs, looks, await self._changes.try_all(wanted), strict=True):
+            if isinstance(end, Changed):
+                placed.append(look.placed(end))
+            elif isinstance(end.error, TenantFull | PoolFull):
+                placed.append(await self._full(job, look, end.error))
+            elif isinstance(end.error, RetryLater):
+                placed.append(end.error)
+            else:
+                raise end.error
+        return placed
+
+    async def _full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull) -> Placed:
+        if look.timed:
+            await self.change(job_id, lambda _: _in_line)
+        return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
+
+    async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
+        """Change a job under its lock, as every handler of this scheduler does; see `lockedchanges`."""
+        return await self._changes.change(job_id, deciding, timeout=timeout)
+
+    @property
+    def delays(self) -> RetryDelays:
+        """For how long work is given back."""
+        return self._changes.delays
+
+    def use_delays(self, delays: RetryDelays) -> None:
+        """Switch them, at once: jitter on, or off again."""
+        self._changes.delays = delays
 
     def capacity(self, view: View, pool: str) -> int:
-        """How many jobs the workers of a pool may have between them."""
+        """How many jobs the workers of a pool may have between them: those that they can run, or some more."""
         found = view.pool(pool)
-        return found.capacity + self._ahead * found.workers
+        return found.capacity + self.pace.ahead(pool, found.capacity)
 
     async def redispatch(self, job_id: str, *, run_fence: int | None = None, timeout: float | None = None) -> bool:
         """Send the attempt of a job that no worker has begun once more, under a newer fence; False: it has moved on.
@@ -105,7 +137,7 @@ class Placement:
         which nothing more will be heard; then that is what is sent once more, if it is still the newest.
         """
 
-        def again(job: Job) -> Writing | None:
+        def again(fence: CarriedFence, job: Job) -> Writing | None:
             if run_fence is not None and (job.state, job.run_fence) != (JobState.RUNNING, run_fence):
                 return None
             if run_fence is None and job.state not in (JobState.SCHEDULED, JobState.DISPATCHED):
@@ -113,18 +145,8 @@ class Placement:
             changes = [Change(JobState.DISPATCHED, actor=self.actor)] if job.state is JobState.SCHEDULED else []
             return Writing(changes, lambda after: [subjects.dispatched(after, fence)])
 
-        async with self.lock(job_id, timeout=timeout) as lease:
-            fence = carried(lease)
-            return (await self.store.change(lease, job_id, again)).after is not None
-
-    async def _placed(self, lease: Lease, job_id: str, view: View) -> Placed:
-        look = _OneLook(self, lease, view)
-        try:
-            changed = await self.store.change(lease, job_id, look.decide)
-        except (TenantFull, PoolFull) as full:
-            await self.store.change(lease, job_id, _in_line)
-            return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
-        return Placed.MISSING if changed.before is None else look.placed(changed)
+        changed = await self.change(job_id, lambda fence: partial(again, fence), timeout=timeout)
+        return changed.after is not None
 
     def knows(self, view: View, job: Job, now_ns: int) -> bool:
         """Whether the topic of a job has ever been announced, or may be any moment."""
@@ -143,17 +165,22 @@ def _in_line(job: Job) -> Writing | None:
 class _OneLook:
     """The decision about one job: computed inside the transaction, perhaps more than once."""
 
-    def __init__(self, placement: Placement, lease: Lease, view: View) -> None:
+    def __init__(self, placement: Placement, view: View) -> None:
         store = placement.store
         self._placement = placement
-        self._fence = carried(lease)
         self._view = view
+        self.timed = False  # it has a time of its own, and does not wait in line
         self._now_ns = store.clock.now().wall
         self._jitter = store.entropy.below(NO_WORKER_SPREAD_NS)
         self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
 
-    def decide(self, job: Job) -> Writing | None:
+    def deciding(self, fence: CarriedFence) -> Callable[[Job], Writing | None]:
+        """The decision under a fence."""
+        return partial(self._decide, fence)
+
+    def _decide(self, fence: CarriedFence, job: Job) -> Writing | None:
         now_ns, view, placement = self._now_ns, self._view, self._placement
+        self.timed = job.not_before_ns != 0
         # A job may have come before the first worker that announced its topic, and that may be in another pool.
         pool = job.pool if job.state in WITH_WORKERS else view.pool_for(job.topic, job.pool)
         self._decided = decided = decide(
@@ -169,13 +196,15 @@ class _OneLook:
             sent = Change(JobState.DISPATCHED, not_before_ns=0, actor=actor)
             changes = [Change(JobState.SCHEDULED, pool=pool, actor=actor), sent]
             capacity = None if job.state in WITH_WORKERS else placement.capacity(view, pool)
-            return Writing(changes, self._dispatched, capacity=capacity)
+            return Writing(changes, lambda after: [subjects.dispatched(after, fence)], capacity=capacity)
         if isinstance(decided, End):
-            return ending(job, decided, self._fence, actor=placement.actor)
+            return ending(job, decided, fence, actor=placement.actor)
         return self._later(job, decided) if isinstance(decided, Later) else None
 
     def placed(self, changed: Changed) -> Placed:
         """What became of it."""
+        if changed.before is None:
+            return Placed.MISSING
         if isinstance(self._decided, Dispatch):
             return Placed.DISPATCHED
         if isinstance(self._decided, End):
@@ -183,9 +212,6 @@ class _OneLook:
         if isinstance(self._decided, Later):
             return Placed.NOT_YET if self._decided.code is Code.NOT_YET else Placed.NO_WORKER
         return Placed.NOTHING
-
-    def _dispatched(self, after: Job) -> Sequence[Message]:
-        return [subjects.dispatched(after, self._fence)]
 
     def _later(self, job: Job, later: Later) -> Writing | None:
         """Where a job waits that cannot go now.

@@ -5,50 +5,46 @@ it. A message that was handled twice, late or out of order changes nothing the s
 be handled now is given back with a delay: contention and trouble with a store are two classes and use up no budget. A
 job ends once. When it stops, nothing that was not handled is acknowledged.
 
-A new job goes straight to the workers if there is room and nobody waits: that is one transaction from the message to
-the worker. If others wait it stands in line, and the dispatcher takes turns between tenants (`dispatcher`); the handler
-then takes no lock at all, so that a long line costs its newcomers next to nothing. Messages that come together are
-handled in one transaction (`jobchanges`), and the start of a very short attempt is written with its end: RUNNING is in
-the history of the job, and was never the state of its row.
+A new job that somebody can run stands in line, and the dispatcher takes turns between tenants (`dispatcher`). One that
+has to wait for its time, or for a worker who knows its topic, comes as a message, as does a job that is tried again. It
+goes straight to the workers if there is room and nobody waits; if others wait it stands in line too, and its handler
+takes no lock at all, so that a long line costs its newcomers next to nothing. Messages that come together are
+handled in one transaction (`lockedchanges`). Of a very short attempt only the end is heard of, and its start is written
+with that: RUNNING is in the history of the job, and was never the state of its row.
 
 Clock: the wall clock, for time limits only.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from holdfast.aio.lease import Lease
 from holdfast.core import backoff
 from holdfast.core.dispatching import Again, Code, End, Ended, after_attempt
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
-from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.endings import ending, look_of, stop_for
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.gathering import Failed, Gathering
 from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.takeover_times import TakeoverTimes
-from holdfast.types import MS, NS, Duration, duration_ns
+from holdfast.types import Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
 CONCURRENCY: Final = 64
 REASON_CHARS_MAX: Final = 1000
-START_PATIENCE_NS: Final = 10 * MS
-"""How long the report of a start waits for the result: of a very short job both come together, and are written once."""
-
 _STOPPING_S: Final = 0.1
 
 
@@ -61,11 +57,6 @@ class Report:
     worker: str
     run: CarriedFence
     body: Mapping[str, Any]
-
-    @property
-    def name(self) -> tuple[str, int, int]:
-        """Which run of which attempt it is about."""
-        return self.job, self.attempt, self.run.fence
 
 
 def report_of(message: Message) -> Report:
@@ -112,9 +103,6 @@ class Scheduler:
         self._retry = retry
         self._stopping = False
         self._consumers: list[Consumer] = []
-        self._starts: Gathering[Report, bool] = Gathering(self._start_together)
-        self._results: dict[tuple[str, int, int], asyncio.Future[bool]] = {}  # those that are being handled
-        self._coming: dict[tuple[str, int, int], asyncio.Future[None]] = {}  # those that somebody waits for
         self.tally: Counter[str] = Counter()
         self.takeovers = TakeoverTimes(self._store.clock, placement.family.ttl)
 
@@ -159,7 +147,7 @@ class Scheduler:
 
     def use_delays(self, delays: RetryDelays) -> None:
         """Switch the delays of work that is given back, at once: jitter on, or off again."""
-        self.placement.delays = delays
+        self.placement.use_delays(delays)
 
     def statistics(self) -> dict[str, int]:
         """What became of messages, by subject and outcome; and second ends, of which there should be none."""
@@ -189,60 +177,13 @@ class Scheduler:
     async def on_started(self, delivery: Delivery) -> None:
         """A worker has begun an attempt. If that is not the one that is wanted, it is told to stop."""
         said = report_of(delivery.message)
-        await self._wait_for_result(said)
-        if await self._told_with_result(said) or await self._starts.ask(said):
-            return
-        if not await self._told_with_result(said):
-            await self._begin(said)
 
-    async def _wait_for_result(self, said: Report) -> None:
-        """Give the result of the same run a moment to come too."""
-        if said.name in self._results:
-            return
-        coming = self._coming[said.name] = asyncio.get_running_loop().create_future()
-        timer = coming.get_loop().call_later(START_PATIENCE_NS / NS, coming.cancel)
-        try:
-            await asyncio.wait((coming,))
-        finally:
-            timer.cancel()
-            self._coming.pop(said.name, None)
-
-    async def _told_with_result(self, said: Report) -> bool:
-        """Whether the result of the same run is in hand, and was written: it says all that its start can say."""
-        result = self._results.get(said.name)
-        if result is None or not await result:
-            return False
-        self._count(subjects.STARTED, "with_result")
-        return True
-
-    async def _start_together(self, reports: Sequence[Report]) -> Sequence[bool | Failed]:
-        """Handle reports that came at the same time. False: not yet, for its result is in hand, or its lock is busy."""
-        ends = await asyncio.gather(*map(self._start_quickly, reports), return_exceptions=True)
-        return [Failed(end) if isinstance(end, Exception) else end is True for end in ends]
-
-    async def _start_quickly(self, said: Report) -> bool:
-        if said.name in self._results:
-            return False
-        job = await self._store.get(said.job)
-        if job is not None and job.state.terminal and job.run_fence == said.run.fence:
-            self._count(subjects.STARTED, Standing.OVER)  # and its own result has ended it: there is nothing to stop
-            return True
-        try:
-            await self._begin(said, timeout=0.0)
-        except RetryLater as later:
-            if isinstance(later.__cause__, LockBusy):
-                return False
-            raise
-        return True
-
-    async def _begin(self, said: Report, *, timeout: float | None = None) -> None:
         def begin(job: Job) -> Writing | None:
             if standing_of_start(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
                 return None
             return Writing([_running(said)])
 
-        async with self.placement.lock(said.job, timeout=timeout) as lease:
-            job = (await self._store.change(lease, said.job, begin)).before
+        job = (await self.placement.change(said.job, lambda _: begin)).before
         if job is None:
             self._count(subjects.STARTED, Placed.MISSING)
             return
@@ -255,31 +196,11 @@ class Scheduler:
     async def on_result(self, delivery: Delivery) -> None:
         """A worker has finished an attempt."""
         said = report_of(delivery.message)
-        with self._in_hand(said) as heard:
-            await self._end(said, ended_of(said.body))
-            heard.set_result(True)
-
-    @contextmanager
-    def _in_hand(self, said: Report) -> Iterator[asyncio.Future[bool]]:
-        """While a result is handled, the report of its start waits for it: one lock and one write do for both."""
-        heard: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._results.setdefault(said.name, heard)
-        coming = self._coming.get(said.name)
-        if coming is not None and not coming.done():
-            coming.set_result(None)
-        try:
-            yield heard
-        finally:
-            if self._results.get(said.name) is heard:
-                del self._results[said.name]
-            if not heard.done():
-                heard.set_result(False)
-
-    async def _end(self, said: Report, ended: Ended) -> None:
+        ended = ended_of(said.body)
         now_ns = self._store.clock.now().wall
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
-        def decide(job: Job) -> Writing | None:
+        def decide(fence: CarriedFence, job: Job) -> Writing | None:
             if standing(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
                 return None
             backoff_ns = self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
@@ -287,14 +208,14 @@ class Scheduler:
             writing = self._after(job, meaning, said, fence, now_ns)
             if job.state is JobState.RUNNING:
                 return writing
-            # Its start was not heard of yet, and must have been.
+            # Its start was not heard of, as that of a very short attempt is not, and must have been.
             return replace(writing, changes=[_running(said), *writing.changes])
 
-        async with self._lock(said.job) as lease:
-            fence = carried(lease)
-            before = (await self._store.change(lease, said.job, decide)).before
+        before = (await self.placement.change(said.job, lambda fence: partial(decide, fence))).before
         worth = Placed.MISSING if before is None else standing(_attempt(before), said.attempt, said.run.fence)
         self._count(subjects.RESULT, worth)
+        if before is not None:
+            self.placement.pace.heard(before.pool, _took_ns(said.body))
 
     async def on_cancel(self, delivery: Delivery) -> None:
         """Somebody wants a job to end. One that is over stays as it is."""
@@ -303,17 +224,15 @@ class Scheduler:
         actor = check_text("actor", body.get("actor"), ID_CHARS_MAX)
         reason = str(body.get("reason") or "cancelled")[:REASON_CHARS_MAX]
 
-        def cancel(job: Job) -> Writing | None:
+        def cancel(fence: CarriedFence, job: Job) -> Writing | None:
             if job.state.terminal:
                 return None
             end = End(JobState.CANCELLED, Code.CANCELLED, reason, dead=False)
             return ending(job, end, fence, actor=actor)
 
-        async with self._lock(job_id) as lease:
-            fence = carried(lease)
-            changed = await self._store.change(lease, job_id, cancel)
-            over = "missing" if changed.before is None else "over"
-            self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
+        changed = await self.placement.change(job_id, lambda fence: partial(cancel, fence))
+        over = "missing" if changed.before is None else "over"
+        self._count(subjects.CANCEL, over if changed.after is None else "cancelled")
 
     def _after(self, job: Job, meaning: End | Again, said: Report, fence: CarriedFence, now_ns: int) -> Writing:
         if isinstance(meaning, End):
@@ -340,9 +259,6 @@ class Scheduler:
 
     # What all handlers share.
 
-    def _lock(self, job_id: str) -> AbstractAsyncContextManager[Lease]:
-        return self.placement.lock(job_id)
-
     def _guarded(self, handler: Callable[[Delivery], Awaitable[None]]) -> Handler:
         async def handle(delivery: Delivery) -> None:
             if self._stopping:
@@ -368,6 +284,12 @@ class Scheduler:
 
     def _count(self, subject: str, outcome: str) -> None:
         self.tally[f"{subject}.{outcome}"] += 1
+
+
+def _took_ns(body: Mapping[str, Any]) -> int | None:
+    """How long an attempt took, if its worker says so in a way that makes sense."""
+    took_ns = body.get("took_ns")
+    return took_ns if type(took_ns) is int else None
 
 
 def _running(said: Report) -> Change:

@@ -41,6 +41,7 @@ from holdfast.plane.model import (
     Heartbeat,
     Job,
     JobEvent,
+    Message,
     Submission,
     check_text,
     check_whole,
@@ -159,8 +160,17 @@ class Service:
         """Make the job, or have it wait for a person where the rules want that; `NotAllowed` where they refuse it."""
         approvals = self.parts.approvals
         if approvals is None or approvals.evaluate(wanted).effect is Effect.ALLOW:
-            return await self._store.submit(wanted, pool, [subjects.submitted()])  # which may share a transaction
+            return await self._store.submit(wanted, pool, await self._told(wanted, pool))  # may share a transaction
         return await self.parts.database.write(approvals.submission(wanted, pool))
+
+    async def _told(self, wanted: Submission, pool: str) -> Sequence[Message]:
+        """What is said of a new job. Nothing, if it can go now: then it stands in line, where dispatchers look.
+
+        One that has to wait for its time, or for somebody who knows its topic, is looked at by itself.
+        """
+        if wanted.not_before_ns or not (await self.parts.workers.view()).pool(pool).workers_for(wanted.topic):
+            return [subjects.submitted()]
+        return ()
 
     async def pool_of(self, topic: str) -> str:
         """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""

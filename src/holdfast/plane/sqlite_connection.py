@@ -181,7 +181,7 @@ class SqliteTx:
     async def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """See `ports.Tx`."""
         ready = compiled(statement, "sqlite")
-        values = ready.named(parameters)
+        values = ready.ordered(parameters)
         try:
             cursor = self._live().execute(ready.text, values)
             if cursor.description is None:
@@ -194,7 +194,7 @@ class SqliteTx:
     async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> int:
         """See `ports.Tx`."""
         ready = compiled(statement, "sqlite")
-        values = [ready.named(each) for each in parameters]
+        values = [ready.ordered(each) for each in parameters]
         try:
             return max(0, self._live().executemany(ready.text, values).rowcount)
         except (sqlite3.Error, UnicodeError) as error:

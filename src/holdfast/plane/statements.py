@@ -55,19 +55,27 @@ class Statement:
     """One statement, ready for a driver."""
 
     text: str
-    names: tuple[str, ...]  # of its places; Postgres numbers them in this order
-
-    def named(self, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The values of its places by name. Those that it does not mention are left out."""
-        return dict(zip(self.names, self.ordered(parameters), strict=True))
+    names: tuple[str, ...]  # of its places, which are numbered in this order
 
     def ordered(self, parameters: Mapping[str, Any] | None) -> tuple[Any, ...]:
-        """The values of its places in order."""
+        """The values of its places in order. Those that it does not mention are left out."""
         if not self.names:
             return ()
         given = parameters or {}
+        values: list[Any] = []
         try:
-            return tuple([value_of(name, given[name]) for name in self.names])
+            for name in self.names:
+                value = given[name]
+                kind = type(value)  # the usual ones are let through here: this is done for every value of every row
+                if (
+                    (kind is str and "\0" not in value)
+                    or (kind is int and _INT_MIN <= value <= _INT_MAX)
+                    or value is None
+                ):
+                    values.append(value)
+                else:
+                    values.append(value_of(name, value))
+            return tuple(values)
         except KeyError as missing:
             name = missing.args[0]
             raise BadInput(f"parameters[{name}]", f"the place :{name} has no value", "give one, or None") from None
@@ -75,7 +83,7 @@ class Statement:
 
 @lru_cache(maxsize=2048)
 def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
-    """The statement for a dialect. SQLite knows `:name` itself; Postgres gets `$1`, or the number after `after`."""
+    """The statement for a dialect: SQLite gets `?1`, Postgres `$1`, or the number after `after`."""
     first = _FIRST_WORD.match(text)
     if first is not None and first[1].lower() in _NOT_IN_A_WORK:
         fix = "a work is inside a transaction already: return to commit it, raise to undo it"
@@ -91,7 +99,7 @@ def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
             raise BadInput("statement", "is more than one", "run one statement at a time")
         if token["name"] is not None:
             number = numbers.setdefault(token["name"], after + len(numbers) + 1)
-            parts += (text[done : token.start()], token[0] if dialect == "sqlite" else f"${number}")
+            parts += (text[done : token.start()], f"?{number}" if dialect == "sqlite" else f"${number}")
             done = token.end()
     return Statement("".join([*parts, text[done:]]), tuple(numbers))
 

@@ -99,7 +99,7 @@ def started(job: str, attempt: int, worker: str, run: CarriedFence) -> Message:
 
 
 def finished(job: str, attempt: int, worker: str, run: CarriedFence, outcome: Mapping[str, Any]) -> Message:
-    """An attempt has ended: `outcome` says how (`status`, `result`, `error`, `retryable`, `retry_after_ns`)."""
+    """An attempt has ended; `outcome`: its `status`, `result`, `error`, `retryable`, `retry_after_ns` and `took_ns`."""
     body = {"job": job, "attempt": attempt, "worker": worker, **outcome}
     return Message(f"{RESULT}:{job}:{attempt}:{run.fence}", RESULT, body, job, run)
 

@@ -21,7 +21,7 @@ from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding
 __all__ = ["CAPABILITIES", "MemoryEngine", "MemoryStore", "MemoryTable", "Snapshot", "open_engine"]
 
 CAPABILITIES: Final = Capabilities(
-    engine="memory", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=False
+    engine="memory", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=False, many=True
 )
 
 
@@ -101,6 +101,14 @@ class MemoryStore:
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
         """See `ports.Store.release`. The claim is not needed: a table finds the lease by its key."""
         return self.table.release(key, token, keep_ns)
+
+    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        """See `ports.TakesMany`."""
+        return [self.table.acquire(ask) for ask in asks]
+
+    async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
+        """See `ports.TakesMany`. There is always an answer here."""
+        return [self.table.release(grant.key, grant.token, 0) for grant in grants]
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
         """See `ports.Store.inspect`."""

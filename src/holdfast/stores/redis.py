@@ -28,6 +28,7 @@ from holdfast.stores.redis_asyncio import Mux
 from holdfast.stores.redis_asyncio_ears import AsyncioEars
 from holdfast.stores.redis_blocking import Pool
 from holdfast.stores.redis_blocking_ears import BlockingEars
+from holdfast.stores.redis_many import ManyRedisStore
 from holdfast.stores.redis_store import CAPABILITIES, RedisStore
 from holdfast.stores.redis_url import RedisAddress, parse_redis_url
 
@@ -41,7 +42,7 @@ class RedisEngine:
         self._address = address
         self._pool = Pool(address)
         self._ears = BlockingEars(address)
-        self._blocking = RedisStore(address, self._pool, self._ears)
+        self._blocking = ManyRedisStore(address, self._pool, self._ears)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -49,13 +50,13 @@ class RedisEngine:
         return CAPABILITIES
 
     @property
-    def blocking(self) -> RedisStore:
+    def blocking(self) -> ManyRedisStore:
         """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
         return self._blocking
 
-    def asynchronous(self) -> RedisStore:
+    def asynchronous(self) -> ManyRedisStore:
         """Make a store for one event loop: the one that first uses it."""
-        return RedisStore(self._address, Mux(self._address), AsyncioEars(self._address))
+        return ManyRedisStore(self._address, Mux(self._address), AsyncioEars(self._address))
 
     def close(self) -> None:
         """Close the idle connections of the blocking store. Asyncio stores are closed by whoever uses them."""

@@ -43,16 +43,16 @@ from holdfast.stores.redis_wire import (
 from holdfast.types import MS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
-    engine="redis", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=True
+    engine="redis", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=True, many=True
 )
 
 AUDIT_MAX = 10_000
 KEYS_A_CALL = 250  # the server serves nobody else while a script runs: about 0.3 ms for so many keys
 _SCAN_COUNT = 1000
 
-_ACQUIRE, _ACQUIRE_FAIR = Script("acquire", "fence"), Script("acquire_fair", "fence")
+ACQUIRE, _ACQUIRE_FAIR = Script("acquire", "fence"), Script("acquire_fair", "fence")
 _ACQUIRE_RAISED = Script("acquire_raised")
-_RENEW, _RELEASE, _LEAVE = Script("renew"), Script("release"), Script("leave")
+_RENEW, RELEASE, _LEAVE = Script("renew"), Script("release"), Script("leave")
 _INSPECT, _FORCE = Script("inspect"), Script("force_release", "fence")
 _ALL_RENEWED = b"1" * KEYS_A_CALL
 
@@ -88,17 +88,13 @@ class RedisStore:
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
         deadline = self._driver.deadline(timeout_ns)
-        lock = self._lock(ask.key)
-        head = f"{ask.owner} {MARK} {ask.family}"
-        if head.count(" ") != 2 or not ask.token.isalnum():
-            raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
+        lock, head = self._lock(ask.key), self._head(ask)
         watch = self._watches.get(lock)
         if ask.floor:
             least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), ask.floor)
             reply = await self._asker.run(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
-            words = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
-            reply = await self._asker.run(_ACQUIRE, 2, words, deadline)
+            reply = await self._asker.run(ACQUIRE, 2, self._acquire_words(ask), deadline)
         else:
             reply = await self._ask_in_line(ask, lock, head, watch, deadline)
         if type(reply) is bytes:
@@ -106,6 +102,15 @@ class RedisStore:
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
         return self._busy(ask, reply)
+
+    def _head(self, ask: Ask) -> str:
+        head = f"{ask.owner} {MARK} {ask.family}"
+        if head.count(" ") != 2 or not ask.token.isalnum():
+            raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
+        return head
+
+    def _acquire_words(self, ask: Ask) -> tuple[Word, ...]:
+        return (self._lock(ask.key), self._fence_key, self._head(ask), ask.token, milliseconds(ask.ttl_ns))
 
     async def _ask_in_line(self, ask: Ask, lock: str, head: str, watch: RedisWatch | None, deadline: int) -> Reply:
         """Ask with a ticket, with an ear, or with both. If the key is taken, the ear is in line by the same step."""
@@ -120,7 +125,7 @@ class RedisStore:
         elif watch is not None:
             keys += (self._line(lock),)
             words += (watch.word, watch.ahead_us, milliseconds(LINE_NS))
-        script = _ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
+        script = ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
         try:
             reply = await self._asker.run(script, len(keys), (*keys, *words), deadline)
         except BaseException as error:
@@ -228,9 +233,9 @@ class RedisStore:
             expected, how = claim, ""
         words = (lock, self._line(lock), expected, how, milliseconds(keep_ns) if keep_ns > 0 else 0)
         try:
-            reply = await self._asker.run_once(_RELEASE, 2, words, deadline)
+            reply = await self._asker.run_once(RELEASE, 2, words, deadline)
         except Severed as severed:
-            reply = await self._asker.once_more(severed, _RELEASE, 2, words, deadline)
+            reply = await self._asker.once_more(severed, RELEASE, 2, words, deadline)
             if reply != 1:
                 raise
         if forbids_scripts(reply) and not how and keep_ns <= 0:

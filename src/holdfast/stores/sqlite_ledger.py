@@ -88,12 +88,36 @@ class Ledger:
     def acquire(self, ask: Ask, timeout_ns: int, address: str = "") -> Grant | Busy:
         """Grant or say who is in the way. `address` is where the asker listens; a grant ends its registration."""
         token = digest(ask.token)
-        self._until_sweep -= 1
-        if self._until_sweep <= 0:
-            self._sweep(timeout_ns // 4)
+        self._granting(1, timeout_ns)
         if ask.ticket is None and not address:
             return self.file.run(lambda connection: self._try(connection, ask, token), timeout_ns)
         return self.file.run(lambda connection: self._acquire(connection, ask, token, address), timeout_ns)
+
+    def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        """The same for each of some keys, without tickets, in one transaction."""
+        tokens = [digest(ask.token) for ask in asks]
+        self._granting(len(asks), timeout_ns)
+
+        def step(connection: sqlite3.Connection) -> list[Grant | Busy]:
+            connection.execute("BEGIN IMMEDIATE")
+            now = self.judge.now()
+            answers: list[Grant | Busy] = []
+            for ask, token in zip(asks, tokens, strict=True):
+                granted = connection.execute(_ACQUIRE, self._grant_parameters(ask, token, now)).fetchall()
+                answers.append(
+                    Grant(ask.key, ask.token, granted[0][0], "")
+                    if granted
+                    else self._judged(connection, ask, token, "", now)
+                )
+            _commit(connection)
+            return answers
+
+        return self.file.run(step, timeout_ns)
+
+    def _granting(self, grants: int, timeout_ns: int) -> None:
+        self._until_sweep -= grants
+        if self._until_sweep <= 0:
+            self._sweep(timeout_ns // 4)
 
     def _try(self, connection: sqlite3.Connection, ask: Ask, token: str) -> Grant | Busy:
         """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
@@ -109,14 +133,18 @@ class Ledger:
 
     def _acquire(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str) -> Grant | Busy:
         connection.execute("BEGIN IMMEDIATE")
-        now = self.judge.now()
+        answer = self._judged(connection, ask, token, address, self.judge.now())
+        _commit(connection)
+        return answer
+
+    def _judged(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str, now: Instant) -> Grant | Busy:
+        """Inside a transaction: whoever has the key is looked at, and the key is granted if that is nobody."""
         key = {"key": ask.key}
         holder = connection.execute(_HOLDER, key).fetchone()
         left = 0 if holder is None else self.judge.left_ns(holder[3:], now)
         if left <= 0 or holder[0] != token:
             ahead = 0 if ask.ticket is None else self._queue_up(connection, ask, address, now)
             if left > 0 or ahead:
-                _commit(connection)
                 return Busy(ask.key, holder[2], left, ahead) if left > 0 else Busy(ask.key, None, None, ahead)
             if holder is not None:
                 connection.execute(_DROP, key)
@@ -125,7 +153,6 @@ class Ledger:
             connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": digest(ask.ticket)})
         if address:
             connection.execute(_UNLISTEN, {"key": ask.key, "address": address})
-        _commit(connection)
         return Grant(ask.key, ask.token, fence, "")
 
     def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
@@ -155,8 +182,39 @@ class Ledger:
 
     def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
         """Compare and delete, or compare and keep. Returns whether it was ours, and whom to wake."""
-        now, host = self.judge.now(), self.judge.host
-        parameters: Parameters = {
+        now = self.judge.now()
+        parameters = self._release_parameters(key, token, now)
+        if keep_ns > 0:
+            parameters |= _expiry(now, keep_ns)
+            kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
+            return bool(kept), addresses_of(kept[0][0]) if kept else []
+        return self._given_back(
+            self.file.run(lambda connection: _done(connection, _RELEASE, parameters), timeout_ns), now
+        )
+
+    def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[tuple[bool, list[str]]]:
+        """Compare and delete each, in one transaction."""
+        now = self.judge.now()
+        batch = [self._release_parameters(grant.key, grant.token, now) for grant in grants]
+
+        def step(connection: sqlite3.Connection) -> list[list[Any]]:
+            connection.execute("BEGIN IMMEDIATE")
+            found = [connection.execute(_RELEASE, parameters).fetchall() for parameters in batch]
+            _commit(connection)
+            return found
+
+        return [self._given_back(rows, now) for rows in self.file.run(step, timeout_ns)]
+
+    def _given_back(self, rows: Sequence[Any], now: Instant) -> tuple[bool, list[str]]:
+        if not rows:
+            return False, []
+        clock, expires_ns, expires_wall_ns, addresses = rows[0]
+        ours = self.judge.left_ns((clock, "", expires_ns, expires_wall_ns), now) > 0
+        return ours, addresses_of(addresses)
+
+    def _release_parameters(self, key: str, token: str, now: Instant) -> Parameters:
+        host = self.judge.host
+        return {
             "key": key,
             "token": digest(token),
             "clock": host.clock,
@@ -164,16 +222,6 @@ class Ledger:
             "now_ns": now.boot,
             "wall_ns": now.wall,
         }
-        if keep_ns > 0:
-            parameters |= _expiry(now, keep_ns)
-            kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
-            return bool(kept), addresses_of(kept[0][0]) if kept else []
-        rows = self.file.run(lambda connection: _done(connection, _RELEASE, parameters), timeout_ns)
-        if not rows:
-            return False, []
-        clock, expires_ns, expires_wall_ns, addresses = rows[0]
-        ours = self.judge.left_ns((clock, "", expires_ns, expires_wall_ns), now) > 0
-        return ours, addresses_of(addresses)
 
     def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> tuple[AuditRecord | None, list[str]]:
         """Break a lease, raise the fence, leave a record. Returns the record, and whom to wake."""

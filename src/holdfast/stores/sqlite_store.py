@@ -18,7 +18,7 @@ from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding
 T = TypeVar("T")
 
 CAPABILITIES: Final = Capabilities(
-    engine="sqlite", guarantee=Guarantee.FENCED, wakeups=SUPPORTED, fair=True, durable=True, shared=True
+    engine="sqlite", guarantee=Guarantee.FENCED, wakeups=SUPPORTED, fair=True, durable=True, shared=True, many=True
 )
 HINT_NS: Final = 2 * NS  # what registering and unregistering a listener may take
 
@@ -82,6 +82,22 @@ class SqliteStore:
             ours, addresses = self.ledger.release(key, token, keep_ns, left)
             self._ring(key, addresses)
             return ours
+
+        return await self._colour.run(step, timeout_ns)
+
+    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        """See `ports.TakesMany`. All in one transaction."""
+        return await self._colour.run(lambda left: self.ledger.acquire_many(asks, left), timeout_ns)
+
+    async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
+        """See `ports.TakesMany`. All in one transaction."""
+
+        def step(left: int) -> list[bool | None]:
+            answers: list[bool | None] = []
+            for grant, (ours, addresses) in zip(grants, self.ledger.release_many(grants, left), strict=True):
+                self._ring(grant.key, addresses)
+                answers.append(ours)
+            return answers
 
         return await self._colour.run(step, timeout_ns)
 

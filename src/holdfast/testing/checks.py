@@ -38,6 +38,7 @@ class Claim(StrEnum):
     FAIR = "fair"
     DURABLE = "durable"
     SHARED = "shared"
+    MANY = "many"
 
     def made_by(self, capabilities: Capabilities) -> bool:
         """Whether a store with these capabilities makes this claim."""

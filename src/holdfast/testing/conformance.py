@@ -25,6 +25,7 @@ from holdfast.ports import Capabilities, Store
 from holdfast.testing import (
     checks_expiry,
     checks_fences,
+    checks_many,
     checks_names,
     checks_ownership,
     checks_trouble,
@@ -55,6 +56,7 @@ CHECKS: tuple[Check, ...] = (
     *checks_ownership.chapter.checks,
     *checks_expiry.chapter.checks,
     *checks_fences.chapter.checks,
+    *checks_many.chapter.checks,
     *checks_views.chapter.checks,
     *checks_waiting.chapter.checks,
     *checks_names.chapter.checks,

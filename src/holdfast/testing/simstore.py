@@ -187,6 +187,29 @@ class SimStore:
         answer: bool = await self.call("release", key, lambda: self._server.release(key, token, keep_ns), timeout_ns)
         return answer
 
+    async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
+        """See `ports.TakesMany`."""
+        sent, asked = self._network.loop.now_ns, list(asks)
+        answers: list[Grant | Busy] = await self.call(
+            "acquire", asked[0].key, lambda: [self._server.acquire(ask) for ask in asked], timeout_ns
+        )
+        for answer in answers:
+            if isinstance(answer, Grant):
+                self.sent_ns[answer.key, answer.token] = sent
+                self.asked_ns.setdefault((answer.key, answer.fence), sent)
+        return answers
+
+    async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
+        """See `ports.TakesMany`."""
+        given = list(grants)
+        answers: list[bool | None] = await self.call(
+            "release",
+            given[0].key,
+            lambda: [self._server.release(each.key, each.token, 0) for each in given],
+            timeout_ns,
+        )
+        return answers
+
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
         """See `ports.Store.inspect`."""
         found: Holding | None = await self.call("inspect", key, lambda: self._server.table.inspect(key), timeout_ns)

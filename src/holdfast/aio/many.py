@@ -1,0 +1,106 @@
+"""Many locks on asyncio, taken and given back in one request each. What is got is a lease like any other.
+
+For whoever has many short pieces of work at once, each under a lock of its own: the plane. The locks are free or busy;
+nobody waits here. `takes_many` says whether the store can do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
+from holdfast.aio.locks import Locks
+from holdfast.core.lease import Event
+from holdfast.errors import BadInput, LeaseLost
+from holdfast.flows import many
+from holdfast.flows.acquiring import Possession
+from holdfast.flows.releasing import Released
+from holdfast.ports import TakesMany
+from holdfast.runtime.signals import LoopLost
+from holdfast.runtime.tenure import Tenure
+from holdfast.types import Busy
+
+
+def takes_many(locks: Locks) -> bool:
+    """Whether the store of these locks answers for many in one request."""
+    return locks.ports.store.capabilities.many
+
+
+def named(lock: Lock[Lease], name: str) -> Lock[Lease]:
+    """The same lock under another name: settings that were checked once need not be checked again."""
+    return Lock(lock._locks, lock._description.named(name))  # noqa: SLF001 - locks and leases are one implementation
+
+
+def on_loss(lease: Lease, act: Callable[[], None]) -> Callable[[], None]:
+    """Have something done on this event loop when a lease is lost; at once if it is. Call the answer to call it off."""
+    return LoopLost(lease._tenure).tell(act)  # noqa: SLF001 - as above
+
+
+async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease | Busy]:
+    """Take each lock that is free, and say who has the others. Raises what the store does: then none was taken.
+
+    The names must differ.
+    """
+    ports, house = locks.ports, locks.house
+    store = _many(locks)
+    wishes = [each._wish(locks) for each in wanted]  # noqa: SLF001 - as above
+    if any(wish.fair or wish.risk is not None or wish.timing.at_least_ns for wish in wishes):
+        raise BadInput("locks", "one is fair, has a risk class or is kept for a while", "take it by itself")
+    places = [ports.runtime.gate.place(wish.key) for wish in wishes]
+    answers: list[Possession | Busy] = []
+    tenures: list[Tenure | Busy] = []
+    try:
+        answers = await many.attempt(ports, house.health, store, wishes, places)
+        for wish, answer in zip(wishes, answers, strict=True):
+            tenures.append(answer if isinstance(answer, Busy) else house.take(wish, answer))
+    except BaseException:  # interrupted on the way: nobody gets what was got
+        for tenure in tenures:
+            if isinstance(tenure, Tenure):
+                tenure.end(Event.RELEASED)
+        for wish, answer in zip(wishes, answers, strict=False):
+            if isinstance(answer, Possession):
+                ports.reaper.reap(wish.key, answer.token, wish.timing.ttl_ns)
+        for place in places:
+            place.leave()
+        raise
+    for place, tenure in zip(places, tenures, strict=True):
+        if isinstance(tenure, Busy):
+            place.leave()
+    return [each if isinstance(each, Busy) else Lease(house, ports, each, each.place) for each in tenures]
+
+
+async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | None]:
+    """Give them back, as the end of an `async with` does. For each: None, or the error that says that it was lost.
+
+    One that was lost is not touched, for it may be somebody else's by now; and a store that does not answer is a
+    warning.
+    """
+    # What follows is the end of leases, and locks and leases are one implementation: hence the private names.
+    before = [lease._tenure.standing() for lease in leases]  # noqa: SLF001 - as above
+    live = [lease for lease, standing in zip(leases, before, strict=True) if standing.live]
+    given = [lease._tenure for lease in live if lease._tenure.released()]  # noqa: SLF001 - as above
+    outcomes: Sequence[Released] = ()
+    try:
+        if given:
+            grants = [each.grant for each in given if each.grant is not None]
+            outcomes = await many.release(
+                locks.ports, _many(locks), [each.wish for each in given], grants, [each.judged for each in given]
+            )
+    finally:
+        for lease in leases:
+            if lease._place is not None:  # noqa: SLF001 - as above
+                lease._place.leave()  # noqa: SLF001 - as above
+    refused = {each.key for each, outcome in zip(given, outcomes, strict=True) if outcome is Released.NOT_OWNED}
+    return [
+        lease._found_at_exit(standing, lease.key in refused)  # noqa: SLF001 - as above
+        for lease, standing in zip(leases, before, strict=True)
+    ]
+
+
+def _many(locks: Locks) -> TakesMany:
+    store = locks.ports.store
+    if not takes_many(locks):
+        raise BadInput("locks", f"{store.capabilities.engine} answers for one lock at a time", "ask takes_many() first")
+    return cast("TakesMany", store)

@@ -1,0 +1,120 @@
+"""Getting and giving back many leases in one request: each is judged, counted and noted as if it were alone.
+
+For locks that nobody waits for in line: not fair, without a risk class (a store error is raised), and not kept for a
+minimum time. The order of things is that of `acquiring` and `releasing`; the difference is in trouble: what may have
+been granted, or not given back, is left to the reaper, key by key, and nobody waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.history import Kind
+from holdfast.core.measures import Measure, Outcome
+from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.flows.acquiring import Possession, Wish, note
+from holdfast.flows.health import StoreHealth
+from holdfast.flows.releasing import Released
+from holdfast.ports import Place, Ports, TakesMany
+from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
+
+_WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED
+
+
+async def attempt(
+    ports: Ports, health: StoreHealth, store: TakesMany, wishes: Sequence[Wish], places: Sequence[Place]
+) -> list[Possession | Busy]:
+    """Ask once for all of them. The caller owns the places, and leaves those without a possession."""
+    came = ports.clock.now()
+    answers: list[Possession | Busy] = [Busy(wish.key, "another holder in this process", None) for wish in wishes]
+    inside = [at for at, place in enumerate(places) if await place.enter(0)]
+    asks = [
+        Ask(wish.key, ports.entropy.token(), wish.owner, wish.family, wish.timing.ttl_ns)
+        for wish in (wishes[at] for at in inside)
+    ]
+    outcome = Outcome.FAILED
+    try:
+        if asks:
+            sent = ports.clock.now()
+            for at, said in zip(inside, await _asked(ports, health, store, asks, wishes, inside), strict=True):
+                if isinstance(said, Grant):
+                    answers[at] = Possession(said.token, said, sent, places[at])
+                else:
+                    answers[at] = said
+                    note(ports, wishes[at], Kind.BUSY, detail=said.owner or "")
+        outcome = Outcome.BUSY
+    finally:
+        waited_ns = ports.clock.now().mono - came.mono
+        for wish, answer in zip(wishes, answers, strict=True):
+            had = isinstance(answer, Possession)
+            ports.observer.measured(_WAIT, wish.family, _GRANTED if had else outcome, waited_ns)
+    return answers
+
+
+async def _asked(
+    ports: Ports,
+    health: StoreHealth,
+    store: TakesMany,
+    asks: Sequence[Ask],
+    wishes: Sequence[Wish],
+    inside: Sequence[int],
+) -> list[Grant | Busy]:
+    health.admit(ports.request_timeout_ns)
+    sent = ports.clock.now()
+    try:
+        if ARMED:
+            await areach("flow.acquire.ask")
+        answers = await store.acquire_many(asks, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.acquire.answered")
+    except BaseException as error:
+        if isinstance(error, Unavailable | Timeout):
+            health.failed(error)
+        if isinstance(error, BackendError):
+            for at in inside:
+                note(ports, wishes[at], Kind.FAILED, detail=str(error), ok=False)
+        if not isinstance(error, Misconfigured):  # also if it is certain that nothing happened: of some, perhaps
+            for ask in asks:
+                ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
+        raise
+    health.answered()
+    took_ns = elapsed_ns(sent, ports.clock.now())
+    if any(took_ns >= wishes[at].timing.loss_age_ns() for at in inside):
+        for ask in asks:
+            ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
+        raise Timeout("acquire locks: the store's answer took longer than the leases may be trusted")
+    return answers
+
+
+async def release(
+    ports: Ports, store: TakesMany, wishes: Sequence[Wish], grants: Sequence[Grant], judged: Sequence[Instant | None]
+) -> list[Released]:
+    """Give them back. What the store does not answer for is a warning each, and left to the reaper."""
+    try:
+        if ARMED:
+            await areach("flow.release.send")
+        answers = await store.release_many(grants, ports.request_timeout_ns)
+        if ARMED:
+            await areach("flow.release.answered")
+        detail = "no answer"
+    except BackendError as error:
+        answers, detail = [None] * len(grants), str(error)
+    except BaseException:
+        for grant, wish in zip(grants, wishes, strict=True):
+            ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)
+        raise
+    outcomes: list[Released] = []
+    for wish, grant, since, answer in zip(wishes, grants, judged, answers, strict=True):
+        began_ns = None if since is None else since.wall
+        if answer:
+            note(ports, wish, Kind.RELEASED, fence=grant.fence, began_ns=began_ns)
+            outcomes.append(Released.YES)
+        elif answer is None:
+            note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=detail, ok=False, began_ns=began_ns)
+            ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns)
+            outcomes.append(Released.UNKNOWN)
+        else:
+            note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
+            outcomes.append(Released.NOT_OWNED)
+    return outcomes

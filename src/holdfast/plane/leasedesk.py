@@ -1,0 +1,75 @@
+"""Where the attempts of a worker get their leases: those that come at the same time share a request.
+
+Promises: each gets the lease of its own lock or is told that somebody has it, as from `Lock.try_acquire`; whoever was
+cancelled on the way leaves no lease behind. Where the store answers for one lock at a time, each asks by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.aio import many
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
+from holdfast.aio.locks import Locks
+from holdfast.flows.acquiring import CLEANUP_NS
+from holdfast.plane.gathering import Gathering
+
+
+class _Asked:
+    """Somebody who asks for a lease, and may have left when it comes."""
+
+    __slots__ = ("gone", "lease", "lock")
+
+    def __init__(self, lock: Lock[Lease]) -> None:
+        self.lock = lock
+        self.lease: Lease | None = None
+        self.gone = False
+
+
+class LeaseDesk:
+    """The desk of one worker. Belongs to its event loop."""
+
+    def __init__(self, locks: Locks) -> None:
+        self._locks = locks
+        self._takes: Gathering[_Asked, Lease | None] = Gathering(self._take, apart=lambda each: each.lock.name)
+        self._returns: Gathering[Lease, None] = Gathering(self._give_back)
+
+    async def take(self, lock: Lock[Lease]) -> Lease | None:
+        """The lease of a lock that is free; None if it is busy. Raises what the store does."""
+        if not many.takes_many(self._locks):
+            return await lock.try_acquire()
+        asked = _Asked(lock)
+        try:
+            return await self._takes.ask(asked)
+        except BaseException:
+            asked.gone = True
+            if asked.lease is not None:
+                await self._locks.runtime.finish(self._unwanted([asked.lease]), CLEANUP_NS)
+            raise
+
+    async def give_back(self, lease: Lease) -> None:
+        """Release a lease, in the way of `Lease.release`: safe in `finally`, and one that was lost is not touched."""
+        if many.takes_many(self._locks):
+            await self._returns.ask(lease)
+        else:
+            await lease.release()
+
+    async def _take(self, asking: Sequence[_Asked]) -> Sequence[Lease | None]:
+        found = await many.try_acquire(self._locks, [each.lock for each in asking])
+        leases = [each if isinstance(each, Lease) else None for each in found]
+        left: list[Lease] = []
+        for asked, lease in zip(asking, leases, strict=True):
+            asked.lease = lease
+            if asked.gone and lease is not None:
+                left.append(lease)
+        if left:
+            await self._unwanted(left)
+        return leases
+
+    async def _unwanted(self, leases: Sequence[Lease]) -> None:
+        await many.release(self._locks, leases)
+
+    async def _give_back(self, leases: Sequence[Lease]) -> Sequence[None]:
+        await many.release(self._locks, leases)
+        return [None] * len(leases)
