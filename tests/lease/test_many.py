@@ -157,12 +157,12 @@ async def test_the_loss_of_a_lease_is_told_on_the_loop_and_its_end_is_not(tasks:
     told: list[str] = []
     kept, lost = leases_of(await many.try_acquire(locks, [locks.lock(key, ttl=1.0) for key in ("kept", "lost")]))
     for lease in (kept, lost):
-        many.on_loss(lease, lambda name=lease.key: told.append(name))  # type: ignore[misc]
-    called_off = many.on_loss(lost, lambda: told.append("called off"))
+        many.on_loss([lease], lambda name=lease.key: told.append(name))  # type: ignore[misc]
+    called_off = many.on_loss([kept, lost], lambda: told.append("called off"))
     called_off()
     await others.force_release("lost", reason="drill")
     await tasks.until(lambda: told, "the renewal is refused")
     await many.release(locks, [kept, lost])
     assert told == ["lost"]
-    many.on_loss(lost, lambda: told.append("late"))
+    many.on_loss([kept, lost], lambda: told.append("late"))
     assert told == ["lost", "late"]

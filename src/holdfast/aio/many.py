@@ -6,19 +6,20 @@ nobody waits here. `takes_many` says whether the store can do it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
-from holdfast.core.lease import Event
+from holdfast.core.lease import Event, State
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import many
 from holdfast.flows.acquiring import Possession
 from holdfast.flows.releasing import Released
 from holdfast.ports import TakesMany
-from holdfast.runtime.signals import LoopLost
+from holdfast.runtime.loops import on_loop, running_loop
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import Busy
 
@@ -33,9 +34,24 @@ def named(lock: Lock[Lease], name: str) -> Lock[Lease]:
     return Lock(lock._locks, lock._description.named(name))  # noqa: SLF001 - locks and leases are one implementation
 
 
-def on_loss(lease: Lease, act: Callable[[], None]) -> Callable[[], None]:
-    """Have something done on this event loop when a lease is lost; at once if it is. Call the answer to call it off."""
-    return LoopLost(lease._tenure).tell(act)  # noqa: SLF001 - as above
+def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], None]:
+    """Have something done on this event loop when one of some leases is lost, each time; at once if one is.
+
+    Call the answer to call it off, which need not be done for leases that have ended.
+    """
+    loop, thread_id = running_loop(), threading.get_ident()
+
+    def told(ended: Tenure) -> None:
+        if ended.recorded.state is State.LOST:
+            on_loop(loop, thread_id, act)
+
+    def call_off() -> None:
+        for lease in leases:
+            lease._tenure.untell(told)  # noqa: SLF001 - as above
+
+    for lease in leases:
+        lease._tenure.tell(told)  # noqa: SLF001 - as above
+    return call_off
 
 
 async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease | Busy]:

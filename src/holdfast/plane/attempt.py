@@ -247,6 +247,8 @@ class Attempt:
 
         The keeper would renew for it without end; so its lease ends by itself, a TTL after everything should be over.
         """
+        if self.order.timeout_ns is None and self.order.deadline_ns is None and self._job.timeout_ns is None:
+            return None
         limit_ns = self._limit_ns(self._place.clock.now())
         if limit_ns is None:
             return None
@@ -280,7 +282,7 @@ class Attempt:
             out_of_time()
         elif limit_ns is not None:
             timer = loop.call_later(limit_ns / NS, out_of_time)
-        forget = many.on_loss(lease, lost)
+        forget = many.on_loss([lease], lost)
         try:
             return await execution.run(self._job, self.order.payload)
         finally:

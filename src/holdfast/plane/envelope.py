@@ -46,6 +46,8 @@ def rows_of(messages: Sequence[Message], now_ns: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for message in messages:
         groups = check_subject(message.subject)
+        if not groups:
+            continue
         check_text("id", message.id, ID_CHARS_MAX)
         values = {
             "id": message.id,

@@ -182,7 +182,8 @@ class Hands:
         self._freed()
 
     async def _handled(self, taken: Taken) -> None:
-        verdict: Ack | GiveBack | DeadLetter | None = before(self._standing(taken), self._limits)
+        again = taken.delivery.deliveries > 1 or taken.lost  # of a first delivery there is nothing to be judged
+        verdict: Ack | GiveBack | DeadLetter | None = before(self._standing(taken), self._limits) if again else None
         end = Ended(Kind.STOPPED)
         try:
             if verdict is None:

@@ -184,21 +184,32 @@ def _judged(before: Job | None, wanted: Wanted, at: int) -> Ended | _Planned:
 
 def _after(before: Job, values: dict[str, Any]) -> Job:
     """The job as the row will be."""
-    return replace(
-        before,
+    return Job(
+        id=before.id,
+        tenant=before.tenant,
+        topic=before.topic,
+        pool=values["pool"],
         state=values["after"],
+        priority=before.priority,
         attempt=values["attempt"],
+        max_attempts=before.max_attempts,
+        payload=before.payload,
+        created_ns=before.created_ns,
+        updated_ns=values["now_ns"],
         version=before.version + 1,
         fence=values["fence"],
-        updated_ns=values["now_ns"],
+        run_fence=values["run_fence"],
+        worker=values["worker"],
+        result=before.result if values["result_kept"] else json.loads(values["result"]),
         reason=values["reason"],
         code=values["code"],
-        result=before.result if values["result_kept"] else json.loads(values["result"]),
-        worker=values["worker"],
-        run_fence=values["run_fence"],
-        not_before_ns=values["not_before_ns"],
+        idempotency_key=before.idempotency_key,
+        timeout_ns=before.timeout_ns,
         deadline_ns=values["deadline_ns"],
-        pool=values["pool"],
+        not_before_ns=values["not_before_ns"],
+        submitted_by=before.submitted_by,
+        trace=before.trace,
+        labels=before.labels,
     )
 
 

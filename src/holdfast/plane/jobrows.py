@@ -30,14 +30,14 @@ def job_of(row: Row) -> Job:
         priority=row["priority"],
         attempt=row["attempt"],
         max_attempts=row["max_attempts"],
-        payload=json.loads(row["payload"]),
+        payload=_value(row["payload"]),
         created_ns=row["created_ns"],
         updated_ns=row["updated_ns"],
         version=row["version"],
         fence=row["holdfast_fence"],
         run_fence=row["run_fence"],
         worker=row["worker"],
-        result=None if row["result"] is None else json.loads(row["result"]),
+        result=_value(row["result"]),
         reason=row["reason"],
         code=row["code"],
         idempotency_key=row["idempotency_key"],
@@ -46,8 +46,15 @@ def job_of(row: Row) -> Job:
         not_before_ns=row["not_before_ns"],
         submitted_by=row["submitted_by"],
         trace=row["trace"],
-        labels=json.loads(row["labels"]),
+        labels=_value(row["labels"]),
     )
+
+
+def _value(text: str | None) -> Any:
+    """From JSON. What most rows have is known without reading."""
+    if text is None or text == "null":
+        return None
+    return {} if text == "{}" else json.loads(text)
 
 
 def event_of(row: Row) -> JobEvent:
@@ -108,11 +115,17 @@ def values_of(wanted: Submission, identity: str, pool: str, now_ns: int) -> dict
 
 def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns: int) -> dict[str, Any]:
     """The columns after all changes: what the last one says of each, else what is there."""
-
-    def latest(name: str, current: Any) -> Any:
-        return next((value for change in reversed(changes) if (value := getattr(change, name)) is not None), current)
-
-    result = latest("result", None)
+    reason, code, result = None, None, None
+    worker, run_fence, not_before_ns, pool = job.worker, job.run_fence, job.not_before_ns, job.pool
+    for change in changes:
+        reason = reason if change.reason is None else change.reason
+        code = code if change.code is None else change.code
+        result = result if change.result is None else change.result
+        worker = worker if change.worker is None else change.worker
+        run_fence = run_fence if change.run_fence is None else change.run_fence
+        not_before_ns = not_before_ns if change.not_before_ns is None else change.not_before_ns
+        pool = pool if change.pool is None else change.pool
+    kept = job.result if result is None else result
     return {
         "id": job.id,
         "fence": fence,
@@ -121,14 +134,14 @@ def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns:
         "after": last.after,
         "attempt": last.attempt,
         "now_ns": now_ns,
-        "reason": latest("reason", None),
-        "code": latest("code", None),
-        "result": encoded("result", job.result if result is None else result),
+        "reason": reason,
+        "code": code,
+        "result": "null" if kept is None else encoded("result", kept),
         "result_kept": result is None,
-        "worker": latest("worker", job.worker),
-        "run_fence": latest("run_fence", job.run_fence),
-        "not_before_ns": latest("not_before_ns", job.not_before_ns),
-        "pool": latest("pool", job.pool),
+        "worker": worker,
+        "run_fence": run_fence,
+        "not_before_ns": not_before_ns,
+        "pool": pool,
         "deadline_ns": None if last.after.terminal else job.deadline_ns,
     }
 

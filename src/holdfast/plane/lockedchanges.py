@@ -123,8 +123,7 @@ class LockedChanges:
         leases = [lease for _, lease in mine]
         wanted = [Leased(lease, item.job, item.deciding(carried(lease))) for item, lease in mine]
         work = asyncio.ensure_future(self._store.change_leased(wanted))
-        for lease in leases:
-            many.on_loss(lease, partial(_stop, work, leases))
+        many.on_loss(leases, partial(_stop, work, leases))
         try:
             await asyncio.wait((work,))
         finally:

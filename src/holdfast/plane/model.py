@@ -223,13 +223,14 @@ def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: i
         text = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(field_name, f"cannot be written as JSON ({error})", "use plain JSON values") from None
-    if (size := len(text.encode("utf-8", "surrogatepass"))) > most:
+    plain = text.isascii()
+    if (size := len(text) if plain else len(text.encode("utf-8", "surrogatepass"))) > most:
         fix = f"use at most {most} bytes; store more elsewhere and pass a pointer"
         raise BadInput(field_name, f"is {size} bytes long", fix)
     if deeper(value, text, depth):
         fix = f"use at most {depth} levels of lists and objects within each other"
         raise BadInput(field_name, "is nested too deeply", fix)
-    if "\\u0000" in text or (not text.isascii() and _HALF_PAIR.search(text)):
+    if "\\u0000" in text or (not plain and _HALF_PAIR.search(text)):
         raise BadInput(field_name, "contains a zero character or half a surrogate pair", "remove it")
     return text
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from functools import partial
 
 from holdfast.core.lease import State
 from holdfast.runtime.loops import on_loop
@@ -59,17 +57,6 @@ class LoopLost(LostView):
     """The loss of a lease, for tasks."""
 
     __slots__ = ()
-
-    def tell(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Call something on the running loop when the lease is lost, or now if it is. What is returned calls it off."""
-        loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
-
-        def told(ended: Tenure) -> None:
-            if ended.recorded.state is State.LOST:
-                on_loop(loop, thread_id, act)
-
-        self._tenure.tell(told)
-        return partial(self._tenure.untell, told)
 
     async def wait(self, timeout_ns: int | None) -> bool:
         """Wait until the lease is lost (True), or released or the time is over (False)."""

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.core.failpoints import reach
 from holdfast.errors import BackendError
 from holdfast.ports import Clock
+from holdfast.stores.process import Host
 from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.stores.sqlite_judge import Judge, at
 from holdfast.stores.sqlite_listeners import Listeners, addresses_of
@@ -100,10 +101,10 @@ class Ledger:
 
         def step(connection: sqlite3.Connection) -> list[Grant | Busy]:
             connection.execute("BEGIN IMMEDIATE")
-            now = self.judge.now()
+            now, host = self.judge.now(), self.judge.host
             answers: list[Grant | Busy] = []
             for ask, token in zip(asks, tokens, strict=True):
-                granted = connection.execute(_ACQUIRE, self._grant_parameters(ask, token, now)).fetchall()
+                granted = connection.execute(_ACQUIRE, _grant_parameters(ask, token, now, host)).fetchall()
                 answers.append(
                     Grant(ask.key, ask.token, granted[0][0], "")
                     if granted
@@ -122,7 +123,7 @@ class Ledger:
     def _try(self, connection: sqlite3.Connection, ask: Ask, token: str) -> Grant | Busy:
         """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
         now = self.judge.now()
-        parameters = self._grant_parameters(ask, token, now)
+        parameters = _grant_parameters(ask, token, now, self.judge.host)
         granted = _done(connection, _ACQUIRE, parameters)
         if granted:
             return Grant(ask.key, ask.token, granted[0][0], "")
@@ -148,7 +149,7 @@ class Ledger:
                 return Busy(ask.key, holder[2], left, ahead) if left > 0 else Busy(ask.key, None, None, ahead)
             if holder is not None:
                 connection.execute(_DROP, key)
-        ((fence,),) = connection.execute(_ACQUIRE, self._grant_parameters(ask, token, now)).fetchall()
+        ((fence,),) = connection.execute(_ACQUIRE, _grant_parameters(ask, token, now, self.judge.host)).fetchall()
         if ask.ticket is not None:
             connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": digest(ask.ticket)})
         if address:
@@ -183,7 +184,7 @@ class Ledger:
     def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
         """Compare and delete, or compare and keep. Returns whether it was ours, and whom to wake."""
         now = self.judge.now()
-        parameters = self._release_parameters(key, token, now)
+        parameters = _release_parameters(key, token, now, self.judge.host)
         if keep_ns > 0:
             parameters |= _expiry(now, keep_ns)
             kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
@@ -194,8 +195,8 @@ class Ledger:
 
     def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[tuple[bool, list[str]]]:
         """Compare and delete each, in one transaction."""
-        now = self.judge.now()
-        batch = [self._release_parameters(grant.key, grant.token, now) for grant in grants]
+        now, host = self.judge.now(), self.judge.host
+        batch = [_release_parameters(grant.key, grant.token, now, host) for grant in grants]
 
         def step(connection: sqlite3.Connection) -> list[list[Any]]:
             connection.execute("BEGIN IMMEDIATE")
@@ -211,17 +212,6 @@ class Ledger:
         clock, expires_ns, expires_wall_ns, addresses = rows[0]
         ours = self.judge.left_ns((clock, "", expires_ns, expires_wall_ns), now) > 0
         return ours, addresses_of(addresses)
-
-    def _release_parameters(self, key: str, token: str, now: Instant) -> Parameters:
-        host = self.judge.host
-        return {
-            "key": key,
-            "token": digest(token),
-            "clock": host.clock,
-            "place": host.place,
-            "now_ns": now.boot,
-            "wall_ns": now.wall,
-        }
 
     def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> tuple[AuditRecord | None, list[str]]:
         """Break a lease, raise the fence, leave a record. Returns the record, and whom to wake."""
@@ -342,22 +332,6 @@ class Ledger:
     def _now_parameters(self, now: Instant) -> Parameters:
         return {"clock": self.judge.host.clock, "now_ns": now.boot, "wall_ns": now.wall}
 
-    def _grant_parameters(self, ask: Ask, token: str, now: Instant) -> Parameters:
-        host = self.judge.host
-        return {
-            "key": ask.key,
-            "token": token,
-            "fence_floor": now.wall // 1000,
-            "owner": ask.owner,
-            "family": ask.family,
-            "wall_ns": now.wall,
-            "now_ns": now.boot,
-            "expires_ns": at(now.boot, ask.ttl_ns),
-            "expires_wall_ns": at(now.wall, ask.ttl_ns),
-            "clock": host.clock,
-            "process": "" if ask.detached else host.process,
-        }
-
     def _sweep(self, timeout_ns: int) -> None:
         """Drop what ran out and was never asked for again, a piece at a time."""
         parameters = {**self._now_parameters(self.judge.now()), "most": _SWEEP_ROWS}
@@ -377,6 +351,33 @@ class Ledger:
         with contextlib.suppress(BackendError):  # another time, then; what the grant itself meets is for the asker
             if self.file.run(step, timeout_ns) > _SWEEP_ROWS // 2:
                 self._until_sweep = _SWEEP_SOON
+
+
+def _grant_parameters(ask: Ask, token: str, now: Instant, host: Host) -> Parameters:
+    return {
+        "key": ask.key,
+        "token": token,
+        "fence_floor": now.wall // 1000,
+        "owner": ask.owner,
+        "family": ask.family,
+        "wall_ns": now.wall,
+        "now_ns": now.boot,
+        "expires_ns": at(now.boot, ask.ttl_ns),
+        "expires_wall_ns": at(now.wall, ask.ttl_ns),
+        "clock": host.clock,
+        "process": "" if ask.detached else host.process,
+    }
+
+
+def _release_parameters(key: str, token: str, now: Instant, host: Host) -> Parameters:
+    return {
+        "key": key,
+        "token": digest(token),
+        "clock": host.clock,
+        "place": host.place,
+        "now_ns": now.boot,
+        "wall_ns": now.wall,
+    }
 
 
 def _expiry(now: Instant, ttl_ns: int) -> Parameters:
