@@ -191,16 +191,26 @@ class Planes:
             await replica.database.close()
 
 
+def is_sqlite(url: str) -> bool:
+    return url.startswith("sqlite:")
+
+
+def _leases(folder: Path) -> str:
+    return f"sqlite:///{folder / 'leases.db'}"
+
+
 @pytest_asyncio.fixture
 async def planes(plane_url: str, tmp_path: Path) -> AsyncIterator[Planes]:
-    opened = Planes(plane_url, f"sqlite:///{tmp_path / 'leases.db'}")
+    """On SQLite leases and jobs are in one file, as is usual there; beside Postgres leases have a file of their own."""
+    opened = Planes(plane_url, plane_url.partition("?")[0] if is_sqlite(plane_url) else _leases(tmp_path))
     yield opened
     await opened.close()
 
 
 @pytest_asyncio.fixture
 async def sqlite_planes(tmp_path: Path) -> AsyncIterator[Planes]:
-    opened = Planes(f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", f"sqlite:///{tmp_path / 'leases.db'}")
+    """Leases and jobs in two files: what holds on a fleet, without its servers."""
+    opened = Planes(f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", _leases(tmp_path))
     yield opened
     await opened.close()
 

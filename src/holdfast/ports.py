@@ -6,9 +6,9 @@ by `runtime.driving.run_now` runs to its end at once; asyncio implementations su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
@@ -149,6 +149,27 @@ class TakesMany(Protocol):
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         """Compare and delete each; see `Store.release`. True released, False not ours, None no answer."""
+        ...
+
+
+Query: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Sequence[Mapping[str, Any]]]]
+"""Runs one statement with places written `:name` in an open transaction, and returns its rows."""
+
+
+class Moment(Protocol):
+    """Locks that last as long as a transaction on the file in which the leases lie."""
+
+    async def take(self, query: Query, keys: Sequence[str]) -> list[int | Busy]:
+        """A fence for each of some keys that differ, or who holds it. Until the transaction ends, nobody else can."""
+        ...
+
+
+@runtime_checkable
+class LocksWithin(Protocol):
+    """A store whose locks can be had within somebody's own transaction."""
+
+    def within(self, database: str) -> Moment | None:
+        """Locks in transactions on the database of that path; None: the leases are not in it."""
         ...
 
 

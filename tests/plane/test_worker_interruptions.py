@@ -197,18 +197,20 @@ async def test_a_stop_that_names_a_fence_means_the_run_under_that_fence(work_sta
 async def test_a_thread_is_told_that_its_attempt_was_stopped_and_why(work_stage: WorkerStage) -> None:
     app = App("billing")
     reasons: list[str | None] = []
+    waiting = threading.Event()
 
     @app.job("patient")
     def patient(ctx: BlockingContext, payload: Any) -> None:
         assert not ctx.cancelled
         assert not ctx.cancelled.wait(0)
         assert ctx.cancelled.reason is None
+        waiting.set()
         ctx.cancelled.wait()
         reasons.append(ctx.cancelled.reason)
 
     worker = await work_stage.worker(app)
     job = await work_stage.send("patient")
-    await until(lambda: work_stage.said(subjects.STARTED, job))
+    await until(waiting.is_set)
     await stop(work_stage, worker.name, job)
     await until(lambda: worker.statistics().stopped and reasons)
     assert reasons == ["stopped: cancelled by alice"]

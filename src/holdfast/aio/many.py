@@ -21,7 +21,7 @@ from holdfast.flows.releasing import Released
 from holdfast.ports import TakesMany
 from holdfast.runtime.loops import on_loop, running_loop
 from holdfast.runtime.tenure import Tenure
-from holdfast.types import Busy
+from holdfast.types import Busy, Instant
 
 
 def takes_many(locks: Locks) -> bool:
@@ -113,6 +113,11 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
         lease._found_at_exit(standing, lease.key in refused)  # noqa: SLF001 - as above
         for lease, standing in zip(leases, before, strict=True)
     ]
+
+
+def momentary(locks: Locks, model: Lock[Lease], answers: Sequence[tuple[str, int | Busy]], began: Instant) -> None:
+    """Note locks like `model` that were had for the length of a transaction, and those that were not; see `flows`."""
+    many.momentary(locks.ports, model._wish(locks), answers, began)  # noqa: SLF001 - as above
 
 
 def _many(locks: Locks) -> TakesMany:

@@ -8,9 +8,10 @@ been granted, or not given back, is left to the reaper, key by key, and nobody w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history import Kind
+from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquiring import Possession, Wish, note
@@ -19,7 +20,8 @@ from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports, TakesMany
 from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
 
-_WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED
+_WAIT, _HOLD = Measure.WAIT, Measure.HOLD
+_GRANTED, _RELEASED = Outcome.GRANTED, Outcome.RELEASED
 
 
 async def attempt(
@@ -118,3 +120,25 @@ async def release(
             note(ports, wish, Kind.RELEASE_REFUSED, fence=grant.fence, ok=False, began_ns=began_ns)
             outcomes.append(Released.NOT_OWNED)
     return outcomes
+
+
+def momentary(ports: Ports, wish: Wish, answers: Sequence[tuple[str, int | Busy]], began: Instant) -> None:
+    """Count, measure and note locks that were had and given back by one transaction of somebody else's, which is over.
+
+    When exactly that was nobody has seen: after `began`, and before now. So that is how long they were waited for, and
+    held, at most; and no moment is said to be certain.
+    """
+    over, observer = ports.clock.now(), ports.observer
+    took_ns = over.mono - began.mono
+    for key, answer in answers:
+        if isinstance(answer, Busy):
+            observer.measured(_WAIT, wish.family, Outcome.BUSY, took_ns)
+            if observer.tally(Kind.BUSY, wish.family):
+                observer.note(Record(Kind.BUSY, over.wall, key, wish.family, wish.owner, detail=answer.owner or ""))
+            continue
+        observer.measured(_WAIT, wish.family, _GRANTED, took_ns)
+        observer.measured(_HOLD, wish.family, _RELEASED, took_ns)
+        for kind in (Kind.GRANTED, Kind.RELEASED):
+            if observer.tally(kind, wish.family):
+                about: dict[str, Any] = {"fence": answer, "began_ns": began.wall, "until_ns": over.wall}
+                observer.note(Record(kind, over.wall, key, wish.family, wish.owner, **about))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
@@ -24,7 +25,7 @@ from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregi
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.errors import BadInput, FencedOut, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
-from holdfast.guards.bearer import Fenced
+from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
@@ -34,8 +35,8 @@ from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
-from holdfast.ports import Clock, Entropy, Observer
-from holdfast.types import check_label
+from holdfast.ports import Clock, Entropy, Moment, Observer
+from holdfast.types import Busy, check_label
 
 __all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]
 
@@ -53,6 +54,21 @@ class Leased(NamedTuple):
     lease: Fenced
     job: str
     decide: Callable[[Job], Writing | None]
+
+
+class Unlocked(NamedTuple):
+    """One change that somebody wants, and the lock that is to be had for it within the transaction."""
+
+    job: str
+    key: str
+    deciding: Callable[[CarriedFence], Callable[[Job], Writing | None]]
+
+
+class _Within(NamedTuple):
+    """What became of it. Without a fence, somebody holds the lock."""
+
+    fence: int | Busy
+    outcome: Outcome[tuple[Changed, bool]] | Failed
 
 
 class JobStore:
@@ -197,6 +213,46 @@ class JobStore:
         rest = iter(outcomes)
         return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
 
+    async def change_within(
+        self, moment: Moment, changes: Sequence[Unlocked]
+    ) -> list[tuple[int | Busy, Changed] | Failed]:
+        """The same where the locks are had within the transaction: of each, its fence or who holds it, and the change.
+
+        One that is held is not changed. The jobs differ.
+        """
+        told: list[tuple[int | Busy, Changed] | Failed] = []
+        for each, end in zip(changes, await answered(partial(self._within, moment), changes), strict=True):
+            if isinstance(end, Failed):
+                told.append(end)
+            elif isinstance(end.fence, Busy):
+                told.append((end.fence, Changed(None, None)))
+            else:
+                presented = await self._admit(CarriedFence(each.key, end.fence), each.job, Rule.AT_LEAST)
+                ended = self._ended(presented, end.outcome)
+                told.append(ended if isinstance(ended, Failed) else (end.fence, ended))
+        return told
+
+    async def _within(self, moment: Moment, changes: Sequence[Unlocked]) -> Sequence[_Within | Failed]:
+        now_ns = self.clock.now().wall
+
+        async def work(tx: Tx) -> list[_Within]:
+            fences = await moment.take(tx.query, [each.key for each in changes])
+            wanted = [
+                Wanted(each.job, fence, now_ns, each.deciding(CarriedFence(each.key, fence)))
+                for each, fence in zip(changes, fences, strict=True)
+                if not isinstance(fence, Busy)
+            ]
+            ends = iter(await change_many(tx, self._bus, self.slots, wanted) if wanted else ())
+            return [_Within(fence, Absent() if isinstance(fence, Busy) else next(ends)) for fence in fences]
+
+        if ARMED:
+            await areach("plane.job.change")
+        found = await self.database.write(work)
+        if ARMED:
+            await areach("plane.job.changed")
+        self._count_ends([each.outcome for each in found])
+        return found
+
     def _ended(self, presented: Presented, outcome: Outcome[tuple[Changed, bool]] | Failed) -> Changed | Failed:
         """What became of one change, with the admission told of it."""
         if isinstance(outcome, Failed):
@@ -219,9 +275,7 @@ class JobStore:
         ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted))
         if ARMED:
             await areach("plane.job.changed")
-        for each in ends:
-            if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
-                self._count_end(each.error)
+        self._count_ends(ends)
         return ends
 
     async def enter(self, lease: Fenced, job_id: str) -> Job | None:
@@ -304,6 +358,11 @@ class JobStore:
             return None if job is None else job.fence
 
         return await self._admission.admit(lease, f"job {job_id}", rule, seen, {"job": job_id})
+
+    def _count_ends(self, ends: Sequence[Outcome[tuple[Changed, bool]] | Failed]) -> None:
+        for each in ends:
+            if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
+                self._count_end(each.error)
 
     def _count_end(self, refused: InvalidTransition) -> None:
         self.duplicate_ends += _ends_twice(refused)

@@ -27,8 +27,9 @@ from holdfast.plane.families import LockFamily
 from holdfast.plane.gathering import Failed, Gathering
 from holdfast.plane.itemlock import given_up, in_trouble
 from holdfast.plane.joblock import NOUN, JobLockStatistics, job_lock
-from holdfast.plane.jobstore import Changed, JobStore, Leased, Writing
+from holdfast.plane.jobstore import Changed, JobStore, Leased, Unlocked, Writing
 from holdfast.plane.model import Job, check_id
+from holdfast.ports import LocksWithin, Moment
 from holdfast.types import NS, Busy
 
 Deciding: TypeAlias = Callable[[CarriedFence], Callable[[Job], Writing | None]]
@@ -54,6 +55,8 @@ class LockedChanges:
         self._family = family
         self._counts = statistics
         self._model: Lock[Lease] | None = None
+        self._inside: Moment | None = None
+        self._looked = False  # whether there is one
         self._draw = locks.house.entropy.below
         self._clock = locks.house.clock
         # Two lanes, so that messages and the line do not wait for each other's requests.
@@ -96,6 +99,12 @@ class LockedChanges:
         return later
 
     async def _together(self, items: Sequence[_Item]) -> Sequence[Changed | Busy | Failed]:
+        try:
+            moment = await self._moment()
+        except (BackendError, Closed) as error:
+            return [Failed(self._meaning(error)) for _ in items]
+        if moment is not None:
+            return await self._within(moment, items)
         asked = self._clock.now().mono
         model = self._model = self._model or self._family.lock(self._locks, job="model")
         wanted = [many.named(model, self._family.key(job=item.job)) for item in items]
@@ -116,6 +125,39 @@ class LockedChanges:
                 self._counts.waited.observe(taken - asked)
                 self._counts.held.observe(held_ns)
                 answers.append(next(ends))
+        return answers
+
+    async def _moment(self) -> Moment | None:
+        """How locks are had within a transaction of the job's own, where both lie in one file."""
+        if not self._looked:
+            store, path = self._locks.ports.store, getattr(self._store.database, "path", None)
+            if isinstance(store, LocksWithin) and isinstance(path, str):
+                self._inside = store.within(path)
+            if self._inside is not None:
+                await store.ping(self._locks.ports.request_timeout_ns)  # the tables are there from now on
+            self._looked = True
+        return self._inside
+
+    async def _within(self, moment: Moment, items: Sequence[_Item]) -> Sequence[Changed | Busy | Failed]:
+        """Lock, change and unlock by one transaction."""
+        began = self._clock.now()
+        model = self._model = self._model or self._family.lock(self._locks, job="model")
+        wanted = [Unlocked(item.job, self._family.key(job=item.job), item.deciding) for item in items]
+        answers: list[Changed | Busy | Failed] = []
+        noted: list[tuple[str, int | Busy]] = []
+        for each, end in zip(wanted, await self._store.change_within(moment, wanted), strict=True):
+            if isinstance(end, Failed):
+                answers.append(Failed(self._meaning(end.error)))
+                continue
+            fence, changed = end
+            noted.append((each.key, fence))
+            answers.append(fence if isinstance(fence, Busy) else changed)
+        took_ns = self._clock.now().mono - began.mono
+        for _, fence in noted:
+            if not isinstance(fence, Busy):
+                self._counts.waited.observe(took_ns)
+                self._counts.held.observe(took_ns)
+        many.momentary(self._locks, model, noted, began)
         return answers
 
     async def _changed(self, mine: Sequence[tuple[_Item, Lease]]) -> list[Changed | Failed]:

@@ -7,11 +7,13 @@ hint.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from holdfast.errors import BackendError
 from holdfast.ports import Capabilities, Watch
 from holdfast.stores.sqlite_ledger import Ledger
+from holdfast.stores.sqlite_moment import SqliteMoment
 from holdfast.stores.sqlite_wakeups import SUPPORTED, Bell
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
@@ -61,6 +63,10 @@ class SqliteStore:
     def ownership(self, grant: Grant, schema: str | None) -> Ownership:
         """See `ports.SharesDatabase`."""
         return self.ledger.ownership(grant, schema)
+
+    def within(self, database: str) -> SqliteMoment | None:
+        """See `ports.LocksWithin`. The tables are there once the store has been used."""
+        return SqliteMoment(self.ledger.judge) if self.ledger.file.path == str(Path(database).absolute()) else None
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""

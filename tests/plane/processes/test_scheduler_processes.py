@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 ME = Caller("test")
 SETTINGS = """
 database = "sqlite:///{folder}/plane.db?synchronous=normal"
+leases = "sqlite:///{folder}/leases.db"
 
 [scheduler]
 job_ttl = 5
