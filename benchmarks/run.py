@@ -161,7 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fleet = None
         if any(each.fleet for each in scenarios):
             try:
-                fleet = Fleet(stack.enter_context(postgres(directory)), stack.enter_context(nats(directory)))
+                synced = stack.enter_context(running(find_executable(options.redis_server), directory, synced=True))
+                fleet = Fleet(
+                    stack.enter_context(postgres(directory)),
+                    stack.enter_context(nats(directory)),
+                    f"redis://127.0.0.1:{synced.port}",
+                )
             except NoServer as error:
                 console.print(f"[dim]without scenarios of jobs: {error}[/]")
                 scenarios = [each for each in scenarios if not each.fleet]

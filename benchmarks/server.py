@@ -1,4 +1,7 @@
-"""The Redis server of one benchmark run: its own, on a free loopback port, without persistence, ended by its pid."""
+"""The Redis servers of one benchmark run: their own, on free loopback ports, ended by their pids.
+
+The usual one keeps nothing on the disk. Queues are also measured on one that does, at each write.
+"""
 
 from __future__ import annotations
 
@@ -65,12 +68,16 @@ def find_executable(wanted: str | None) -> str:
 
 
 @contextmanager
-def running(executable: str, directory: Path) -> Iterator[Server]:
-    """A server for the length of the block."""
+def running(executable: str, directory: Path, *, synced: bool = False) -> Iterator[Server]:
+    """A server for the length of the block. `synced`: it writes to the disk, and answers when the disk has it."""
     port = _free_port()
+    if synced:
+        directory = directory / f"redis-{port}"
+        directory.mkdir()
     command = [executable, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", ""]
+    writes = ("--appendonly", "yes", "--appendfsync", "always") if synced else ("--appendonly", "no")
     process = subprocess.Popen(
-        [*command, "--appendonly", "no", "--maxclients", "5000", "--daemonize", "no"],
+        [*command, *writes, "--maxclients", "5000", "--daemonize", "no"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -125,9 +125,9 @@ class HoldfastClient:
 @asynccontextmanager
 async def connected(name: str) -> AsyncIterator[Client]:
     """The client of one queue."""
-    if name == "celery":
+    if name.startswith("celery"):
         yield CeleryClient()
-    elif name == "dramatiq":
+    elif name.startswith("dramatiq"):
         yield DramatiqClient()
     elif name == "procrastinate":
         tasks = module("benchmarks.jobs.peer_procrastinate")

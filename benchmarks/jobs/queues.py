@@ -3,6 +3,9 @@
 Everybody has one submitting process and one worker process. Ours, Procrastinate's and Dramatiq's have the same number
 of places; Celery's worker takes one task at a time in its main thread (`solo`), which is the quickest that it can do
 with tasks that do nothing: with its pools of processes or threads it was slower here.
+
+Those on Redis run twice: with a server that keeps nothing, as Redis is often run, and (`-synced`) with one that has
+each write on the disk before it answers, as Postgres and our own database do.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contender import Role
+from benchmarks.contender import Role, module
 from benchmarks.jobs.servers import Postgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +34,7 @@ class Site:
 
     directory: Path
     redis_url: str
+    synced_redis_url: str
     postgres: Postgres
     nats_url: str
 
@@ -48,6 +52,12 @@ class Queue:
 
 def _redis(site: Site) -> Mapping[str, str]:
     return {"BENCH_BROKER": f"{site.redis_url}/0", "BENCH_RESULTS": f"{site.redis_url}/1"}
+
+
+def _synced(site: Site) -> Mapping[str, str]:
+    with module("redis").Redis.from_url(site.synced_redis_url) as client:
+        client.flushall()
+    return {"BENCH_BROKER": f"{site.synced_redis_url}/0", "BENCH_RESULTS": f"{site.synced_redis_url}/1"}
 
 
 def _procrastinate(site: Site) -> Mapping[str, str]:
@@ -79,6 +89,8 @@ QUEUES = (
     Queue("procrastinate", Role.PEER, "procrastinate", ("-m", "benchmarks.jobs.peer_procrastinate"), _procrastinate),
     Queue("dramatiq", Role.PEER, "dramatiq", _DRAMATIQ, _redis),
     Queue("celery", Role.PEER, "celery", (*_CELERY, "-P", "solo"), _redis),
+    Queue("dramatiq-synced", Role.PEER, "dramatiq", _DRAMATIQ, _synced),
+    Queue("celery-synced", Role.PEER, "celery", (*_CELERY, "-P", "solo"), _synced),
 )
 
 

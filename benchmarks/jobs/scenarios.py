@@ -29,6 +29,7 @@ class Fleet:
 
     postgres: Postgres
     nats_url: str
+    synced_redis_url: str  # a second Redis, whose jobs survive it
 
 
 def missing(queue: Queue) -> str | None:
@@ -64,7 +65,8 @@ def beside(dialect: str, stored: int, bench: Bench) -> Measurement:
 
 def _site(bench: Bench) -> Site:
     fleet = bench.fleet_servers()
-    return Site(Path(bench.place.directory), bench.place.url, fleet.postgres, fleet.nats_url)
+    directory = Path(bench.place.directory)
+    return Site(directory, bench.place.url, fleet.synced_redis_url, fleet.postgres, fleet.nats_url)
 
 
 QUEUE_RUNS = tuple((queue, missing(queue)) for queue in QUEUES)

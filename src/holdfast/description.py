@@ -79,9 +79,9 @@ _TIMING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Description:
-    """A checked description."""
+    """A checked description. Made for every lock, and never changed."""
 
     wish: Wish
     timeout_ns: int | None

@@ -35,7 +35,7 @@ class Code(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Look:
     """What a decision needs to know of a job."""
 

@@ -22,7 +22,7 @@ class Standing(StrEnum):
     OVER = "over"  # the job has ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Attempt:
     """The attempt that a job is at."""
 

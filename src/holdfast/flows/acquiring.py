@@ -34,9 +34,9 @@ LEAST_REQUEST_NS = 250 * MS
 _WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED  # looked up in every acquisition, and slowly on an enum of Python 3.11
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Wish:
-    """What is wanted: the description of a lock, as far as flows need it."""
+    """What is wanted: the description of a lock, as far as flows need it. Made for every lock, and never changed."""
 
     key: str
     family: str

@@ -117,6 +117,8 @@ class _Start:
         """Say it now, or after a while if the attempt should be over by then."""
         if not brief:
             await self._publish()
+            if ARMED:
+                await areach("plane.worker.started")
             return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(BRIEF_NS / NS, self._begin)
@@ -218,10 +220,7 @@ class Attempt:
         place, order, run = self._place, self.order, carried(lease)
         start = _Start(partial(self._publish, subjects.started(order.job, order.attempt, place.worker, run), lease))
         try:
-            brief = order.topic in place.brief
-            await start.say(brief=brief)
-            if ARMED and not brief:
-                await areach("plane.worker.started")
+            await start.say(brief=order.topic in place.brief)
             since = place.clock.now()
             limit_ns = self._limit_ns(since)
             ended = await self._run(lease, since, limit_ns)

@@ -44,6 +44,11 @@ def _places(pattern: str) -> tuple[str, ...]:
     return tuple(name for _, name, _, _ in Formatter().parse(pattern) if name is not None)
 
 
+@lru_cache
+def _names(pattern: str) -> frozenset[str]:
+    return frozenset(_places(pattern))
+
+
 @dataclass(frozen=True, slots=True)
 class LockFamily:
     """One kind of lock."""
@@ -83,7 +88,7 @@ class LockFamily:
 
     def key(self, **ids: str) -> str:
         """The name of one lock."""
-        if ids.keys() != set(_places(self.pattern)):
+        if ids.keys() != _names(self.pattern):
             raise BadInput(
                 "ids", f"{sorted(ids)} do not fill {self.pattern}", f"give {', '.join(self.places) or 'none'}"
             )

@@ -32,7 +32,7 @@ Telling: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
 """Messages, or what makes them from the job as it is after the write."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Writing:
     """What a decision wants written. Without changes, only messages are sent, and the state stays."""
 

@@ -1,4 +1,7 @@
-"""What the plane speaks of: jobs, their events, messages, workers, dead letters. Frozen values, free of I/O.
+"""What the plane speaks of: jobs, their events, messages, workers, dead letters. Values, free of I/O.
+
+Whoever gets one does not change it. Those that are made several times for every job are not frozen all the same,
+because that would make them eight times as expensive to make.
 
 Times are integer nanoseconds of the wall clock (`…_ns`); they order nothing that matters. What orders is the fence of
 the lease under which a thing was written, and the version of the row.
@@ -71,7 +74,7 @@ class Submission:
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Job:
     """A job as it is stored."""
 
@@ -102,7 +105,7 @@ class Job:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Change:
     """One write to a job: where it goes, and what goes with it. None leaves a column as it is."""
 
@@ -132,7 +135,7 @@ class JobEvent:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Message:
     """Something to be delivered at least once to each group that listens to its subject.
 
@@ -149,7 +152,7 @@ class Message:
     not_before_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Delivery:
     """A message as a consumer gets it."""
 

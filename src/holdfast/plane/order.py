@@ -13,9 +13,9 @@ from holdfast.types import check_label
 _FAR = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Order:
-    """One attempt at one job."""
+    """One attempt at one job. Whoever gets one does not change it."""
 
     job: str
     attempt: int

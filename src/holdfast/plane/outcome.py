@@ -59,12 +59,17 @@ class Outcome:
         }
 
 
+_WHOLE_MAX: Final = 2**63  # beyond it, a number may be too long to be written down
+
+
 def returned(value: Any) -> Outcome:
     """A function returned: a success, if what it returned can be kept."""
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
         return failed("the function returned something to be awaited; declare it with async def", retryable=False)
+    if value is None or type(value) is bool or (type(value) is int and -_WHOLE_MAX < value < _WHOLE_MAX):
+        return Outcome(Status.SUCCEEDED, value, size=len(repr(value)))  # as it is, for nobody can change it
     try:
         text = encoded("result", value)
     except BadInput as error:
