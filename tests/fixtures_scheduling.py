@@ -38,6 +38,7 @@ from holdfast.plane.scheduler import Scheduler
 from holdfast.plane.schema import prepare
 from holdfast.plane.tenants import Tenants
 from holdfast.plane.workers import Workers
+from holdfast.ports import RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS, Instant
 
@@ -164,6 +165,8 @@ class Planes:
         await prepare(database)
         await bus.prepare()
         locks = holdfast.aio.connect(self.locks_url)
+        if isinstance(leases := locks.ports.store, RidesAlong):
+            leases.ride(database)
         store = JobStore(database, bus, self.clock, entropy, slots=slots)
         workers = Workers(database, self.clock)
         placement = Placement(store, locks, workers, **settings)

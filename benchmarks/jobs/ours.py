@@ -9,6 +9,7 @@ from benchmarks.jobs.stamps import note
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.settings import Settings, WorkerSettings
+from holdfast.runtime.garbage import collect_patiently
 
 app = App("bench")
 
@@ -44,4 +45,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    collect_patiently()  # as `holdfast up` does
     asyncio.run(main())

@@ -173,6 +173,15 @@ class LocksWithin(Protocol):
         ...
 
 
+@runtime_checkable
+class RidesAlong(Protocol):
+    """A store whose requests for many locks can share the transactions of somebody who writes to the same database."""
+
+    def ride(self, database: object) -> bool:
+        """From now on share the transactions of that database, if the leases lie in it and it can. Whether they do."""
+        ...
+
+
 class Place(Protocol):
     """One caller's place in line at the local mutex of one key."""
 

@@ -106,6 +106,7 @@ async def test_a_holder_that_was_overtaken_by_such_a_change_is_refused(one_file:
     with pytest.raises(FencedOut):
         await other.store.change(CarriedFence(theirs.key, theirs.fence), job.id, end(CarriedFence(theirs.key, 1)))
     assert (await plane.job(job)).state is JobState.PENDING
+    await theirs.release()  # which finds that it is not ours to give back
 
 
 async def test_what_becomes_of_one_is_nobody_elses_there_either(one_file: Planes) -> None:

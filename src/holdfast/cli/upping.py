@@ -102,7 +102,9 @@ def up(
         return _check(config, {**flags, **places}, json=json)
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.plane_process import PlaneProcess
+    from holdfast.runtime.garbage import collect_patiently
 
+    collect_patiently()
     chosen = settings(config, **flags, **places)
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)

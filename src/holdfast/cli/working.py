@@ -87,7 +87,9 @@ def worker(
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.worker_process import WorkerProcess
     from holdfast.plane.loading import load_app
+    from holdfast.runtime.garbage import collect_patiently
 
+    collect_patiently()
     report = Reporter(as_json=json)
     if drain_timeout is not None:
         duration_ns("drain-timeout", drain_timeout)

@@ -36,7 +36,7 @@ from holdfast.plane.settings import Settings
 from holdfast.plane.signals import SIGNAL_SCHEMA
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
-from holdfast.ports import Clock, Entropy
+from holdfast.ports import Clock, Entropy, RidesAlong
 from holdfast.runtime.disk import make_directory
 from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -114,6 +114,8 @@ async def founded(
             stack.callback(sampler.stop)
             sampler.start()
         await prepare(database)
+        if isinstance(leases := locks.ports.store, RidesAlong):
+            leases.ride(database)  # in one file there is one writer
         bus = open_bus(settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         await bus.prepare()

@@ -210,6 +210,13 @@ class SqliteTx:
             self._failure = self._failure or missing
             raise missing
 
+    def step(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Have somebody else use the connection, who leaves the transaction as it is."""
+        try:
+            return step(self._live())
+        except sqlite3.Error as error:
+            raise self._spoilt(error) from error
+
     def ring(self, channel: str) -> None:
         """See `ports.Tx`. A work that changes nothing has nothing to tell."""
         if self._reads:

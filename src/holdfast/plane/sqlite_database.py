@@ -20,16 +20,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 from holdfast.errors import BackendError, BadInput, Closed, Misconfigured
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Tx, Work
-from holdfast.plane.sqlite_connection import PlaneFile, SqliteConnection, Synchronous, warn_if_shared
+from holdfast.plane.sqlite_connection import PlaneFile, SqliteConnection, SqliteTx, Synchronous, warn_if_shared
 from holdfast.plane.sqlite_hints import Ear, Poll
 from holdfast.plane.sqlite_line import CLOSED, Line
 from holdfast.plane.sqlite_threads import Counts, Reader, Writer
@@ -96,6 +97,17 @@ class SqliteDatabase:
     async def read(self, work: Work[T]) -> T:
         """See `ports.Database`."""
         return await self._here().reading.ask(work)
+
+    async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Have a step of somebody else, whose tables are in the file too, run with the works of a commit.
+
+        What it raises undoes it alone.
+        """
+
+        async def work(tx: Tx) -> T:
+            return cast("SqliteTx", tx).step(step)
+
+        return await self._here().writing.ask(work)
 
     def bell(self, channel: str) -> ChannelBell:
         """See `ports.Database`. Belongs to the running event loop."""

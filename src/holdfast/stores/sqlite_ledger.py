@@ -24,10 +24,10 @@ from holdfast.stores.sqlite_listeners import Listeners, addresses_of
 from holdfast.stores.sqlite_schema import sql
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Ownership, Renewal
 
-_ACQUIRE: Final = sql("acquire")
+ACQUIRE: Final = sql("acquire")
 _HOLDER: Final = sql("holder")
 _DROP: Final = sql("drop")
-_RELEASE: Final = sql("release")
+RELEASE: Final = sql("release")
 _KEEP: Final = sql("keep")
 _RENEW: Final = sql("renew")
 _RAISE_FENCE: Final = sql("raise_fence")
@@ -89,42 +89,22 @@ class Ledger:
     def acquire(self, ask: Ask, timeout_ns: int, address: str = "") -> Grant | Busy:
         """Grant or say who is in the way. `address` is where the asker listens; a grant ends its registration."""
         token = digest(ask.token)
-        self._granting(1, timeout_ns)
+        if self.granting(1):
+            self.sweep(timeout_ns)
         if ask.ticket is None and not address:
             return self.file.run(lambda connection: self._try(connection, ask, token), timeout_ns)
         return self.file.run(lambda connection: self._acquire(connection, ask, token, address), timeout_ns)
 
-    def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
-        """The same for each of some keys, without tickets, in one transaction."""
-        tokens = [digest(ask.token) for ask in asks]
-        self._granting(len(asks), timeout_ns)
-
-        def step(connection: sqlite3.Connection) -> list[Grant | Busy]:
-            connection.execute("BEGIN IMMEDIATE")
-            now, host = self.judge.now(), self.judge.host
-            answers: list[Grant | Busy] = []
-            for ask, token in zip(asks, tokens, strict=True):
-                granted = connection.execute(_ACQUIRE, _grant_parameters(ask, token, now, host)).fetchall()
-                answers.append(
-                    Grant(ask.key, ask.token, granted[0][0], "")
-                    if granted
-                    else self._judged(connection, ask, token, "", now)
-                )
-            _commit(connection)
-            return answers
-
-        return self.file.run(step, timeout_ns)
-
-    def _granting(self, grants: int, timeout_ns: int) -> None:
+    def granting(self, grants: int) -> bool:
+        """Some are about to be made. Whether it is time to sweep."""
         self._until_sweep -= grants
-        if self._until_sweep <= 0:
-            self._sweep(timeout_ns // 4)
+        return self._until_sweep <= 0
 
     def _try(self, connection: sqlite3.Connection, ask: Ask, token: str) -> Grant | Busy:
         """One statement if the key is free or ours, one more if it is busy, a transaction if its holder is dead."""
         now = self.judge.now()
-        parameters = _grant_parameters(ask, token, now, self.judge.host)
-        granted = _done(connection, _ACQUIRE, parameters)
+        parameters = grant_parameters(ask, token, now, self.judge.host)
+        granted = _done(connection, ACQUIRE, parameters)
         if granted:
             return Grant(ask.key, ask.token, granted[0][0], "")
         holder = connection.execute(_HOLDER, parameters).fetchone()
@@ -134,11 +114,11 @@ class Ledger:
 
     def _acquire(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str) -> Grant | Busy:
         connection.execute("BEGIN IMMEDIATE")
-        answer = self._judged(connection, ask, token, address, self.judge.now())
-        _commit(connection)
+        answer = self.judged(connection, ask, token, address, self.judge.now())
+        commit(connection)
         return answer
 
-    def _judged(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str, now: Instant) -> Grant | Busy:
+    def judged(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str, now: Instant) -> Grant | Busy:
         """Inside a transaction: whoever has the key is looked at, and the key is granted if that is nobody."""
         key = {"key": ask.key}
         holder = connection.execute(_HOLDER, key).fetchone()
@@ -149,7 +129,7 @@ class Ledger:
                 return Busy(ask.key, holder[2], left, ahead) if left > 0 else Busy(ask.key, None, None, ahead)
             if holder is not None:
                 connection.execute(_DROP, key)
-        ((fence,),) = connection.execute(_ACQUIRE, _grant_parameters(ask, token, now, self.judge.host)).fetchall()
+        ((fence,),) = connection.execute(ACQUIRE, grant_parameters(ask, token, now, self.judge.host)).fetchall()
         if ask.ticket is not None:
             connection.execute(_QUEUE_OUT, {"key": ask.key, "ticket": digest(ask.ticket)})
         if address:
@@ -178,35 +158,23 @@ class Ledger:
         else:
             # Some were not ours. Renewing the others once more, in the same transaction, tells which.
             answers = [connection.execute(_RENEW, each).rowcount == 1 for each in batch]
-        _commit(connection)
+        commit(connection)
         return answers
 
     def release(self, key: str, token: str, keep_ns: int, timeout_ns: int) -> tuple[bool, list[str]]:
         """Compare and delete, or compare and keep. Returns whether it was ours, and whom to wake."""
         now = self.judge.now()
-        parameters = _release_parameters(key, token, now, self.judge.host)
+        parameters = release_parameters(key, token, now, self.judge.host)
         if keep_ns > 0:
             parameters |= _expiry(now, keep_ns)
             kept = self.file.run(lambda connection: _done(connection, _KEEP, parameters), timeout_ns)
             return bool(kept), addresses_of(kept[0][0]) if kept else []
-        return self._given_back(
-            self.file.run(lambda connection: _done(connection, _RELEASE, parameters), timeout_ns), now
+        return self.given_back(
+            self.file.run(lambda connection: _done(connection, RELEASE, parameters), timeout_ns), now
         )
 
-    def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[tuple[bool, list[str]]]:
-        """Compare and delete each, in one transaction."""
-        now, host = self.judge.now(), self.judge.host
-        batch = [_release_parameters(grant.key, grant.token, now, host) for grant in grants]
-
-        def step(connection: sqlite3.Connection) -> list[list[Any]]:
-            connection.execute("BEGIN IMMEDIATE")
-            found = [connection.execute(_RELEASE, parameters).fetchall() for parameters in batch]
-            _commit(connection)
-            return found
-
-        return [self._given_back(rows, now) for rows in self.file.run(step, timeout_ns)]
-
-    def _given_back(self, rows: Sequence[Any], now: Instant) -> tuple[bool, list[str]]:
+    def given_back(self, rows: Sequence[Any], now: Instant) -> tuple[bool, list[str]]:
+        """What `RELEASE` has found: whether it was ours, and whom to wake."""
         if not rows:
             return False, []
         clock, expires_ns, expires_wall_ns, addresses = rows[0]
@@ -243,7 +211,7 @@ class Ledger:
             },
         )
         ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
-        _commit(connection)
+        commit(connection)
         return record, addresses_of(addresses)
 
     # What operators ask.
@@ -324,7 +292,7 @@ class Ledger:
             left = connection.execute(_QUEUE_OUT, parameters).rowcount
             ((addresses,),) = connection.execute(_LISTENERS, parameters).fetchall()
             free = left and connection.execute(_HOLDER, parameters).fetchone() is None
-            _commit(connection)
+            commit(connection)
             return addresses_of(addresses) if free else []
 
         return self.file.run(step, timeout_ns)
@@ -332,8 +300,8 @@ class Ledger:
     def _now_parameters(self, now: Instant) -> Parameters:
         return {"clock": self.judge.host.clock, "now_ns": now.boot, "wall_ns": now.wall}
 
-    def _sweep(self, timeout_ns: int) -> None:
-        """Drop what ran out and was never asked for again, a piece at a time."""
+    def sweep(self, timeout_ns: int) -> None:
+        """Drop what ran out and was never asked for again, a piece at a time, in a part of somebody's time."""
         parameters = {**self._now_parameters(self.judge.now()), "most": _SWEEP_ROWS}
 
         def step(connection: sqlite3.Connection) -> int:
@@ -344,16 +312,17 @@ class Ledger:
             connection.execute(_SWEEP_ON, {"place": last if seen == _SWEEP_ROWS else ""})
             for statement in _SWEEPS:
                 connection.execute(statement, parameters)
-            _commit(connection)
+            commit(connection)
             return dropped
 
         self._until_sweep = _SWEEP_EVERY
         with contextlib.suppress(BackendError):  # another time, then; what the grant itself meets is for the asker
-            if self.file.run(step, timeout_ns) > _SWEEP_ROWS // 2:
+            if self.file.run(step, timeout_ns // 4) > _SWEEP_ROWS // 2:
                 self._until_sweep = _SWEEP_SOON
 
 
-def _grant_parameters(ask: Ask, token: str, now: Instant, host: Host) -> Parameters:
+def grant_parameters(ask: Ask, token: str, now: Instant, host: Host) -> Parameters:
+    """Those of `ACQUIRE`."""
     return {
         "key": ask.key,
         "token": token,
@@ -369,7 +338,8 @@ def _grant_parameters(ask: Ask, token: str, now: Instant, host: Host) -> Paramet
     }
 
 
-def _release_parameters(key: str, token: str, now: Instant, host: Host) -> Parameters:
+def release_parameters(key: str, token: str, now: Instant, host: Host) -> Parameters:
+    """Those of `RELEASE`."""
     return {
         "key": key,
         "token": digest(token),
@@ -391,6 +361,7 @@ def _done(connection: sqlite3.Connection, statement: str, parameters: Parameters
         return cursor.fetchall()
 
 
-def _commit(connection: sqlite3.Connection) -> None:
+def commit(connection: sqlite3.Connection) -> None:
+    """Make it so."""
     reach("store.sqlite.written")
     connection.execute("COMMIT")

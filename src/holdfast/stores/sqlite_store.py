@@ -6,13 +6,16 @@ hint.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, Closed
 from holdfast.ports import Capabilities, Watch
 from holdfast.stores.sqlite_ledger import Ledger
+from holdfast.stores.sqlite_many import Carrier, ManyLeases, carried
 from holdfast.stores.sqlite_moment import SqliteMoment
 from holdfast.stores.sqlite_wakeups import SUPPORTED, Bell
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
@@ -50,6 +53,9 @@ class SqliteStore:
 
     def __init__(self, ledger: Ledger, bell: Bell, colour: Colour) -> None:
         self.ledger = ledger
+        self._many = ManyLeases(ledger)
+        self._carrier: Carrier | None = None
+        self._made = False  # whether the tables are there, for somebody else to use
         self._bell = bell
         self._colour = colour
         self._listening: dict[tuple[Hashable, str], str] = {}  # (caller, key) -> where that caller listens
@@ -67,6 +73,12 @@ class SqliteStore:
     def within(self, database: str) -> SqliteMoment | None:
         """See `ports.LocksWithin`. The tables are there once the store has been used."""
         return SqliteMoment(self.ledger.judge) if self.ledger.file.path == str(Path(database).absolute()) else None
+
+    def ride(self, database: object) -> bool:
+        """See `ports.RidesAlong`."""
+        if isinstance(database, Carrier) and database.path == self.ledger.file.path:
+            self._carrier = database
+        return self._carrier is database
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
@@ -93,19 +105,28 @@ class SqliteStore:
 
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`. All in one transaction."""
-        return await self._colour.run(lambda left: self.ledger.acquire_many(asks, left), timeout_ns)
+        if self.ledger.granting(len(asks)):
+            with contextlib.suppress(BackendError):  # another time, then
+                await self._colour.run(self.ledger.sweep, timeout_ns)
+        return await self._run_many(self._many.granting(asks), timeout_ns)
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         """See `ports.TakesMany`. All in one transaction."""
+        found = await self._run_many(self._many.returning(grants), timeout_ns)
+        waiting = [(grant.key, addresses) for grant, (_, addresses) in zip(grants, found, strict=True) if addresses]
+        if waiting:
+            with contextlib.suppress(BackendError):  # a hint is not worth an error
+                await self._colour.run(lambda _: self._ring_all(waiting), timeout_ns)
+        return [ours for ours, _ in found]
 
-        def step(left: int) -> list[bool | None]:
-            answers: list[bool | None] = []
-            for grant, (ours, addresses) in zip(grants, self.ledger.release_many(grants, left), strict=True):
-                self._ring(grant.key, addresses)
-                answers.append(ours)
-            return answers
-
-        return await self._colour.run(step, timeout_ns)
+    async def _run_many(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:
+        if self._carrier is not None:
+            if not self._made:
+                await self.ping(timeout_ns)
+                self._made = True
+            with contextlib.suppress(Closed):  # it ends before us; then we go by ourselves
+                return await carried(self._carrier, step, timeout_ns)
+        return await self._colour.run(lambda left: self._many.alone(step, left), timeout_ns)
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
         """See `ports.Store.inspect`."""
@@ -167,6 +188,10 @@ class SqliteStore:
         if self._listening.get(who) == address:
             self._listening.pop(who, None)
         return True
+
+    def _ring_all(self, waiting: Sequence[tuple[str, list[str]]]) -> None:
+        for key, addresses in waiting:
+            self._ring(key, addresses)
 
     def _ring(self, key: str, addresses: list[str]) -> None:
         """Wake one waiter, and forget those who are dead. A hint is not worth an error."""
