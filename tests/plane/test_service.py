@@ -72,6 +72,17 @@ async def test_a_job_that_can_go_now_stands_in_line_and_its_pool_is_rung_for(eve
 
 
 @pytest.mark.asyncio
+async def test_a_worker_that_has_just_come_is_known_to_whoever_submits_next(every_service: Service) -> None:
+    """What is known of the workers may be a while old; that nobody takes a topic is looked up before it is believed."""
+    workers = every_service.parts.workers
+    before, _ = await every_service.submit(BLUE, Submission("sum", 1, "blue"))
+    await workers.record(Heartbeat("w1", "fast", ("sum",), 4, 0, every_service.parts.store.clock.now().wall))
+    after, _ = await every_service.submit(BLUE, Submission("sum", 2, "blue"))
+    assert (before.pool, after.pool) == ("default", "fast")
+    await pending(every_service, subjects.SUBMIT, 1)
+
+
+@pytest.mark.asyncio
 async def test_many_submissions_at_once_each_get_their_own_answer(every_service: Service) -> None:
     once = Submission("sum", 1, "blue", idempotency_key="once")
     wanted = [Submission("sum", 0, "blue"), once, Submission("sum", 2, "red"), Submission("", 3, "blue"), once]

@@ -53,7 +53,7 @@ from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
 from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
 from holdfast.plane.tenants import Tenant, Tenants
-from holdfast.plane.workers import Workers
+from holdfast.plane.workers import View, Workers
 from holdfast.types import check_key
 
 __all__ = ["CHECKED", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
@@ -168,15 +168,20 @@ class Service:
 
         One that has to wait for its time, or for somebody who knows its topic, is looked at by itself.
         """
-        if wanted.not_before_ns or not (await self.parts.workers.view()).pool(pool).workers_for(wanted.topic):
+        if wanted.not_before_ns or not (await self._view(wanted.topic)).pool(pool).workers_for(wanted.topic):
             return [subjects.submitted()]
         return ()
+
+    async def _view(self, topic: str) -> View:
+        """All workers. Looked up anew when nobody is known to take the topic: somebody may just have come."""
+        view = await self.parts.workers.view()
+        return view if view.takes(topic) else await self.parts.workers.view(fresh=True)
 
     async def pool_of(self, topic: str) -> str:
         """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""
         if (configured := self.parts.pools.get(topic)) is not None:
             return configured
-        view = await self.parts.workers.view()
+        view = await self._view(topic)
         serving = sorted(pool.name for pool in (view.pools or {}).values() if pool.workers_for(topic))
         if not serving and topic in view.known_topics:
             serving = sorted(each.pool for each in await self.parts.workers.all() if topic in each.topics)

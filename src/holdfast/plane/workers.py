@@ -63,6 +63,10 @@ class View:
         """One pool. One that nobody serves has no workers."""
         return (self.pools or {}).get(name) or Pool(name)
 
+    def takes(self, topic: str) -> bool:
+        """Whether a live worker in any pool takes a topic."""
+        return any(pool.workers_for(topic) for pool in (self.pools or {}).values())
+
     def pool_for(self, topic: str, usual: str) -> str:
         """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name."""
         if self.pool(usual).workers_for(topic):
