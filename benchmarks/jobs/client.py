@@ -147,9 +147,9 @@ async def done(client: Client, number: int) -> None:
 
 
 def cpu_s() -> float:
-    """CPU time of this process, and of the worker and its children. Servers are left out: some are everybody's."""
+    """CPU time of this process, and of the workers and their children. Servers are left out: some are everybody's."""
     tick = os.sysconf("SC_CLK_TCK")
-    todo, ticks = [os.environ["BENCH_WORKER"]], 0
+    todo, ticks = os.environ["BENCH_WORKERS"].split(), 0
     while todo:
         with contextlib.suppress(OSError):  # one that has just ended
             process = Path("/proc") / todo.pop()

@@ -1,15 +1,19 @@
-"""Holdfast's plane: `python -m benchmarks.jobs.ours` runs a scheduler and a worker in one process."""
+"""Holdfast's plane: `python -m benchmarks.jobs.ours` runs a scheduler and a worker in one process, or one of them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from collections.abc import Sequence
 
 from benchmarks.jobs.stamps import note
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.settings import Settings, WorkerSettings
 from holdfast.runtime.garbage import collect_patiently
+
+PARTS = ("scheduler", "worker")
 
 app = App("bench")
 
@@ -38,12 +42,12 @@ def settings() -> Settings:
     return settings_of(places["BENCH_DATABASE"], places.get("BENCH_BUS"), places.get("BENCH_LEASES"), concurrency)
 
 
-async def main() -> None:
+async def main(parts: Sequence[str]) -> None:
     """Work until the process is ended."""
-    async with Plane(settings(), parts={"scheduler", "worker"}, app=app) as plane:
+    async with Plane(settings(), parts=parts, app=app if "worker" in parts else None) as plane:
         await plane.wait()
 
 
 if __name__ == "__main__":
     collect_patiently()  # as `holdfast up` does
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:] or PARTS))

@@ -1,8 +1,9 @@
 """Who takes part in the scenarios of jobs: how the worker of each is started, and what each of them promises.
 
-Everybody has one submitting process and one worker process. Ours, Procrastinate's and Dramatiq's have the same number
-of places; Celery's worker takes one task at a time in its main thread (`solo`), which is the quickest that it can do
-with tasks that do nothing: with its pools of processes or threads it was slower here.
+Everybody has one submitting process and one worker process. Ours has the scheduler in it too; with `-apart` that is a
+process of its own, as the servers of the others are. Ours, Procrastinate's and Dramatiq's have the same number of
+places; Celery's worker takes one task at a time in its main thread (`solo`), which is the quickest that it can do with
+tasks that do nothing: with its pools of processes or threads it was slower here.
 
 Those on Redis run twice: with a server that keeps nothing, as Redis is often run, and (`-synced`) with one that has
 each write on the disk before it answers, as Postgres and our own database do.
@@ -14,11 +15,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from benchmarks.contender import Role, module
 from benchmarks.jobs.servers import Postgres
@@ -46,7 +47,7 @@ class Queue:
     name: str
     role: Role
     needs: str
-    worker: tuple[str, ...]  # the arguments of Python that start its worker
+    workers: tuple[tuple[str, ...], ...]  # the arguments of Python that start its processes
     places: Callable[[Site], Mapping[str, str]]  # what its processes find in the environment
 
 
@@ -81,16 +82,21 @@ def _fleet(site: Site) -> Mapping[str, str]:
 
 
 _CELERY = ("-m", "celery", "-A", "benchmarks.jobs.peer_celery", "worker", "-l", "ERROR", "--without-gossip")
-_DRAMATIQ = ("-m", "dramatiq", "benchmarks.jobs.peer_dramatiq", "-p", "1", "-t", str(CONCURRENCY))
+_SOLO = ((*_CELERY, "-P", "solo"),)
+_DRAMATIQ = (("-m", "dramatiq", "benchmarks.jobs.peer_dramatiq", "-p", "1", "-t", str(CONCURRENCY)),)
+_PROCRASTINATE = (("-m", "benchmarks.jobs.peer_procrastinate"),)
+_OURS = ("-m", "benchmarks.jobs.ours")
+_APART = ((*_OURS, "scheduler"), (*_OURS, "worker"))
 
 QUEUES = (
-    Queue("holdfast-embedded", Role.OURS, "holdfast", ("-m", "benchmarks.jobs.ours"), _embedded),
-    Queue("holdfast-fleet", Role.OURS, "psycopg", ("-m", "benchmarks.jobs.ours"), _fleet),
-    Queue("procrastinate", Role.PEER, "procrastinate", ("-m", "benchmarks.jobs.peer_procrastinate"), _procrastinate),
+    Queue("holdfast-embedded", Role.OURS, "holdfast", (_OURS,), _embedded),
+    Queue("holdfast-embedded-apart", Role.OURS, "holdfast", _APART, _embedded),
+    Queue("holdfast-fleet", Role.OURS, "psycopg", (_OURS,), _fleet),
+    Queue("procrastinate", Role.PEER, "procrastinate", _PROCRASTINATE, _procrastinate),
     Queue("dramatiq", Role.PEER, "dramatiq", _DRAMATIQ, _redis),
-    Queue("celery", Role.PEER, "celery", (*_CELERY, "-P", "solo"), _redis),
+    Queue("celery", Role.PEER, "celery", _SOLO, _redis),
     Queue("dramatiq-synced", Role.PEER, "dramatiq", _DRAMATIQ, _synced),
-    Queue("celery-synced", Role.PEER, "celery", (*_CELERY, "-P", "solo"), _synced),
+    Queue("celery-synced", Role.PEER, "celery", _SOLO, _synced),
 )
 
 
@@ -106,10 +112,12 @@ def exercised(queue: Queue, site: Site, *, number: int, paced: int, rate: float)
         "BENCH_RATE": str(rate),
         **queue.places(site),
     }
-    with _working(queue, environment, site.directory / "worker.log") as worker:
+    with ExitStack() as stack:
+        log = stack.enter_context((site.directory / "worker.log").open("wb"))
+        workers = [stack.enter_context(_working(each, environment, log)) for each in queue.workers]
         client = subprocess.run(
             [sys.executable, "-m", "benchmarks.jobs.client", queue.name],
-            env={**environment, "BENCH_WORKER": str(worker)},
+            env={**environment, "BENCH_WORKERS": " ".join(map(str, workers))},
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -124,22 +132,16 @@ def exercised(queue: Queue, site: Site, *, number: int, paced: int, rate: float)
 
 
 @contextmanager
-def _working(queue: Queue, environment: Mapping[str, str], log: Path) -> Iterator[int]:
-    with log.open("wb") as output:
-        worker = subprocess.Popen(
-            [sys.executable, *queue.worker],
-            env=environment,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+def _working(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Iterator[int]:
+    worker = subprocess.Popen(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    )
+    try:
+        yield worker.pid
+    finally:
+        worker.terminate()
         try:
-            yield worker.pid
-        finally:
-            worker.terminate()
-            try:
-                worker.wait(15)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait(10)
+            worker.wait(15)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait(10)

@@ -147,8 +147,8 @@ class EmbeddedConsumer:
             self._wakened()
 
     async def _settle(self, taken: Taken, verdict: Ack | GiveBack) -> None:
+        # Nobody is woken for it: the hand that it was in is free in a moment, and a turn settles and claims together.
         self._settled.append(_Settlement(taken, verdict, self._clock.now().wall))
-        self._wakened()
 
     # Turns.
 

@@ -47,7 +47,11 @@ class Counts:
 
 
 class Pauses:
-    """Growing pauses with full jitter, and the account of them."""
+    """Pauses that grow with the time that was waited, drawn by chance, and the account of them.
+
+    Others have the lock for a millisecond or so, and are as eager as we are: whoever sleeps for longer than they write
+    comes too late again and again. So nobody sleeps for much more than a quarter of what was waited already.
+    """
 
     def __init__(self, clock: Clock, entropy: Entropy, counts: Counts) -> None:
         self._clock = clock
@@ -56,22 +60,29 @@ class Pauses:
 
     def until(self, attempt: Callable[[], sqlite3.Connection], wanted: Callable[[], bool]) -> sqlite3.Connection | None:
         """Try until it is no longer busy. None: nobody wants it any more."""
-        pause, began = _PAUSE_MIN_NS, 0
+        began = waited = 0
         while True:  # ends with a connection, an error, or nobody who wants it
             try:
                 connection = attempt()
             except Busy:
-                began = began or self._clock.now().mono
+                now = self._clock.now().mono
+                began = began or now
+                waited = now - began
                 self._counts.busy += 1
             else:
                 if began:
                     self._counts.busy_ns += self._clock.now().mono - began
                 return connection
             if not wanted():
-                self._counts.busy_ns += self._clock.now().mono - began
+                self._counts.busy_ns += waited
                 return None
+            pause = pause_ns(waited)
             time.sleep((pause // 2 + self._entropy.below(pause)) / NS)
-            pause = min(2 * pause, _PAUSE_MAX_NS)
+
+
+def pause_ns(waited_ns: int) -> int:
+    """How long to sleep, in the middle, after so long a wait."""
+    return min(max(_PAUSE_MIN_NS, waited_ns // 4), _PAUSE_MAX_NS)
 
 
 class Writer:
