@@ -28,6 +28,8 @@ BATCH = 100
 LOOK_S = 0.01
 LIMIT_S = 120.0
 
+_LIVE = "state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')"
+
 
 class Client(Protocol):
     """One queue, as somebody sees it who submits."""
@@ -82,43 +84,55 @@ class DramatiqClient:
 
 
 class ProcrastinateClient:
-    """In batches."""
+    """In batches. What is left is counted, as that is what its tables have indexes for."""
 
     def __init__(self, tasks: Any) -> None:
         self._tasks = tasks
+        self._submitted = 0
 
     async def noops(self, number: int) -> None:
+        self._submitted += number
         while number > 0:
             await self._tasks.noop.batch_defer_async(*({} for _ in range(min(BATCH, number))))
             number -= BATCH
 
     async def stamp(self, sent_ns: int) -> None:
+        self._submitted += 1
         await self._tasks.stamp.defer_async(sent_ns=sent_ns)
 
     async def over(self) -> int:
-        query = "SELECT COUNT(*) AS n FROM procrastinate_jobs WHERE status = 'succeeded'"
-        return int((await self._tasks.app.connector.execute_query_one_async(query))["n"])
+        query = "SELECT COUNT(*) AS n FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+        return self._submitted - int((await self._tasks.app.connector.execute_query_one_async(query))["n"])
 
 
 class HoldfastClient:
-    """In batches."""
+    """In batches. What is left is counted, as that is what its tables have indexes for."""
 
     def __init__(self, ground: Any) -> None:
         self._ground = ground
+        self._submitted = 0
         self._model = module("holdfast.plane.model")
         self._caller = module("holdfast.plane.service").Caller("bench")
 
     async def noops(self, number: int) -> None:
+        self._submitted += number
         submit, wanted = self._ground.service.submit, self._model.Submission("noop")
         while number > 0:
             await asyncio.gather(*(submit(self._caller, wanted) for _ in range(min(BATCH, number))))
             number -= BATCH
 
     async def stamp(self, sent_ns: int) -> None:
+        self._submitted += 1
         await self._ground.service.submit(self._caller, self._model.Submission("stamp", sent_ns))
 
     async def over(self) -> int:
-        query = "SELECT COUNT(*) AS n FROM plane_job WHERE state = 'SUCCEEDED'"
+        over = self._submitted - await self._count(_LIVE)
+        if over == self._submitted and (ended := await self._count("state = 'SUCCEEDED'")) != over:
+            raise RuntimeError(f"{over - ended} jobs ended otherwise")
+        return over
+
+    async def _count(self, which: str) -> int:
+        query = f"SELECT COUNT(*) AS n FROM plane_job WHERE {which}"
         return int((await self._ground.database.read(lambda tx: tx.query(query)))[0]["n"])
 
 

@@ -207,7 +207,7 @@ def any_string_is_taken_for_a_grant(patch: pytest.MonkeyPatch) -> None:
 )
 def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     """The row is deleted by its key alone."""
-    restate(patch, "_RELEASE", "WHERE key = :key AND token = :token", "WHERE key = :key")
+    restate(patch, "RELEASE", "WHERE key = :key AND token = :token", "WHERE key = :key")
 
 
 @keep(
@@ -228,4 +228,4 @@ def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
 def a_fence_counted_from_the_present_rows(patch: pytest.MonkeyPatch) -> None:
     """The next fence is one above the highest in the table, which a release deletes."""
     counter = "(SELECT max(value + 1, :fence_floor) FROM holdfast_fence)"
-    restate(patch, "_ACQUIRE", counter, "(SELECT coalesce(max(fence), 0) + 1 FROM holdfast_lease)")
+    restate(patch, "ACQUIRE", counter, "(SELECT coalesce(max(fence), 0) + 1 FROM holdfast_lease)")

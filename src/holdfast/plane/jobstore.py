@@ -125,6 +125,10 @@ class JobStore:
         """
         wanted.check()
         check_label("pool", pool)
+        return await self.submit_checked(wanted, pool, messages)
+
+    async def submit_checked(self, wanted: Submission, pool: str, messages: Sequence[Message] = ()) -> tuple[Job, bool]:
+        """The same for a submission and a pool that were checked already."""
         return await self._submissions.ask(self._new(wanted, pool, messages, JobState.PENDING))
 
     def submission(

@@ -73,6 +73,24 @@ class Submission:
         encoded("labels", dict(self.labels), LABELS_BYTES_MAX)
         return self
 
+    def by(self, name: str) -> Submission:
+        """The same, submitted by somebody."""
+        return Submission(
+            self.topic,
+            self.payload,
+            self.tenant,
+            self.id,
+            self.idempotency_key,
+            self.priority,
+            self.max_attempts,
+            self.timeout_ns,
+            self.deadline_ns,
+            self.not_before_ns,
+            name,
+            self.trace,
+            self.labels,
+        )
+
 
 @dataclass(slots=True, unsafe_hash=True)
 class Job:
@@ -222,6 +240,10 @@ def check_whole(field_name: str, value: object, low: int, high: int) -> int:
 
 def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: int = DEPTH_MAX) -> str:
     """JSON text of a value that users gave, or `BadInput`: not JSON, not finite, deeper than `depth`, or too large."""
+    if value is None:
+        return "null"
+    if type(value) is dict and not value:
+        return "{}"
     try:
         text = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:

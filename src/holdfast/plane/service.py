@@ -132,7 +132,7 @@ class Service:
             raise NotAllowed("you may submit jobs of your own tenant only")
         _check_submission(wanted)
         if not wanted.submitted_by:
-            wanted = replace(wanted, submitted_by=caller.name)  # who asked for something may not approve it
+            wanted = wanted.by(caller.name)  # who asked for something may not approve it
         where = await self.pool_of(wanted.topic) if pool is None else check_name("pool", pool)
         try:
             job, made = await self._submit(wanted, where)
@@ -160,7 +160,8 @@ class Service:
         """Make the job, or have it wait for a person where the rules want that; `NotAllowed` where they refuse it."""
         approvals = self.parts.approvals
         if approvals is None or approvals.evaluate(wanted).effect is Effect.ALLOW:
-            return await self._store.submit(wanted, pool, await self._told(wanted, pool))  # may share a transaction
+            told = await self._told(wanted, pool)
+            return await self._store.submit_checked(wanted, pool, told)  # may share a transaction
         return await self.parts.database.write(approvals.submission(wanted, pool))
 
     async def _told(self, wanted: Submission, pool: str) -> Sequence[Message]:
