@@ -18,6 +18,7 @@ import pytest_asyncio
 import holdfast.aio
 from fixtures_databases import THINGS, insert, numbers, until
 from holdfast.errors import BadInput, Misconfigured, Unavailable
+from holdfast.plane import sqlite_database
 from holdfast.plane.bells import ChannelBell
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_database import SqliteDatabase
@@ -263,12 +264,19 @@ async def test_a_file_without_permission_says_so(path: str, file: SqliteDatabase
     await database.close()
 
 
-@pytest.mark.parametrize(("synchronous", "number"), [("full", 2), ("normal", 1)])
-async def test_commits_are_as_durable_as_asked(tmp_path: Path, synchronous: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("synchronous", "apart", "number", "syncs"), [("full", True, 1, 2), ("full", False, 2, 0), ("normal", True, 1, 0)]
+)
+async def test_commits_are_as_durable_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: str, apart: bool, number: int, syncs: int
+) -> None:
+    """Where we cannot sync by ourselves, SQLite does it within its commits."""
+    monkeypatch.setattr(sqlite_database, "POSSIBLE", apart)
     database = SqliteDatabase(str(tmp_path / "new.db"), synchronous=synchronous)  # type: ignore[arg-type]
 
     assert await database.write(lambda tx: tx.query("PRAGMA synchronous")) == [{"synchronous": number}]
     assert await database.write(lambda tx: tx.query("PRAGMA journal_mode")) == [{"journal_mode": "wal"}]
+    assert database.statistics()["syncs"] == syncs
     await database.close()
 
 

@@ -76,7 +76,8 @@ _GUARDS: Final = (
 _PLANE: Final = (
     _here("plane.sqlite.begin", "a group of works has the write lock of the file, and none of them has run"),
     _here("plane.sqlite.written", "a group of works has run, and nothing is committed"),
-    _here("plane.sqlite.committed", "a group of works is committed, and nobody has been told"),
+    _here("plane.sqlite.committed", "a group of works is committed, and neither synced nor told"),
+    _here("plane.sqlite.synced", "some groups of works are on the disk, and nobody has been told"),
     _awaited("plane.postgres.begin", "a work is about to run on a connection"),
     _awaited("plane.postgres.written", "a work has run, and COMMIT has not been sent"),
     _awaited("plane.postgres.committed", "the server has committed, and nobody has been told"),

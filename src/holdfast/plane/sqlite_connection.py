@@ -115,6 +115,15 @@ class SqliteConnection:
             self.close()
             raise translated(error, self.path) from error
 
+    def checkpoint(self) -> None:
+        """Move all that is committed into the file itself, and sync that. Raises `Unavailable` if it cannot be now."""
+        try:
+            busy, *_ = self._ready().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise before_commit(error, self.path) from error
+        if busy:
+            raise Unavailable(f"{self.path} was not synced, and is being read; nothing was changed, try again")
+
     def rollback(self) -> None:
         """Undo what is open. A connection that cannot even do that is closed, which undoes it as well."""
         if self._open is None or not self._open.in_transaction:

@@ -1,16 +1,16 @@
 """The state of the plane in one SQLite file: nothing to install, nothing to run, safe through crashes.
 
 Promises: a write is durable when it is acknowledged: through the death of the process always, through a loss of power
-with `synchronous=full` (the default here; `normal` is several times faster and may forget the last moments). Concurrent
-writes share commits. Many processes may use the file, and leases of Holdfast may lie in it too. Errors are those of
-`ports.Database`: a write that finds the file locked for all of its patience is `Unavailable`, and nothing has happened.
-A task that is cancelled while its work is in line takes it back; once begun, the work is finished, and the outcome is
-consistent and unknown to the one who left. `close` finishes what is in line.
+with `synchronous=full` (the default here; `normal` may forget the last moments). Whoever reads may see a commit for a
+moment before it is that safe. Concurrent writes share commits. Many processes may use the file, and leases of Holdfast
+may lie in it too. Errors are those of `ports.Database`: a write that finds the file locked for all of its patience is
+`Unavailable`, and nothing has happened. A task that is cancelled while its work is in line takes it back; once begun,
+the work is finished, and the outcome is consistent and unknown to the one who left. `close` finishes what is in line.
 
 Does not promise: use from a second event loop, or in a forked child (both are refused), or from several machines.
 
-The parts: `sqlite_line` (who waits), `sqlite_threads` (group commit), `sqlite_connection` (the file, transactions),
-`sqlite_hints` (bells between processes), `bells` (bells within one).
+The parts: `sqlite_line` (who waits), `sqlite_threads` (group commit), `sqlite_sync` (what makes commits safe),
+`sqlite_connection` (the file, transactions), `sqlite_hints` (bells between processes), `bells` (bells within one).
 
 Clock: the monotonic clock that is passed in, for statistics; the event loop's, for time limits.
 """
@@ -33,6 +33,7 @@ from holdfast.plane.ports import Tx, Work
 from holdfast.plane.sqlite_connection import PlaneFile, SqliteConnection, SqliteTx, Synchronous, warn_if_shared
 from holdfast.plane.sqlite_hints import Ear, Poll
 from holdfast.plane.sqlite_line import CLOSED, Line
+from holdfast.plane.sqlite_sync import POSSIBLE, Syncer
 from holdfast.plane.sqlite_threads import Counts, Reader, Writer
 from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -133,6 +134,7 @@ class SqliteDatabase:
         return {
             **{f"write_{name}": number for name, number in asdict(writer).items() if name != "commits"},
             "commits": writer.commits,
+            "syncs": 0 if service is None or service.writer.syncer is None else service.writer.syncer.syncs,
             "read_works": sum(each.works for each in readers),
             "read_failed": sum(each.failed for each in readers),
             "write_line": 0 if service is None else len(service.writing),
@@ -155,15 +157,17 @@ class SqliteDatabase:
     def _started(self, loop: asyncio.AbstractEventLoop) -> _Service:
         writing = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
         reading = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
+        syncer = Syncer(self.path) if self._synchronous == "full" and POSSIBLE else None
         writer = Writer(
             writing,
-            SqliteConnection(self._file, self._synchronous, writes=True),
+            SqliteConnection(self._file, self._synchronous if syncer is None else "normal", writes=True),
             ring=self._bells.ring,
             own_address=lambda: self._ear.address if isinstance(self._ear, Ear) else "",
             group_max=self._group_max,
             patience_ns=self._patience_ns,
             clock=self._clock,
             entropy=self._entropy,
+            syncer=syncer,
         )
         readers = [
             Reader(

@@ -108,7 +108,7 @@ class Ear:
 
 
 class Voice:
-    """Sends hints. Belongs to the thread that writes."""
+    """Sends hints. The thread that writes asks whom to tell, and one thread tells them."""
 
     def __init__(self) -> None:
         self._place = this_host().place
@@ -119,12 +119,13 @@ class Voice:
         """To whom the open transaction has to be told. Asked inside it: who is enrolled later sees what it wrote."""
         if not self._place:
             return []
+        dead, self._dead = self._dead, set()  # another thread may find more of them meanwhile
         try:
-            for address in self._dead:
+            for address in list(dead):
                 connection.execute(_FORGET, {"address": address})
-            self._dead.clear()
             found = connection.execute(_OTHERS, {"place": self._place, "address": own}).fetchall()
         except sqlite3.Error:
+            self._dead |= dead
             return []  # nobody has ever listened, so there is no table; and a hint must not hurt a commit
         return [address for (address,) in found]
 

@@ -3,7 +3,8 @@
 Promises of the writer: works that wait together share one transaction and one commit, and with it one `fsync`. Each is
 in a savepoint of its own, so that an error undoes its work alone. Nobody is told of success before the commit. When a
 transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
-again by itself, so that every caller gets its own answer and no innocent one gets another's error.
+again by itself, so that every caller gets its own answer and no innocent one gets another's error. With a syncer, the
+next transaction runs while the last one is made safe, and those who asked for that are told afterwards.
 
 Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
 long as somebody in line still wants it. Who is in line is looked up only once the lock is there, so that all who came
@@ -26,6 +27,7 @@ from holdfast.errors import HoldfastError, Timeout, Unavailable
 from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.sqlite_hints import Voice
 from holdfast.plane.sqlite_line import Answer, Entry, Line
+from holdfast.plane.sqlite_sync import Syncer
 from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
 
@@ -99,8 +101,11 @@ class Writer:
         patience_ns: int,
         clock: Clock,
         entropy: Entropy,
+        syncer: Syncer | None = None,
     ) -> None:
+        """`syncer`: who makes commits safe; None: the connection does it itself."""
         self.counts = Counts()
+        self.syncer = syncer
         self._line = line
         self._connection = connection
         self._ring = ring
@@ -117,11 +122,16 @@ class Writer:
             while self._line.wait():
                 self._turn()
         finally:
+            if self.syncer is not None:
+                self.syncer.close()
             self._connection.close()
             self._voice.close()
 
     def _turn(self) -> None:
         try:
+            if self.syncer is not None and self.syncer.doubt is not None:
+                self._connection.checkpoint()
+                self.syncer.trust()
             connection = self._pauses.until(self._connection.begin, lambda: len(self._line) > 0)
         except Exception as error:  # noqa: BLE001 - it belongs to those who asked, and the thread has to go on
             self._refuse(self._line.begin(self._group_max), error)
@@ -181,9 +191,28 @@ class Writer:
         self.counts.works += len(entries)
         self.counts.failed += len(entries) - good
         self.counts.largest_group = max(self.counts.largest_group, len(entries))
-        self._line.answer(answers, partial(self._committed, calls, rings) if calls or rings else None)
+        told = partial(self._tell, answers, partial(self._committed, calls, rings), listeners, sorted(rings))
+        if self.syncer is None:
+            told(None)
+        else:
+            self.syncer.put(told, changed=good > 0)
+
+    def _tell(
+        self,
+        answers: Sequence[Answer],
+        committed: Callable[[], None],
+        listeners: Sequence[str],
+        rings: Sequence[str],
+        doubt: OSError | None,
+    ) -> None:
+        """Tell those who asked what became of it; and others, once it is certain."""
+        if doubt is not None:
+            error = Timeout(f"{self._connection.path} took the change and may lose it: it was not synced ({doubt})")
+            self._line.answer([each if each.error else Answer(each.entry, error=_copy(error)) for each in answers])
+            return
+        self._line.answer(answers, committed)
         if listeners:
-            self._voice.tell(listeners, sorted(rings))
+            self._voice.tell(listeners, rings)
 
     def _committed(self, calls: Sequence[Callable[[], None]], rings: set[str]) -> None:
         """On the loop, once it is durable."""

@@ -56,7 +56,7 @@ _RUNS: Final = f"SELECT count(*) AS number FROM plane_run WHERE status NOT IN ({
 
 def settings(place: Path) -> Settings:
     return Settings(
-        database=f"sqlite:///{place}/plane.db?synchronous=normal",
+        database=f"sqlite:///{place}/plane.db",
         worker=WorkerSettings(count=1, heartbeat=0.2, cancel_grace=1.0),
         replayer=ReplayerSettings(interval=0.5),
         snapshot=SnapshotSettings(interval=0.5),
@@ -123,7 +123,7 @@ def main() -> None:
 
 def _most(point: str) -> int:
     """Every commit, as far as a life has them; elsewhere the first time and the second."""
-    return 20 if point in {"plane.sqlite.written", "plane.sqlite.committed"} else 2
+    return 20 if point in {"plane.sqlite.written", "plane.sqlite.committed", "plane.sqlite.synced"} else 2
 
 
 def asyncio_run(body: object) -> None:

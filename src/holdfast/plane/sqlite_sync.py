@@ -1,0 +1,109 @@
+"""Commits become durable while the next transaction runs: one thread syncs the log of the file, and tells who waits.
+
+SQLite's own way (`synchronous = FULL`) syncs within COMMIT, with the write lock in hand, so that nobody can write until
+the disk has answered. Here a commit only writes to the log (`NORMAL`); the lock is free, and this thread syncs the log.
+Whatever was committed before a sync began is safe with it, also what other processes have committed: the log is one
+file, and is read from its beginning up to the first piece that is not whole. What a checkpoint has moved out of the log
+SQLite has synced itself.
+
+Promises: whoever gives a commit is told after it is on the disk, in the order of the commits, or with the error that
+says that it may not be. After a sync that failed nothing counts as synced, whatever later ones say, until `trust`: the
+kernel reports an error once and may have dropped what it could not write. A log that is not where it should be is such
+a failure. The file of the database itself is never opened here: closing it would end the locks of this process on it.
+
+Does not promise that nobody sees a commit before it is safe: a reader may, for as long as a sync takes. Nobody is told
+of it, and what another process writes because of it is safe only together with it.
+
+Clock: none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from holdfast.core.failpoints import reach
+
+POSSIBLE: Final = hasattr(os, "fdatasync")
+
+Told: TypeAlias = Callable[[OSError | None], None]
+"""Is called when a commit is safe, or with why it may not be. Must not raise."""
+
+
+class _Commit(NamedTuple):
+    changed: bool  # whether there is something to sync
+    told: Told
+
+
+class Syncer:
+    """The thread. `put`, `trust` and `close` belong to the thread that writes."""
+
+    def __init__(self, path: str) -> None:
+        self._log = f"{path}-wal"
+        self._waiting: deque[_Commit] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._file: tuple[tuple[int, int], int] | None = None  # which one is open, and its descriptor
+        self.doubt: OSError | None = None  # why what was committed may not be on the disk
+        self.syncs = 0
+
+    def put(self, told: Told, *, changed: bool) -> None:
+        """Have somebody told when all that is committed by now is safe. Not `changed`: when all before it is."""
+        with self._changed:
+            self._waiting.append(_Commit(changed, told))
+            self._changed.notify()
+        if self._thread is None:
+            # A daemon: a program that forgot to close its database must still be able to end.
+            self._thread = threading.Thread(target=self._serve, name="holdfast-plane-sync", daemon=True)
+            self._thread.start()
+
+    def trust(self) -> None:
+        """Everything that is committed is on the disk after all: it was checkpointed."""
+        self.doubt = None
+
+    def close(self) -> None:
+        """Sync what is left, tell everybody, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._forget()
+
+    def _serve(self) -> None:
+        while commits := self._next():
+            if self.doubt is None and any(each.changed for each in commits):
+                try:
+                    self._sync()
+                except OSError as error:
+                    self.doubt = error
+            reach("plane.sqlite.synced")
+            for each in commits:
+                each.told(self.doubt if each.changed else None)
+
+    def _next(self) -> list[_Commit]:
+        """All that wait. None, when there will never be any."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            commits = list(self._waiting)
+            self._waiting.clear()
+            return commits
+
+    def _sync(self) -> None:
+        status = os.stat(self._log)  # noqa: PTH116 - for every commit, and a Path costs three times as much
+        identity = status.st_dev, status.st_ino
+        if self._file is None or self._file[0] != identity:  # opened for the first time, or made anew
+            self._forget()
+            self._file = identity, os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        os.fdatasync(self._file[1])
+        self.syncs += 1
+
+    def _forget(self) -> None:
+        if self._file is not None:
+            os.close(self._file[1])
+            self._file = None

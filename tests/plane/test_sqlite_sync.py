@@ -1,0 +1,182 @@
+"""Commits are made safe by a thread of their own: nobody is told before, and a disk that fails is never believed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from fixtures_databases import THINGS, insert, numbers, until
+from holdfast.errors import Timeout, Unavailable
+from holdfast.plane.ports import Tx
+from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.types import NS
+
+pytestmark = pytest.mark.asyncio
+
+
+class Disk:
+    """The disk, as far as syncing goes: it can be slow, and it can fail."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.trouble: OSError | None = None
+        self._sync = os.fdatasync
+
+    def fdatasync(self, descriptor: int) -> None:
+        self.asked += 1
+        assert self.go.wait(60)
+        if self.trouble is not None:
+            raise self.trouble
+        self._sync(descriptor)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(os, "fdatasync", disk.fdatasync)
+    yield disk
+    disk.go.set()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "plane.db")
+
+
+@pytest_asyncio.fixture
+async def file(path: str, disk: Disk) -> AsyncIterator[SqliteDatabase]:
+    opened = SqliteDatabase(path)
+    await opened.write(lambda tx: tx.query(THINGS))
+    yield opened
+    disk.go.set()
+    await opened.close()
+
+
+def seen(path: str) -> list[int]:
+    """What another process sees."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [number for (number,) in connection.execute("SELECT id FROM thing ORDER BY id")]
+
+
+async def test_nobody_is_told_before_the_disk_has_it_and_others_write_meanwhile(
+    path: str, file: SqliteDatabase, disk: Disk
+) -> None:
+    called: list[int] = []
+
+    async def work(tx: Tx, number: int) -> int:
+        tx.after(lambda: called.append(number))
+        tx.ring("here")
+        return await insert(tx, number)
+
+    bell = file.bell("here")
+    assert await bell.wait(60 * NS)  # it is known to others from now on
+    await file.write(partial(insert, number=0))
+    disk.go.clear()
+    before = disk.asked
+    first = asyncio.create_task(file.write(partial(work, number=1)))
+    await until(lambda: disk.asked > before)
+    others = [asyncio.create_task(file.write(partial(work, number=number))) for number in (2, 3)]
+    await until(lambda: seen(path) == [0, 1, 2, 3])
+    with closing(sqlite3.connect(path, timeout=0)) as other:  # the lock is free while the disk is busy
+        other.execute("INSERT INTO thing (id) VALUES (4)")
+        other.commit()
+    assert not first.done()
+    assert not any(each.done() for each in others)
+    assert called == []
+    assert not await bell.wait(0)
+    disk.go.set()
+    assert await asyncio.gather(first, *others) == [1, 2, 3]
+    assert called == [1, 2, 3]
+    assert await bell.wait(0)
+    assert disk.asked == before + 2, "one for the first, and one for all that came while it lasted"
+    bell.close()
+
+
+async def test_errors_are_told_in_turn_too(file: SqliteDatabase, disk: Disk) -> None:
+    """Whoever is told that something is there already is told so when it is there for good."""
+    disk.go.clear()
+    first = asyncio.create_task(file.write(partial(insert, number=1)))
+    await until(lambda: disk.asked > 1)
+    again = asyncio.create_task(file.write(partial(insert, number=1)))
+    await until(lambda: file.statistics()["write_failed"] == 1)
+    assert not again.done()
+    disk.go.set()
+    assert await first == 1
+    with pytest.raises(Exception, match="such a row already"):
+        await again
+
+
+@pytest.mark.requires("R6")
+async def test_a_sync_that_failed_is_an_unknown_outcome_and_later_ones_are_not_believed(
+    path: str, file: SqliteDatabase, disk: Disk
+) -> None:
+    """The kernel reports such an error once. From then on only what was moved into the file itself is safe."""
+    disk.go.clear()
+    disk.trouble = OSError(errno.EIO, "Input/output error")
+    asked = disk.asked
+    first = asyncio.create_task(file.write(partial(insert, number=1)))
+    await until(lambda: disk.asked > asked)
+    second = asyncio.create_task(file.write(partial(insert, number=2)))  # committed before anybody knows
+    await until(lambda: seen(path) == [1, 2])
+    disk.go.set()
+    for each in (first, second):
+        with pytest.raises(Timeout, match=r"may lose it: it was not synced .*Input/output error"):
+            await each
+    assert disk.asked == asked + 1, "there was nothing to be learnt from asking again"
+    disk.trouble = None
+    assert await file.write(partial(insert, number=3)) == 3
+    assert await numbers(file) == [1, 2, 3]
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as alone:  # without the log
+        assert [number for (number,) in alone.execute("SELECT id FROM thing ORDER BY id")] == [1, 2]
+
+
+async def test_while_the_file_cannot_be_mended_nothing_is_written(path: str, file: SqliteDatabase, disk: Disk) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        disk.trouble = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(Timeout, match="No space left"):
+            await file.write(partial(insert, number=1))
+        disk.trouble = None
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM thing").fetchall()
+        with pytest.raises(Unavailable, match="nothing was changed"):
+            await file.write(partial(insert, number=2))
+        reader.execute("ROLLBACK")
+        assert await file.write(partial(insert, number=3)) == 3
+    assert seen(path) == [1, 3]
+
+
+async def test_a_log_that_is_not_where_it_should_be_is_such_a_failure(path: str, file: SqliteDatabase) -> None:
+    await file.write(partial(insert, number=1))
+    os.rename(f"{path}-wal", f"{path}-elsewhere")  # noqa: PTH104 - in a coroutine
+    with pytest.raises(Timeout, match="it was not synced"):
+        await file.write(partial(insert, number=2))
+    os.rename(f"{path}-elsewhere", f"{path}-wal")  # noqa: PTH104 - in a coroutine
+    assert await file.write(partial(insert, number=3)) == 3
+    assert seen(path) == [1, 2, 3]
+
+
+async def test_closing_waits_for_what_is_being_made_safe(path: str, file: SqliteDatabase, disk: Disk) -> None:
+    disk.go.clear()
+    asked = disk.asked
+    writing = asyncio.create_task(file.write(partial(insert, number=1)))
+    await until(lambda: disk.asked > asked)
+    closing_it = asyncio.create_task(file.close())
+    await until(lambda: any(thread.name == "holdfast-plane-sync" for thread in threading.enumerate()))
+    assert not closing_it.done()
+    disk.go.set()
+    await closing_it
+    assert await writing == 1
+    assert not any(thread.name == "holdfast-plane-sync" for thread in threading.enumerate())
+    assert seen(path) == [1]
