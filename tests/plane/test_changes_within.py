@@ -13,8 +13,8 @@ import pytest_asyncio
 from fixtures_scheduling import Planes, Replica, read_history
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import check
-from holdfast.core.jobs import InvalidTransition, JobState
-from holdfast.errors import BadInput, FencedOut, LockBusy, RetryLater, Timeout, Unavailable
+from holdfast.core.jobs import JobState
+from holdfast.errors import FencedOut, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.jobstore import Writing
@@ -107,35 +107,6 @@ async def test_a_holder_that_was_overtaken_by_such_a_change_is_refused(one_file:
         await other.store.change(CarriedFence(theirs.key, theirs.fence), job.id, end(CarriedFence(theirs.key, 1)))
     assert (await plane.job(job)).state is JobState.PENDING
     await theirs.release()  # which finds that it is not ours to give back
-
-
-async def test_what_becomes_of_one_is_nobody_elses_there_either(one_file: Planes) -> None:
-    plane = await one_file.open()
-    first, over, broken, last = await waiting(plane, 4)
-    await plane.placement.change(over.id, end)
-
-    def wrong(_: CarriedFence) -> Any:
-        def decide(job: Job) -> Writing:
-            raise BadInput("payload", "cannot be decided about", "test")
-
-        return decide
-
-    ends = await asyncio.gather(
-        *(
-            plane.placement.change(job.id, how)
-            for job, how in ((first, end), (over, end), (broken, wrong), (last, end))
-        ),
-        plane.placement.change("no-such-job", end),
-        return_exceptions=True,
-    )
-    assert [type(each) for each in ends[1:3]] == [InvalidTransition, BadInput]
-    assert (ends[4].before, ends[4].after) == (None, None)  # type: ignore[union-attr]  # nothing was raised
-    assert [(await plane.job(job)).state for job in (first, broken, last)] == [
-        JobState.DENIED,
-        JobState.PENDING,
-        JobState.DENIED,
-    ]
-    assert plane.store.duplicate_ends == 1
 
 
 @pytest.mark.parametrize("error", [Unavailable("locked"), Timeout("who knows")])
