@@ -24,7 +24,7 @@ from holdfast.plane.opening import Ground, opened
 from holdfast.plane.ports import Database
 from holdfast.plane.settings import Settings
 
-BACKLOG = 3000
+BACKLOG_PER_S = 5000.0  # more than it can do
 TENANTS = 50
 _CHUNK = 50_000
 _WARM_UP = 100
@@ -103,17 +103,20 @@ async def _waiting(ground: Ground) -> int:
     return int((await ground.database.read(lambda tx: tx.query(_DONE)))[0]["n"])
 
 
-async def _worked(settings: Settings, seconds: float) -> tuple[float, float]:
+async def _worked(settings: Settings, backlog: int, seconds: float) -> tuple[float, float]:
     """Jobs per second, and the seconds that statements took for each job."""
     watch = Stopwatch()
     async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
         async with asyncio.timeout(60):
-            while await _waiting(plane.ground) > BACKLOG - _WARM_UP:  # noqa: ASYNC110 - the plane rings for nobody else
+            while await _waiting(plane.ground) > backlog - _WARM_UP:  # noqa: ASYNC110 - the plane rings for nobody else
                 await asyncio.sleep(0.01)
         with watch.on(*_timed_of(plane.ground.database.dialect)):
             before, began = await _waiting(plane.ground), time.perf_counter()
             await asyncio.sleep(seconds)
-            done, took = before - await _waiting(plane.ground), time.perf_counter() - began
+            left, took = await _waiting(plane.ground), time.perf_counter() - began
+    if not left:
+        raise RuntimeError(f"a backlog of {backlog} jobs is too short for {seconds:g} s")
+    done = before - left
     return done / took, sum(watch.spent.values()) / max(1, done)
 
 
@@ -131,10 +134,12 @@ def _timed_of(dialect: str) -> tuple[Any, ...]:
 def working_beside(settings: Settings, stored: int, seconds: float) -> Measurement:
     """How fast a plane works beside so many jobs that are over."""
 
+    backlog = _WARM_UP + round(BACKLOG_PER_S * seconds)
+
     async def main() -> tuple[float, float]:
         async with opened(settings) as ground:
-            await fill(ground, stored, BACKLOG)
-        return await _worked(settings, seconds)
+            await fill(ground, stored, backlog)
+        return await _worked(settings, backlog, seconds)
 
     per_s, spent = asyncio.run(main())
     return Measurement(per_s, {"database_ms": 1e3 * spent})
