@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -202,6 +202,7 @@ class Elsewhere:
     """A carrier of another file."""
 
     path = "/nowhere/else.db"
+    durable = True
 
     async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
         raise AssertionError("it was asked")
@@ -215,3 +216,18 @@ async def test_only_the_database_in_which_the_leases_lie_will_do(store: SqliteSt
     assert not alone.ride(object())
     assert [type(each) for each in await alone.acquire_many(asks("a"), CALL)] == [Grant]
     await alone.close()
+
+
+@pytest.mark.parametrize(("asked", "given", "shared"), [("full", "full", True), ("full", "normal", False)])
+async def test_leases_that_are_to_survive_a_loss_of_power_share_only_commits_that_do(
+    tmp_path: Path, asked: str, given: Literal["full", "normal"], shared: bool
+) -> None:
+    database = SqliteDatabase(str(tmp_path / "plane.db"), synchronous=given)
+    store = SqliteEngine(database.path, synchronous=asked).asynchronous()
+    assert store.within(database.path) is None, "nobody knows yet how safe its commits are"
+    assert store.ride(database) is shared
+    assert (store.within(database.path) is not None) is shared
+    assert [type(each) for each in await store.acquire_many(asks("a"), CALL)] == [Grant]
+    assert (database.statistics()["commits"] > 0) is shared
+    await store.close()
+    await database.close()

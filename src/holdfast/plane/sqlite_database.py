@@ -99,6 +99,11 @@ class SqliteDatabase:
         """See `ports.Database`."""
         return await self._here().reading.ask(work)
 
+    @property
+    def durable(self) -> bool:
+        """Whether what is acknowledged survives a loss of power."""
+        return self._synchronous == "full"
+
     async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
         """Have a step of somebody else, whose tables are in the file too, run with the works of a commit.
 

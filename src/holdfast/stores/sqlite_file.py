@@ -54,7 +54,7 @@ class SqliteFile:
             )
         self.path = str(Path(path).absolute())
         self.shared = is_shared(self.path)
-        self._synchronous = synchronous
+        self.synchronous = synchronous
         self._busy_timeout_ns = busy_timeout_ns
         self._mutex = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -142,7 +142,7 @@ class SqliteFile:
         # here: a power failure ends every holder on this machine as well, so a lost grant has no holder, a lost
         # release runs out, and the fence does not go back because its floor is the wall clock. FULL costs an fsync per
         # commit, and is for those whose wall clock may go back over the power failure.
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         # The journals that statements need to undo themselves stay off the disk.
         connection.execute("PRAGMA temp_store = MEMORY")
         sqlite_schema.ensure(connection, self.path)

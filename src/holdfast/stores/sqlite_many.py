@@ -33,6 +33,11 @@ class Carrier(Protocol):
         """The file, as an absolute path."""
         ...
 
+    @property
+    def durable(self) -> bool:
+        """Whether what it has committed survives a loss of power."""
+        ...
+
     async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
         """Run a step in a transaction with whatever else is being written. Returns when it is committed.
 

@@ -72,13 +72,18 @@ class SqliteStore:
 
     def within(self, database: str) -> SqliteMoment | None:
         """See `ports.LocksWithin`. The tables are there once the store has been used."""
-        return SqliteMoment(self.ledger.judge) if self.ledger.file.path == str(Path(database).absolute()) else None
+        same = self.ledger.file.path == str(Path(database).absolute())
+        return SqliteMoment(self.ledger.judge) if same and self._safe_with(self._carrier) else None
 
     def ride(self, database: object) -> bool:
         """See `ports.RidesAlong`."""
-        if isinstance(database, Carrier) and database.path == self.ledger.file.path:
+        if isinstance(database, Carrier) and database.path == self.ledger.file.path and self._safe_with(database):
             self._carrier = database
         return self._carrier is database
+
+    def _safe_with(self, carrier: Carrier | None) -> bool:
+        """Whether the commits of another are as safe as ours are asked to be."""
+        return self.ledger.file.synchronous != "full" or (carrier is not None and carrier.durable)
 
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """See `ports.Store.acquire`. An ask without a ticket does not look at the queue of those with one."""
