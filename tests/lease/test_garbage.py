@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.cli.app import run_app
 from holdfast.runtime.garbage import PATIENCE, collect_patiently
 
 
@@ -39,3 +40,12 @@ def test_one_that_does_not_look_at_all_is_left_alone() -> None:
     collect_patiently()
     assert gc.get_threshold() == (700, 7, 8)
     assert not gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    "words", [["worker", "no_such_app:app"], ["up", "--only", "worker", "--app", "no_such_app:app"]]
+)
+def test_commands_that_run_a_process_do_so_before_they_load_what_is_not_theirs(words: list[str]) -> None:
+    gc.set_threshold(700, 7, 8)
+    assert run_app(words) == 64
+    assert gc.get_threshold() == (PATIENCE, 7, 8)

@@ -12,7 +12,9 @@ kernel reports an error once and may have dropped what it could not write. A log
 a failure. The file of the database itself is never opened here: closing it would end the locks of this process on it.
 
 Does not promise that nobody sees a commit before it is safe: a reader may, for as long as a sync takes. Nobody is told
-of it, and what another process writes because of it is safe only together with it.
+of it, and what another process writes because of it is safe only together with it. Does not promise that a process
+which opens the log after a failed sync of another one hears of it: if that one dies before its next write, which would
+have mended it, later commits stand behind one that may be gone after a loss of power.
 
 Clock: none.
 """
@@ -81,9 +83,10 @@ class Syncer:
                     self._sync()
                 except OSError as error:
                     self.doubt = error
+            doubt = self.doubt  # once for all of them: it may be dispelled meanwhile
             reach("plane.sqlite.synced")
             for each in commits:
-                each.told(self.doubt if each.changed else None)
+                each.told(doubt if each.changed else None)
 
     def _next(self) -> list[_Commit]:
         """All that wait. None, when there will never be any."""
