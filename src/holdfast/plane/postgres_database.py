@@ -201,7 +201,7 @@ class PostgresDatabase:
             return result, tx
         finally:
             tx.end()
-            await self._pool.give_back(connection)
+            await self._pool.give_back(connection, reads=reads)
 
     async def _commit(self, connection: Connection, tx: PostgresTx, *, alone: bool) -> None:
         """End the transaction; or, `alone`, make it: then its one statement is also its commit."""

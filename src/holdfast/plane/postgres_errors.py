@@ -14,6 +14,7 @@ import psycopg
 from holdfast.errors import BackendError, BadInput, HoldfastError, Misconfigured, RowExists, Timeout, Unavailable
 
 _AGAIN: Final = ("40001", "40P01")  # serialisation failure, deadlock: the server asks for the same work again
+_CHANGED: Final = ("0A000", "RevalidateCachedQuery")  # a table has other columns than when a statement was prepared
 _GOING_DOWN: Final = ("57P01", "57P02", "57P03", "57P04", "57P05", "25P03")
 _STATEMENT_TIMEOUT: Final = "57014"
 _LOCK_TIMEOUT: Final = "55P03"
@@ -30,8 +31,12 @@ def is_lost(connection: psycopg.AsyncConnection[Any], error: BaseException) -> b
 
 
 def is_worth_another_try(error: psycopg.Error) -> bool:
-    """Whether the server asks for the same transaction again."""
-    return (error.sqlstate or "") in _AGAIN
+    """Whether the server asks for the same transaction again.
+
+    So does one whose tables were changed while we were connected, by a newer version that came beside us: what was
+    prepared before is of no use, and is forgotten with the transaction that met it.
+    """
+    return (error.sqlstate or "") in _AGAIN or (error.sqlstate, error.diag.source_function) == _CHANGED
 
 
 def before_commit(error: Exception, shown: str, *, reads: bool) -> HoldfastError:

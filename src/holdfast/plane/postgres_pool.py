@@ -4,6 +4,10 @@ Promises: a connection is lent with every limit set and without a transaction, o
 all are busy, or the server cannot be reached, in the server's own words. A server that comes back is used again within
 about a second. A connection that comes back with a transaction is rid of it before anybody else gets it.
 
+Every statement of the plane is made for one plan: by index, in the index's order, row by row. The server is told so
+(`_SESSION`), and plans each statement of a connection once. Left to itself it takes a table that was empty a moment ago
+for one that is best read from end to end, and stays with that while the table grows.
+
 Connections are not asked whether they are alive each time they are lent: that is a round trip for every transaction,
 and proves nothing about the next moment. Whoever finds one dead tells the pool (`heal`), which then looks at all.
 
@@ -50,6 +54,10 @@ _SESSION: Final = """
            set_config('idle_in_transaction_session_timeout', $3, false), set_config('client_encoding', 'UTF8', false),
            set_config('default_transaction_isolation', 'read committed', false),
            set_config('default_transaction_read_only', 'off', false),
+           set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
+           set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
+           set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
+           set_config('enable_sort', 'off', false),
            CASE WHEN current_setting('synchronous_commit') = 'off'
                 THEN set_config('synchronous_commit', 'on', false) END
 """
@@ -88,6 +96,7 @@ class PostgresPool:
             **{name: value for name, value in _DEFAULTS.items() if name not in given},
             **tls_options(url),
             "autocommit": True,  # transactions are begun and ended in words
+            "prepare_threshold": 0,  # a statement is planned when it is first used, and never again
             "cursor_factory": psycopg.AsyncRawCursor,
         }
         self._trouble: Exception | None = None  # why the last attempt to connect failed; None: it did not
@@ -153,10 +162,13 @@ class PostgresPool:
         finally:
             self.waited_ns += self._clock.now().mono - began
 
-    async def give_back(self, connection: Connection) -> None:
-        """Take a connection back, in whatever state. Also when the caller is cancelled meanwhile."""
+    async def give_back(self, connection: Connection, *, reads: bool = False) -> None:
+        """Take a connection back, in whatever state. Also when the caller is cancelled meanwhile.
+
+        `reads`: its transaction, if there is one, has changed nothing.
+        """
         self._lent -= 1
-        await asyncio.shield(asyncio.ensure_future(self._taken_back(connection)))
+        await asyncio.shield(asyncio.ensure_future(self._taken_back(connection, reads=reads)))
 
     async def heal(self) -> None:
         """A connection was found dead: look at the others, and replace those that are dead too."""
@@ -173,11 +185,16 @@ class PostgresPool:
         """Close every connection."""
         await self._pool.close()
 
-    async def _taken_back(self, connection: Connection) -> None:
-        if connection.info.transaction_status != TransactionStatus.IDLE:
+    async def _taken_back(self, connection: Connection, *, reads: bool) -> None:
+        status = connection.info.transaction_status
+        if status != TransactionStatus.IDLE:
             try:
                 async with asyncio.timeout(_UNDO_LIMIT_S):
-                    await connection.rollback()
+                    if reads and status == TransactionStatus.INTRANS:
+                        # Not ROLLBACK: after that the driver has the server forget all that was prepared.
+                        await connection.execute(b"COMMIT")
+                    else:
+                        await connection.rollback()
             except (psycopg.Error, OSError, TimeoutError):
                 await connection.close()
         await self._pool.putconn(connection)
