@@ -92,6 +92,7 @@ QUEUES = (
     Queue("holdfast-embedded", Role.OURS, "holdfast", (_OURS,), _embedded),
     Queue("holdfast-embedded-apart", Role.OURS, "holdfast", _APART, _embedded),
     Queue("holdfast-fleet", Role.OURS, "psycopg", (_OURS,), _fleet),
+    Queue("holdfast-fleet-apart", Role.OURS, "psycopg", _APART, _fleet),
     Queue("procrastinate", Role.PEER, "procrastinate", _PROCRASTINATE, _procrastinate),
     Queue("dramatiq", Role.PEER, "dramatiq", _DRAMATIQ, _redis),
     Queue("celery", Role.PEER, "celery", _SOLO, _redis),

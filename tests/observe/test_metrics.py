@@ -31,6 +31,7 @@ POSTGRES = {
     "failed": 3,
     "run_again": 4,
     "unknown": 5,
+    "held": 10,
     "active": 6,
     "pool_wait_ns": 7,
     "hint_reconnects": 8,

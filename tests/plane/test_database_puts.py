@@ -183,3 +183,13 @@ def test_places_are_numbered_on_and_those_in_texts_are_left_alone() -> None:
     assert "A '$1 :x' $1 $2 $1" in text
     assert "B $3" in text
     assert text.count("count(*)") == 2
+
+
+def test_numbers_of_rows_are_checked_by_the_statement_where_that_is_wanted() -> None:
+    text, values = together([Put("A :x", (1,), None), Put("B :x", (2,), 5), Put("C", (), 6)], checked=True)
+
+    assert values == (1, 2, 5, 6)
+    assert "B $2" in text
+    assert "SELECT count(*) AS number FROM put_0" in text
+    assert "CASE WHEN count(*) = $3 THEN 1 ELSE 0 END AS number FROM put_1" in text
+    assert "CASE WHEN count(*) = $4 THEN 1 ELSE 0 END AS number FROM put_2" in text

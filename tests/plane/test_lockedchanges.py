@@ -153,7 +153,7 @@ async def test_trouble_with_the_locks_gives_everybody_back_for_a_second(
     plane = await sqlite_planes.open()
     jobs = await waiting(plane, 3)
 
-    async def away(*_: Any) -> Any:
+    async def away(*_: Any, **__: Any) -> Any:
         raise error
 
     with monkeypatch.context() as patch:
@@ -171,7 +171,7 @@ async def test_trouble_with_the_database_gives_everybody_back_and_the_locks_too(
     plane = await sqlite_planes.open()
     jobs = await waiting(plane, 3)
 
-    async def away(*_: Any) -> Any:
+    async def away(*_: Any, **__: Any) -> Any:
         raise Unavailable("no database")
 
     with monkeypatch.context() as patch:

@@ -105,3 +105,24 @@ def test_what_is_compiled_for_sqlite_runs_there() -> None:
         connection = sqlite3.connect(":memory:")
         assert connection.execute(statement.text, (1,) * len(names)).fetchone() is not None
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("SELECT id FROM thing", True),
+        ("-- UPDATE\nselect 'insert into', \"delete\" FROM thing /* merge */", True),
+        ("WITH RECURSIVE a AS (SELECT 1) SELECT * FROM a", True),
+        ("SELECT updated_ns, last_update FROM thing WHERE inserted = :delete", True),
+        ("SELECT * FROM thing FOR UPDATE", False),
+        ("SELECT * FROM thing FOR KEY SHARE", False),
+        ("WITH a AS (DELETE FROM thing RETURNING id) SELECT * FROM a", False),
+        ("WITH a AS (SELECT 1) INSERT INTO thing SELECT * FROM a", False),
+        ("SELECT 1 AS id INTO other", False),
+        ("INSERT INTO thing (id) VALUES (1)", False),
+        ("CREATE TABLE other (id BIGINT)", False),
+        ("", False),
+    ],
+)
+def test_what_writes_or_locks_is_told_from_what_only_looks(text: str, reads: bool) -> None:
+    assert compiled(text, "postgres").reads is reads

@@ -158,6 +158,9 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("database_failed", "database", "failed", "Transactions that failed."),
     _counter("database_run_again", "database", "run_again", "Transactions run again, as the database asked."),
     _counter("database_unknown", "database", "unknown", "Transactions whose outcome is not known."),
+    _counter(
+        "database_held", "database", "held", "Changes made again with their rows locked."
+    ),
     _counter("database_commits", "database", "commits", "Commits; several works may share one."),
     _gauge("database_largest_group", "database", "largest_group", "The most works that shared a commit."),
     _counter("database_busy", "database", "busy", "Attempts that found the file locked by another process."),

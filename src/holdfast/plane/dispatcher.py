@@ -273,7 +273,8 @@ class Dispatcher:
                 lines.append(Line(row["tenant"], tuple(job for job in jobs if job not in passed), room))
             return _Found(free, tuple(lines), tenants[-1]["tenant"] if tenants else None, more)
 
-        return await self._store.database.read(work)
+        # No view of it all: whatever is found is looked at again before it is handed out.
+        return await self._store.database.read(work, one_view=False)
 
 
 async def _end(loops: asyncio.Task[None]) -> None:

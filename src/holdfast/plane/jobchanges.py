@@ -2,8 +2,9 @@
 
 Promises: each change is judged by itself, as if it were alone: a stale fence, a move that the table of states does not
 allow, a tenant or a pool without a place refuse that one and nothing else. Every row is still written by a statement
-that checks version and fence; if one of them is not written, none is. Rows are locked in one order (jobs by id, tenants
-by name, pools by name), so that transactions over some of the same wait for each other and never deadlock.
+that checks version and fence, and every count by one that checks the limit; if one of them is not written, none is.
+So rows need not be held from reading to writing (`Tx.holds`). Rows are locked in one order (jobs by id, tenants by
+name, pools by name), so that transactions over some of the same wait for each other and never deadlock.
 
 Clock: none; whoever wants a change says when it is made.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from holdfast.core.fencing import Absent, Accepted, Outcome, Stale, accepts
@@ -113,8 +115,8 @@ class _Sheet:
             raise RowMissing("a job changed under a lock of the database")
         if self.letters:
             await tx.query_many(_LETTER, self.letters)
+        await put_many(tx, "job_change", sorted(self.moved, key=itemgetter("id")), each=True)
         await counting.write(tx)
-        await put_many(tx, "job_change", self.moved, each=True)
         await put_many(tx, "event_insert", self.events)
         if self.messages:
             await bus.stage(tx, self.messages)
@@ -122,7 +124,8 @@ class _Sheet:
 
 async def change_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) -> list[Ended]:
     """Make changes of different jobs. What became of each, in their order."""
-    rows = await tx.query(script("job_hold", tx.dialect), {"ids": json.dumps([each.job for each in wanted])})
+    look = script("job_hold" if tx.holds else "job_get_many", tx.dialect)
+    rows = await tx.query(look, {"ids": json.dumps([each.job for each in wanted])})
     jobs = {row["id"]: job_of(row) for row in rows}
     ends: list[Ended] = []
     plans: list[_Planned] = []

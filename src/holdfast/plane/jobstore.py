@@ -170,7 +170,7 @@ class JobStore:
 
     async def _look(self, ids: Sequence[str]) -> Sequence[Job | None]:
         wanted = {"ids": json.dumps(ids)}
-        rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted))
+        rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted), one_view=False)
         jobs = {row["id"]: job_of(row) for row in rows}
         return [jobs.get(each) for each in ids]
 
@@ -276,7 +276,7 @@ class JobStore:
     async def _change(self, wanted: Sequence[Wanted]) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
         if ARMED:
             await areach("plane.job.change")
-        ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted))
+        ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted), checked=True)
         if ARMED:
             await areach("plane.job.changed")
         self._count_ends(ends)

@@ -29,6 +29,11 @@ class Tx(Protocol):
         """Which SQL it speaks."""
         ...
 
+    @property
+    def holds(self) -> bool:
+        """Whether rows that are read to be written stay as they are until the commit. If not, what is put checks it."""
+        ...
+
     async def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Run one statement, with places written `:name`; the rows that it returns, as mappings."""
         ...
@@ -80,16 +85,20 @@ class Database(Protocol):
         """Which SQL it speaks."""
         ...
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False) -> T:
         """Run the work in one transaction, commit it durably, and return its result. An error rolls it back.
 
         The work may be run again from its start when the database asks for that (busy, serialisation), so it must
         change nothing outside the transaction. Work of concurrent callers may share one commit.
+
+        `checked`: what is put names with `rows`, and in its conditions, all that the work was told by queries. Then
+        nothing has to be held between the two, and a database for which that is dear first tries without (`Tx.holds`).
+        When something was not as it was read, the work is run again, and holds it.
         """
         ...
 
-    async def read(self, work: Work[T]) -> T:
-        """Run work that changes nothing on one consistent view."""
+    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
+        """Run work that changes nothing. `one_view`: all of its statements see one state; else each its own."""
         ...
 
     def bell(self, channel: str) -> Bell:

@@ -1,13 +1,14 @@
 """The state of the plane in Postgres, for a fleet.
 
-Promises: `write` is one READ COMMITTED transaction; `read` is always REPEATABLE READ READ ONLY, so that all statements
-of a work see one state (it costs no more, and how many statements there will be cannot be known beforehand). A commit
-is acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
+Promises: `write` is one READ COMMITTED transaction; `read` is REPEATABLE READ READ ONLY, so that all statements of a
+work see one state, unless it does without. What is `checked` goes without a transaction at first, each statement by
+itself (`postgres_transaction`): two round trips where there would be four, and no row is locked meanwhile. A commit is
+acknowledged when it is durable, also where the server's own default is otherwise. A transaction that the server asks
 for again (serialisation, deadlock), or that lost its connection before COMMIT was sent, is run again a few times; so a
 server that restarts, or a connection that died while nobody used it, heals by itself. (A transaction of one statement
-has no COMMIT. It is sent only where the connection shows no sign of an end.) Nothing waits for ever: there is
-a limit for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent.
-A task that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
+has no COMMIT. It is sent only where the connection shows no sign of an end.) Nothing waits for ever: there is a limit
+for connecting, for a connection of the pool, for a lock, for a statement, and for a transaction that is silent. A task
+that is cancelled undoes its transaction, unless COMMIT was sent already. `close` finishes what has begun.
 
 Errors: `Unavailable`: nothing has happened; also when all connections are busy for too long. `Timeout`: the connection
 was lost while the answer to COMMIT was awaited. `Misconfigured`: it can never work like this.
@@ -89,17 +90,17 @@ class PostgresDatabase:
         self._closing: asyncio.Task[None] | None = None
         self._active = 0
         self._quiet = asyncio.Event()
-        self._counts = dict.fromkeys(("writes", "reads", "failed", "run_again", "unknown"), 0)
+        self._counts = dict.fromkeys(("writes", "reads", "failed", "run_again", "held", "unknown"), 0)
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False) -> T:
         """See `ports.Database`."""
         self._counts["writes"] += 1
-        return await self._done(work, reads=False)
+        return await self._done(work, reads=False, apart=checked)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
         """See `ports.Database`."""
         self._counts["reads"] += 1
-        return await self._done(work, reads=True)
+        return await self._done(work, reads=True, apart=not one_view)
 
     def bell(self, channel: str) -> ChannelBell:
         """See `ports.Database`. Belongs to the running event loop."""
@@ -140,12 +141,12 @@ class PostgresDatabase:
             raise Misconfigured("this database belongs to another event loop; open one for each")
         return self._hints
 
-    async def _done(self, work: Work[T], *, reads: bool) -> T:
+    async def _done(self, work: Work[T], *, reads: bool, apart: bool) -> T:
         hints = self._here()
         self._active += 1
         try:
             await self._pool.open()
-            result, tx = await self._tried(work, reads=reads)
+            result, tx = await self._tried(work, reads=reads, apart=apart)
         except BaseException:
             self._counts["failed"] += 1
             raise
@@ -160,11 +161,15 @@ class PostgresDatabase:
             hints.tell(tx.rings)
         return result
 
-    async def _tried(self, work: Work[T], *, reads: bool) -> tuple[T, PostgresTx]:
+    async def _tried(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:
         pause = _PAUSE_NS
         for left in reversed(range(_TRIES)):
             try:
-                return await self._attempt(work, reads=reads)
+                return await self._attempt(work, reads=reads, apart=apart)
+            except _MustHold:
+                apart = False
+                self._counts["held"] += 1
+                continue
             except _Again as again:
                 if not left:
                     raise again.error from again.__cause__
@@ -175,9 +180,9 @@ class PostgresDatabase:
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
-    async def _attempt(self, work: Work[T], *, reads: bool) -> tuple[T, PostgresTx]:
+    async def _attempt(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:
         connection = await self._pool.borrow()
-        tx = PostgresTx(connection, self._shown, reads=reads)
+        tx = PostgresTx(connection, self._shown, reads=reads, apart=apart)
         try:
             try:
                 if ARMED:
@@ -187,9 +192,13 @@ class PostgresDatabase:
                 if not alone:
                     await tx.flush()
             except Exception:
+                if tx.must_hold:
+                    raise _MustHold from None
                 if isinstance(tx.cause, psycopg.Error):
                     self._again(tx.cause, tx.failure, connection)
                 raise
+            if tx.must_hold:
+                raise _MustHold
             if tx.failure is not None:  # swallowed by the work; the server will not commit after it
                 if isinstance(tx.cause, psycopg.Error):
                     self._again(tx.cause, tx.failure, connection)
@@ -213,6 +222,8 @@ class PostgresDatabase:
                 return
             cursor = await connection.execute(b"COMMIT")
         except psycopg.Error as error:
+            if tx.must_hold:
+                raise _MustHold from None
             found = at_commit(error, connection, self._shown)
             if is_worth_another_try(error):
                 raise _Again(found, lost=False) from error
@@ -235,6 +246,10 @@ class PostgresDatabase:
             await self._hints.close()
         await self._pool.close()
         self._bells.close()
+
+
+class _MustHold(Exception):
+    """Nothing has happened, and the work should be run again, as one transaction that holds what it reads."""
 
 
 class _Again(Exception):

@@ -7,6 +7,10 @@ committed. Whoever keeps the transaction longer than the work runs gets `Closed`
 Round trips are what a transaction costs. So BEGIN is sent with the first question, and not before; and what is `put` is
 kept, and sent as one statement (`putting`) before the next question or at the end. A work that asks nothing is that one
 statement: it needs no BEGIN and no COMMIT, for a statement by itself is a transaction.
+
+So is one whose statements go `apart`: each question is a transaction of its own, and all that is put another, which
+writes nothing unless every row is as it was read. A work that needs more than that is told so (`must_hold`), and is
+run again in one transaction.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from typing import Any, Final, Literal
 import psycopg
 from psycopg.rows import dict_row
 
-from holdfast.errors import BadInput, Closed, HoldfastError, RowMissing
+from holdfast.errors import BadInput, Closed, HoldfastError, RowMissing, Unavailable
 from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row
 from holdfast.plane.postgres_errors import before_commit
 from holdfast.plane.postgres_pool import Connection
-from holdfast.plane.putting import TOGETHER_MAX, Put, together
+from holdfast.plane.putting import REFUSED, TOGETHER_MAX, Put, together
 from holdfast.plane.statements import compiled
 
 _BEGIN_WRITE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -34,22 +38,30 @@ class PostgresTx:
 
     dialect: Literal["postgres"] = "postgres"
 
-    def __init__(self, connection: Connection, shown: str, *, reads: bool) -> None:
+    def __init__(self, connection: Connection, shown: str, *, reads: bool, apart: bool = False) -> None:
         self._connection: Connection | None = connection
         self._shown = shown
         self._reads = reads
+        self._apart = apart
         self._kept: list[Put] = []
         self.begun = False  # BEGIN was sent
+        self.must_hold = False  # it cannot be done apart
         self.failure: HoldfastError | None = None
         self.cause: Exception | None = None  # the driver's own error behind it
         self.rings: set[str] = set()
         self.calls: list[Callable[[], None]] = []
 
+    @property
+    def holds(self) -> bool:
+        """See `ports.Tx`."""
+        return not self._apart
+
     async def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """See `ports.Tx`."""
         ready = compiled(statement, "postgres")
         values = ready.ordered(parameters)
-        await self._asking()
+        if not (self._apart and ready.reads and not self._kept and not self.begun):
+            await self._asking()
         return await self._ask(ready.text, values)
 
     async def query_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> int:
@@ -77,9 +89,9 @@ class PostgresTx:
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether nothing was sent so far, and all that is to be sent is one statement whose answer nobody checks."""
+        """Whether nothing was written so far, and all that is to be sent is one statement that needs no other look."""
         unsent = bool(self._kept) and not self.begun and not self._reads
-        return unsent and all(each.rows is None for each in self._kept)
+        return unsent and (self._apart or all(each.rows is None for each in self._kept))
 
     async def flush(self) -> None:
         """Send what is kept, within the transaction, or `RowMissing`."""
@@ -89,17 +101,22 @@ class PostgresTx:
     async def whole(self) -> None:
         """Send what is kept as a transaction of its own. Raises errors of the server as they are."""
         kept, self._kept = self._kept, []
-        text, values = together(kept)
+        text, values = together(kept, checked=True)
         try:
             await psycopg.AsyncRawCursor(self._live()).execute(text.encode(), values)
         except (UnicodeError, psycopg.DataError) as error:
             if getattr(error, "sqlstate", None) is None:  # the driver refuses it, and has sent nothing
                 raise self._spoilt(error) from error
+            self.must_hold = self._apart and getattr(error, "sqlstate", None) == REFUSED
             raise
 
     async def _asking(self) -> None:
         """Be inside the transaction, with everything sent that was put before."""
         connection = self._live()
+        if self._apart and not self._reads:
+            self.must_hold = True
+            self.failure = self.failure or Unavailable("this work is one transaction, and is run again as one")
+            raise self.failure
         if not self.begun:
             self.begun = True
             try:

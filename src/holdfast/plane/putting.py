@@ -14,6 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.plane.statements import compiled
 
+REFUSED: Final = "22012"
+"""The code of the error in which a statement ends whose parts did not write what they had to."""
+
 TOGETHER_MAX: Final = 8
 """So many go into one statement: each combination is a plan of its own, in the server and in the driver."""
 
@@ -26,18 +29,29 @@ class Put(NamedTuple):
     rows: int | None  # how many it has to write; None: whatever it finds
 
 
-def together(kept: Sequence[Put]) -> tuple[str, tuple[Any, ...]]:
-    """One statement that does what they do. Its answer is a row for each, in order: the `number` of its rows."""
-    return _text(tuple(each.statement for each in kept)), tuple(value for each in kept for value in each.values)
+def together(kept: Sequence[Put], *, checked: bool = False) -> tuple[str, tuple[Any, ...]]:
+    """One statement that does what they do. Its answer is a row for each, in order: the `number` of its rows.
+
+    `checked`: if one does not write as many rows as it has to, the statement ends in `REFUSED` and writes nothing.
+    """
+    numbered = tuple(checked and each.rows is not None for each in kept)
+    values = [value for each in kept for value in each.values]
+    values += [each.rows for each, has in zip(kept, numbered, strict=True) if has]
+    return _text(tuple(each.statement for each in kept), numbered), tuple(values)
 
 
 @lru_cache(maxsize=256)
-def _text(statements: tuple[str, ...]) -> str:
+def _text(statements: tuple[str, ...], numbered: tuple[bool, ...]) -> str:
     parts: list[str] = []
     places = 0
     for number, statement in enumerate(statements):
         ready = compiled(statement, "postgres", places)
         places += len(ready.names)
         parts.append(f"put_{number} AS (\n{ready.text}\n)")
-    counts = [f"SELECT count(*) AS number FROM put_{number}" for number in range(len(parts))]  # noqa: S608 - a number
+    counts: list[str] = []
+    for number, has in enumerate(numbered):
+        places += has
+        # To divide by zero is the one way to end a statement in an error without a function of one's own.
+        count = f"count(*) / CASE WHEN count(*) = ${places} THEN 1 ELSE 0 END" if has else "count(*)"
+        counts.append(f"SELECT {count} AS number FROM put_{number}")  # noqa: S608 - a number
     return f"WITH {', '.join(parts)}\n{' UNION ALL '.join(counts)}"

@@ -102,6 +102,7 @@ def of_database(counts: Mapping[str, int]) -> Iterator[Reading]:
         "commits": counts.get("commits"),
         "largest_group": counts.get("write_largest_group"),
         "unknown": counts.get("unknown"),
+        "held": counts.get("held"),
         "active": counts.get("active"),
         "pool_wait_ns": counts.get("pool_wait_ns"),
         "hint_reconnects": counts.get("hint_reconnects"),

@@ -52,9 +52,10 @@ class Counting:
         self._slots = slots
         self._shifts: dict[str, Counter[str]] = {"tenant": Counter(), "pool": Counter()}
         self._held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
+        self._most: dict[str, dict[str, int | None]] = {"tenant": {}, "pool": {}}  # of those from which was taken
 
     async def hold(self, tx: Tx, jobs: Sequence[Job]) -> None:
-        """Hold the rows of these jobs' tenants, then those of their pools, each in the order of their names."""
+        """Read the rows of these jobs' tenants and pools; where `tx.holds`, hold them in the order of their names."""
         names = {"tenant": {job.tenant for job in jobs}, "pool": {job.pool for job in jobs}}
         self._held = await self._rows(tx, names)
         missing = {kind: sorted(names[kind] - rows.keys()) for kind, rows in self._held.items()}
@@ -66,7 +67,7 @@ class Counting:
     async def _rows(self, tx: Tx, names: Mapping[str, set[str]]) -> dict[str, dict[str, Row]]:
         wanted = {f"{kind}s": json.dumps(sorted(each)) for kind, each in names.items()}
         held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
-        for row in await tx.query(script("slots_hold", tx.dialect), wanted):
+        for row in await tx.query(script("slots_hold" if tx.holds else "slots_get", tx.dialect), wanted):
             held[row["kind"]][row["name"]] = row
         return held
 
@@ -80,6 +81,9 @@ class Counting:
         if capacity is not None and pool["running"] + self._shifts["pool"][job.pool] >= capacity:
             raise PoolFull(job.pool)
         self._shift(job, 1)
+        self._most["tenant"][job.tenant] = limit
+        before = self._most["pool"].get(job.pool, capacity)
+        self._most["pool"][job.pool] = None if before is None or capacity is None else max(before, capacity)
 
     def give(self, job: Job) -> None:
         """A job leaves them."""
@@ -90,10 +94,13 @@ class Counting:
         self._shifts["pool"][job.pool] += by
 
     async def write(self, tx: Tx) -> None:
-        """Write what was counted."""
+        """Write what was counted. Where something was taken, the rows were read: then each is there, with its limit."""
         for kind, shifts in self._shifts.items():
-            rows = [{"name": name, "shift": shifts[name]} for name in sorted(shifts) if shifts[name]]
-            await put_many(tx, f"{kind}_shift", rows)
+            most = self._most[kind]
+            rows = [
+                {"name": name, "shift": shifts[name], "most": most.get(name)} for name in sorted(shifts) if shifts[name]
+            ]
+            await put_many(tx, f"{kind}_shift", rows, each=bool(most))
 
 
 class Slots:

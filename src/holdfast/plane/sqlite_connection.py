@@ -168,6 +168,7 @@ class SqliteTx:
     """See `ports.Tx`. Lives as long as its work runs."""
 
     dialect: Literal["sqlite"] = "sqlite"
+    holds: Final = True  # there is one writer
 
     def __init__(self, connection: sqlite3.Connection, path: str, *, reads: bool = False) -> None:
         self._connection: sqlite3.Connection | None = connection

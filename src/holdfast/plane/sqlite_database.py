@@ -91,12 +91,12 @@ class SqliteDatabase:
         self._enrolling: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    async def write(self, work: Work[T]) -> T:
-        """See `ports.Database`."""
+    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+        """See `ports.Database`. There is one writer, who holds everything."""
         return await self._here().writing.ask(work)
 
-    async def read(self, work: Work[T]) -> T:
-        """See `ports.Database`."""
+    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
+        """See `ports.Database`. It is always one view."""
         return await self._here().reading.ask(work)
 
     @property

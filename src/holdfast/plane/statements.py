@@ -48,6 +48,8 @@ _NOT_IN_A_WORK: Final = frozenset(
         *("attach", "detach", "vacuum"),
     )
 )
+_LOOKING: Final = frozenset(("select", "with"))
+_WRITES: Final = re.compile(r"\b(insert|update|delete|merge|share|into)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Statement:
 
     text: str
     names: tuple[str, ...]  # of its places, which are numbered in this order
+    reads: bool  # it only looks: no word in it is one that writes, or locks
 
     def ordered(self, parameters: Mapping[str, Any] | None) -> tuple[Any, ...]:
         """The values of its places in order. Those that it does not mention are left out."""
@@ -90,8 +93,11 @@ def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
         raise BadInput("statement", f"{first[1].upper()} cannot be run here", fix)
     numbers: dict[str, int] = {}
     parts: list[str] = []
-    done = 0
+    words: list[str] = []  # what is left without strings, comments and places
+    done = seen = 0
     for token in _TOKEN.finditer(text):
+        words.append(text[seen : token.start()])
+        seen = token.end()
         if token["number"] is not None and (dialect == "sqlite" or token["number"] != "?"):
             raise BadInput("statement", f"has the place {token['number']}", "write places as :name")
         if token["end"] is not None and dialect == "postgres" and _says_something(text[token.end() :]):
@@ -101,7 +107,9 @@ def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
             number = numbers.setdefault(token["name"], after + len(numbers) + 1)
             parts += (text[done : token.start()], f"?{number}" if dialect == "sqlite" else f"${number}")
             done = token.end()
-    return Statement("".join([*parts, text[done:]]), tuple(numbers))
+    words.append(text[seen:])
+    reads = first is not None and first[1].lower() in _LOOKING and not any(map(_WRITES.search, words))
+    return Statement("".join([*parts, text[done:]]), tuple(numbers), reads)
 
 
 def split(script: str, dialect: Dialect) -> Iterator[str]:
