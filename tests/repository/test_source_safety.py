@@ -53,7 +53,7 @@ PUT_IN: dict[str, set[str]] = {
         *("quoted(trigger)", "event", "function"),
     },
     "plane/postgres_hints.py": {"CHANNEL"},
-    "plane/putting.py": {"number", "count"},  # of a place; and how the rows of a part are counted
+    "plane/putting.py": {"number", "check"},  # of a part, and of its rows
     "plane/sqlite_connection.py": {"self._synchronous", "'OFF' if self._writes else 'ON'"},  # words that were checked
     "stores/sqlite_file.py": {"self._synchronous"},
 }

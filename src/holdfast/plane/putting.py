@@ -52,6 +52,6 @@ def _text(statements: tuple[str, ...], numbered: tuple[bool, ...]) -> str:
     for number, has in enumerate(numbered):
         places += has
         # To divide by zero is the one way to end a statement in an error without a function of one's own.
-        count = f"count(*) / CASE WHEN count(*) = ${places} THEN 1 ELSE 0 END" if has else "count(*)"
-        counts.append(f"SELECT {count} AS number FROM put_{number}")  # noqa: S608 - a number
+        check = f" / CASE WHEN count(*) = ${places} THEN 1 ELSE 0 END" if has else ""
+        counts.append(f"SELECT count(*){check} AS number FROM put_{number}")  # noqa: S608 - a number of ours
     return f"WITH {', '.join(parts)}\n{' UNION ALL '.join(counts)}"
