@@ -64,13 +64,13 @@ class Brittle:
     def dialect(self) -> Dialect:
         return self.inner.dialect
 
-    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         self._reach()
-        return await self.inner.write(work, checked=checked)
+        return await self.inner.write(work, checked=checked, lasting=lasting)
 
-    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         self._reach()
-        return await self.inner.read(work, one_view=one_view)
+        return await self.inner.read(work, one_view=one_view, lasting=lasting)
 
     def bell(self, channel: str) -> Bell:
         return self.inner.bell(channel)

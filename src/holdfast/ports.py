@@ -181,6 +181,11 @@ class RidesAlong(Protocol):
         """From now on share the transactions of that database, if the leases lie in it and it can. Whether they do."""
         ...
 
+    @property
+    def rides(self) -> bool:
+        """Whether they are shared, so that a lease is as durable as what that database has committed before it."""
+        ...
+
 
 class Place(Protocol):
     """One caller's place in line at the local mutex of one key."""

@@ -126,7 +126,7 @@ async def test_a_delay_counts_from_when_it_was_asked_for(buses: Buses) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(database, name)
 
-        async def write(self, work: Work[Any], *, checked: bool = False) -> Any:
+        async def write(self, work: Work[Any], *, checked: bool = False, lasting: bool = True) -> Any:
             if not go_on.is_set() and got.got:
                 clock.at_ns += 100 * MS
                 raise Unavailable("away")
@@ -321,7 +321,7 @@ async def test_messages_that_are_handled_together_share_transactions(buses: Buse
         def __getattr__(self, name: str) -> Any:
             return getattr(database, name)
 
-        async def write(self, work: Work[Any], *, checked: bool = False) -> Any:
+        async def write(self, work: Work[Any], *, checked: bool = False, lasting: bool = True) -> Any:
             nonlocal writes
             writes += 1
             return await database.write(work)
@@ -348,7 +348,7 @@ async def test_an_idle_consumer_asks_nothing(buses: Buses) -> None:
             def __getattr__(self, name: str) -> Any:
                 return getattr(database, name)
 
-            async def write(self, work: Work[Any], *, checked: bool = False) -> Any:
+            async def write(self, work: Work[Any], *, checked: bool = False, lasting: bool = True) -> Any:
                 nonlocal asked
                 asked += 1
                 return await database.write(work)
@@ -379,7 +379,7 @@ async def test_what_is_claimed_while_the_consumer_ends_is_given_back(buses: Buse
         def __getattr__(self, name: str) -> Any:
             return getattr(database, name)
 
-        async def write(self, work: Work[Any], *, checked: bool = False) -> Any:
+        async def write(self, work: Work[Any], *, checked: bool = False, lasting: bool = True) -> Any:
             asked.set()
             result = await database.write(work)
             await go_on.wait()

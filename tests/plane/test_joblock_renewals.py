@@ -34,7 +34,7 @@ class Held:
         self.stopped: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(plane.store, "change_leased", self)
 
-    async def __call__(self, changes: Sequence[Leased]) -> list[Changed | Failed]:
+    async def __call__(self, changes: Sequence[Leased], **how: Any) -> list[Changed | Failed]:
         (change,) = changes
         assert isinstance(change.lease, Lease)
         self.lease = change.lease
@@ -142,9 +142,9 @@ async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
     monkeypatch.setattr(store, "renew_many", at_first)
     change, go = plane.store.change_leased, asyncio.Event()
 
-    async def later(changes: Sequence[Leased]) -> list[Changed | Failed]:
+    async def later(changes: Sequence[Leased], **how: Any) -> list[Changed | Failed]:
         await go.wait()
-        return await change(changes)
+        return await change(changes, **how)
 
     monkeypatch.setattr(plane.store, "change_leased", later)
     handling = asyncio.create_task(plane.scheduler.on_result(finished(job, 1, run_of(job))))

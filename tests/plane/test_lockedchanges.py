@@ -54,9 +54,9 @@ async def test_jobs_that_come_together_share_a_request_for_locks_and_a_transacti
     monkeypatch.setattr(store, "release_many", released)
     written: list[list[Leased]] = []
 
-    async def changed(changes: Sequence[Leased]) -> Any:
+    async def changed(changes: Sequence[Leased], **how: Any) -> Any:
         written.append(list(changes))
-        return await change_leased(changes)
+        return await change_leased(changes, **how)
 
     monkeypatch.setattr(plane.store, "change_leased", changed)
     found = await asyncio.gather(*(plane.placement.change(job.id, end) for job in jobs))
@@ -191,10 +191,10 @@ async def test_one_whose_lease_was_taken_away_is_abandoned_and_the_others_are_do
     stolen, kept = await waiting(plane, 2)
     change_leased, inside, go = plane.store.change_leased, asyncio.Event(), asyncio.Event()
 
-    async def held_up(changes: Sequence[Leased]) -> Any:
+    async def held_up(changes: Sequence[Leased], **how: Any) -> Any:
         inside.set()
         await go.wait()
-        return await change_leased(changes)
+        return await change_leased(changes, **how)
 
     monkeypatch.setattr(plane.store, "change_leased", held_up)
     work = asyncio.gather(

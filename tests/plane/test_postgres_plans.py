@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from fixtures_databases import THINGS, insert
 from fixtures_postgres import every_postgres
-from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Row, Tx
 from holdfast.plane.postgres_database import PostgresDatabase
 from holdfast.plane.putting import Put, together
@@ -24,9 +23,12 @@ pytestmark = [pytest.mark.asyncio, every_postgres]
 NAMES = (
     "job_make_many",
     "event_insert_many",
+    "queue_look",
     "queue_tenants",
     "queue_line",
     "job_get_many",
+    "job_counted_many",
+    "slots_get",
     "job_hold",
     "slots_hold",
     "tenant_shift_many",
@@ -83,10 +85,17 @@ async def test_statements_that_go_together_keep_their_plans(base: PostgresDataba
     assert GROWING.search(plan) is None, plan
 
 
-async def test_the_line_of_a_tenant_is_read_in_its_order_and_not_sorted(base: PostgresDatabase) -> None:
+@pytest.mark.parametrize("name", ["queue_line", "queue_look"])
+async def test_the_line_of_a_tenant_is_read_in_its_order_and_not_sorted(base: PostgresDatabase, name: str) -> None:
     """Sorted, it would be read to its end each time: a line of a million for the first three of it."""
-    plan = await base.read(lambda tx: planned(tx, compiled(sql("queue_line"), "postgres").text))
+    plan = await base.read(lambda tx: planned(tx, compiled(script(name, "postgres"), "postgres").text))
     assert "Sort" not in plan, plan
+
+
+@pytest.mark.parametrize("name", ["queue_look", "job_get_many", "job_counted_many", "slots_get"])
+async def test_a_look_is_one_round_trip(base: PostgresDatabase, name: str) -> None:
+    """It is known for one, and goes without a transaction around it."""
+    assert compiled(script(name, "postgres"), "postgres").reads
 
 
 async def test_a_statement_is_prepared_once_for_a_connection_also_when_it_is_read_with(postgres_url: str) -> None:

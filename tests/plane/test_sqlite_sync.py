@@ -16,8 +16,13 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import THINGS, insert, numbers, until
-from holdfast.errors import Timeout, Unavailable
+from holdfast.errors import RowExists, Timeout, Unavailable
+from holdfast.plane.app import App
+from holdfast.plane.assembly import Plane
+from holdfast.plane.model import Submission
 from holdfast.plane.ports import Tx
+from holdfast.plane.service import Caller
+from holdfast.plane.settings import Settings, WorkerSettings
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.types import NS
 
@@ -64,13 +69,23 @@ async def file(path: str, disk: Disk) -> AsyncIterator[SqliteDatabase]:
     await opened.close()
 
 
+def size(path: str) -> int:
+    return Path(path).stat().st_size
+
+
+def found(path: str, question: str) -> bool:
+    """Whether another process finds something."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(question).fetchone() is not None
+
+
 def seen(path: str) -> list[int]:
     """What another process sees."""
     with closing(sqlite3.connect(path)) as connection:
         return [number for (number,) in connection.execute("SELECT id FROM thing ORDER BY id")]
 
 
-async def test_nobody_is_told_before_the_disk_has_it_and_others_write_meanwhile(
+async def test_whoever_asked_is_not_told_before_the_disk_has_it_and_others_write_meanwhile(
     path: str, file: SqliteDatabase, disk: Disk
 ) -> None:
     called: list[int] = []
@@ -95,13 +110,139 @@ async def test_nobody_is_told_before_the_disk_has_it_and_others_write_meanwhile(
     assert not first.done()
     assert not any(each.done() for each in others)
     assert called == []
-    assert not await bell.wait(0)
+    assert await bell.wait(60 * NS)  # whoever looks sees it, and may begin with what comes of it
     disk.go.set()
     assert await asyncio.gather(first, *others) == [1, 2, 3]
     assert called == [1, 2, 3]
-    assert await bell.wait(0)
     assert disk.asked == before + 2, "one for the first, and one for all that came while it lasted"
     bell.close()
+
+
+async def test_whoever_does_not_care_is_told_at_once_and_does_not_tell_for_others(
+    file: SqliteDatabase, disk: Disk
+) -> None:
+    called: list[int] = []
+
+    async def work(tx: Tx) -> int:
+        tx.after(lambda: called.append(2))
+        return await insert(tx, 2)
+
+    disk.go.clear()
+    before = disk.asked
+    first = asyncio.create_task(file.write(partial(insert, number=1)))
+    await until(lambda: disk.asked > before)
+    assert await file.write(work, lasting=False) == 2
+    with pytest.raises(RowExists):
+        await file.write(work, lasting=False)
+    assert not first.done()
+    assert called == []  # which is about what is safe
+    disk.go.set()
+    assert await first == 1
+    await until(lambda: called == [2])
+
+
+async def test_what_nobody_waits_for_is_not_synced_by_itself(file: SqliteDatabase, disk: Disk) -> None:
+    before = disk.asked
+    assert [await file.write(partial(insert, number=number), lasting=False) for number in (1, 2)] == [1, 2]
+    assert disk.asked == before
+    assert await file.write(partial(insert, number=3)) == 3
+    assert disk.asked == before + 1
+
+
+async def test_a_failed_sync_is_met_by_those_who_wait_and_not_by_those_who_do_not(
+    file: SqliteDatabase, disk: Disk
+) -> None:
+    disk.trouble = OSError(errno.EIO, "no")
+    with pytest.raises(Timeout, match="may lose it"):
+        await file.write(partial(insert, number=1))
+    assert await file.write(partial(insert, number=2), lasting=False) == 2
+    disk.trouble = None
+    assert await file.write(partial(insert, number=3)) == 3
+    assert await numbers(file) == [1, 2, 3]
+
+
+async def test_what_is_read_is_on_the_disk_before_anybody_is_told(path: str, file: SqliteDatabase, disk: Disk) -> None:
+    """Also what another process has written, which has not synced it yet, or was killed before."""
+    assert await numbers(file) == []
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA synchronous = OFF")
+        other.execute("INSERT INTO thing (id) VALUES (7)")
+        other.commit()
+        disk.go.clear()
+        before = disk.asked
+        reading = asyncio.create_task(numbers(file))
+        await until(lambda: disk.asked > before)
+        look = "SELECT id FROM thing"
+        assert len(await file.read(lambda tx: tx.query(look), lasting=False)) == 1  # a look, of which nobody is told
+        assert not reading.done()
+        disk.go.set()
+        assert await reading == [7]
+
+
+async def test_what_was_synced_is_not_synced_again_to_be_read(path: str, disk: Disk) -> None:
+    file = SqliteDatabase(path, readers=1)
+    await file.write(lambda tx: tx.query(THINGS))
+    await file.write(partial(insert, number=1))
+    assert await numbers(file) == [1]
+    before = disk.asked
+    assert [await numbers(file) for _ in range(5)] == [[1]] * 5
+    assert disk.asked == before
+    await file.write(partial(insert, number=2), lasting=False)
+    assert disk.asked == before
+    assert await numbers(file) == [1, 2]
+    assert disk.asked == before + 1
+    await file.close()
+
+
+async def test_what_may_not_last_is_not_told_and_mended_when_the_disk_is_well(
+    path: str, file: SqliteDatabase, disk: Disk
+) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("INSERT INTO thing (id) VALUES (7)")
+        other.commit()
+        disk.trouble = OSError(errno.EIO, "no")
+        with pytest.raises(Unavailable, match="may not last"):
+            await numbers(file)
+        disk.trouble = None
+        assert await numbers(file) == [7]
+        assert size(f"{path}-wal") == 0  # it was moved into the file itself
+
+
+@pytest.mark.parametrize("leases", [None, "leases.db"], ids=["one file", "leases elsewhere"])
+async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
+    tmp_path: Path, disk: Disk, leases: str | None
+) -> None:
+    """The job, its dispatch, the claim of its message: all are committed, and nothing is safe, so nobody begins."""
+    app, begun = App("own"), asyncio.Event()
+
+    @app.job("touch")
+    async def touch(payload: object) -> None:
+        begun.set()
+
+    settings = Settings(
+        database=f"sqlite:///{tmp_path}/plane.db",
+        leases=None if leases is None else f"sqlite:///{tmp_path}/{leases}",
+        worker=WorkerSettings(count=1, heartbeat=60.0),
+    )
+    claimed = "SELECT 1 FROM plane_message WHERE subject LIKE 'work.%' AND state = 1"
+    over = "SELECT 1 FROM plane_job WHERE state = 'SUCCEEDED'"
+    where = f"{tmp_path}/plane.db"
+    held = "SELECT 1 FROM holdfast_lease WHERE key LIKE '%worker:job:%'"
+    async with Plane(settings, parts=("scheduler", "worker"), app=app) as plane:
+        me = Caller("test")
+        await plane.ground.service.submit(me, Submission("touch"))
+        await until(begun.is_set)
+        await until(lambda: found(where, over))
+        begun.clear()
+        disk.go.clear()
+        submitting = asyncio.create_task(plane.ground.service.submit(me, Submission("touch")))
+        await until(lambda: found(where, claimed if leases else held))
+        assert not begun.is_set()
+        assert not submitting.done()
+        disk.go.set()
+        await until(begun.is_set)
+        await submitting
+        await until(lambda: not found(where, "SELECT 1 FROM plane_job WHERE state <> 'SUCCEEDED'"))
 
 
 async def test_errors_are_told_in_turn_too(file: SqliteDatabase, disk: Disk) -> None:

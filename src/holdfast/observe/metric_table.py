@@ -158,10 +158,9 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("database_failed", "database", "failed", "Transactions that failed."),
     _counter("database_run_again", "database", "run_again", "Transactions run again, as the database asked."),
     _counter("database_unknown", "database", "unknown", "Transactions whose outcome is not known."),
-    _counter(
-        "database_held", "database", "held", "Changes made again with their rows locked."
-    ),
+    _counter("database_held", "database", "held", "Changes made again with their rows locked."),
     _counter("database_commits", "database", "commits", "Commits; several works may share one."),
+    _counter("database_syncs", "database", "syncs", "Times that the log of the file was synced by the plane itself."),
     _gauge("database_largest_group", "database", "largest_group", "The most works that shared a commit."),
     _counter("database_busy", "database", "busy", "Attempts that found the file locked by another process."),
     _counter("database_busy_seconds", "database", "busy_ns", "Waited for other processes' locks on the file."),

@@ -23,28 +23,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.fairness import Line, next_turn
+from holdfast.core.fairness import next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.consumptions import finished
-from holdfast.plane.jobrows import sql
+from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.ports import Bell, Tx
+from holdfast.plane.ports import Bell
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
 from holdfast.types import MS, NS
 
 BATCH: Final = 64  # looks at once
-TENANTS: Final = 256  # read in one go
 IDLE_NS: Final = NS
 IDLE_SPREAD_NS: Final = 500 * MS
 IN_VAIN_NS: Final = 100 * MS
 PASSED_OVER_NS: Final = 20 * MS  # doubled each time that the same job is found in somebody's hands
 PASSED_OVER_MAX_NS: Final = NS
-
-_TENANTS: Final = sql("queue_tenants")
-_LINE: Final = sql("queue_line")
-_RUNNING: Final = "SELECT running FROM plane_pool WHERE pool = :pool"
 
 _IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL)  # the job is still where it was
 
@@ -67,16 +62,6 @@ class _PoolState:
 
     def __post_init__(self) -> None:
         self.trouble = Trouble(_log, "a pool is not looked at", "a pool is looked at again", pool=self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What waits in a pool."""
-
-    free: int
-    lines: tuple[Line, ...] = ()
-    examined: str | None = None  # the last tenant that was looked at
-    more: bool = False  # there is more than what was read
 
 
 class Dispatcher:
@@ -240,41 +225,22 @@ class Dispatcher:
         self.tally[str(placed)] += 1
         return placed
 
-    async def _find(self, state: _PoolState, capacity: int) -> _Found:
+    async def _find(self, state: _PoolState, capacity: int) -> Found:
         """Read what waits: a page of tenants from the one after the last, and of each as many jobs as may go."""
         now = asyncio.get_running_loop().time()
         state.passed_over = {job: until for job, until in state.passed_over.items() if until > now}
         if len(state.in_vain) > _IN_VAIN_MAX:
             state.in_vain.clear()  # most of them were finished by others meanwhile
-        passed, slots = frozenset(state.passed_over), self._store.slots.slots
-
-        async def work(tx: Tx) -> _Found:
-            running = await tx.query(_RUNNING, {"pool": state.name})
-            free = capacity - (running[0]["running"] if running else 0)
-            if free <= 0:
-                return _Found(free)
-            tenants = await tx.query(_TENANTS, {"pool": state.name, "after": state.cursor, "most": TENANTS})
-            if state.cursor and len(tenants) < TENANTS:
-                first = await tx.query(_TENANTS, {"pool": state.name, "after": "", "most": TENANTS - len(tenants)})
-                tenants += [each for each in first if each["tenant"] <= state.cursor]
-            depth = -(-min(free, self._batch) // max(1, len(tenants))) + len(passed)
-            lines: list[Line] = []
-            more = len(tenants) == TENANTS
-            for row in tenants:
-                limit = slots if row["slots"] is None else row["slots"]
-                room = None if limit is None else limit - row["running"]
-                if room is not None and room <= 0:
-                    continue
-                jobs = [row["head"]]
-                if depth > 1 or len(tenants) == 1:
-                    values = {"pool": state.name, "tenant": row["tenant"], "most": depth + 1}
-                    jobs = [each["id"] for each in await tx.query(_LINE, values)]
-                more = more or len(jobs) > depth
-                lines.append(Line(row["tenant"], tuple(job for job in jobs if job not in passed), room))
-            return _Found(free, tuple(lines), tenants[-1]["tenant"] if tenants else None, more)
-
+        at = Look(
+            state.name,
+            capacity,
+            self._batch,
+            state.cursor,
+            frozenset(state.passed_over),
+            self._store.slots.slots,
+        )
         # No view of it all: whatever is found is looked at again before it is handed out.
-        return await self._store.database.read(work, one_view=False)
+        return await self._store.database.read(lambda tx: look(tx, at), one_view=False, lasting=False)
 
 
 async def _end(loops: asyncio.Task[None]) -> None:

@@ -206,7 +206,9 @@ class EmbeddedConsumer:
         try:
             if ARMED:
                 await areach("plane.bus.claim")
-            found = await self._database.write(lambda tx: self._work(tx, settled, silent, most, now_ns, due))
+            found = await self._database.write(
+                lambda tx: self._work(tx, settled, silent, most, now_ns, due), lasting=self._how.lasting
+            )
             if ARMED:
                 await areach("plane.bus.claimed")
         except BaseException:

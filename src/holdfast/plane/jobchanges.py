@@ -122,10 +122,19 @@ class _Sheet:
             await bus.stage(tx, self.messages)
 
 
-async def change_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) -> list[Ended]:
-    """Make changes of different jobs. What became of each, in their order."""
-    look = script("job_hold" if tx.holds else "job_get_many", tx.dialect)
-    rows = await tx.query(look, {"ids": json.dumps([each.job for each in wanted])})
+async def change_many(
+    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted], *, counted: bool = False
+) -> list[Ended]:
+    """Make changes of different jobs. What became of each, in their order.
+
+    `counted`: most of them will come to workers, so that the counts had better be read with the jobs.
+    """
+    counting, sheet = Counting(slots.slots), _Sheet()
+    counted = counted and not tx.holds
+    look = "job_hold" if tx.holds else "job_counted_many" if counted else "job_get_many"
+    rows = await tx.query(script(look, tx.dialect), {"ids": json.dumps([each.job for each in wanted])})
+    if counted:
+        counting.seen(rows)
     jobs = {row["id"]: job_of(row) for row in rows}
     ends: list[Ended] = []
     plans: list[_Planned] = []
@@ -136,7 +145,6 @@ async def change_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) 
             plans.append(found)
     if len(wanted) > 1 and any(plan.writing.also is not None for plan in plans):
         raise Alone  # what else it writes may fail, and must then undo nothing but its own
-    counting, sheet = Counting(slots.slots), _Sheet()
     if any(plan.shift > 0 for plan in plans):
         await counting.hold(tx, [plan.after for plan in plans if plan.shift])
     for plan in plans:

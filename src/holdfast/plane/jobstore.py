@@ -201,8 +201,11 @@ class JobStore:
             raise ended.error
         return ended
 
-    async def change_leased(self, changes: Sequence[Leased]) -> list[Changed | Failed]:
-        """The same for jobs that differ, each under its own lease, in one transaction. What became of each."""
+    async def change_leased(self, changes: Sequence[Leased], *, counted: bool = False) -> list[Changed | Failed]:
+        """The same for jobs that differ, each under its own lease, in one transaction. What became of each.
+
+        `counted`: most of them will come to workers.
+        """
         presented: list[Presented | Failed] = []
         wanted: list[Wanted] = []
         for each in changes:
@@ -212,7 +215,7 @@ class JobStore:
             except Exception as error:  # noqa: BLE001 - what one of them meets is its own
                 presented.append(Failed(error))
         outcomes: Sequence[Outcome[tuple[Changed, bool]] | Failed] = (
-            await answered(self._change, wanted) if wanted else ()
+            await answered(partial(self._change, counted=counted), wanted) if wanted else ()
         )
         rest = iter(outcomes)
         return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
@@ -273,10 +276,14 @@ class JobStore:
             self.slots.freed(changed.before.pool)
         return changed
 
-    async def _change(self, wanted: Sequence[Wanted]) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
+    async def _change(
+        self, wanted: Sequence[Wanted], *, counted: bool = False
+    ) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
         if ARMED:
             await areach("plane.job.change")
-        ends = await self.database.write(lambda tx: change_many(tx, self._bus, self.slots, wanted), checked=True)
+        ends = await self.database.write(
+            lambda tx: change_many(tx, self._bus, self.slots, wanted, counted=counted), checked=True
+        )
         if ARMED:
             await areach("plane.job.changed")
         self._count_ends(ends)

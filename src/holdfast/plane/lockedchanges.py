@@ -61,7 +61,9 @@ class LockedChanges:
         self._clock = locks.house.clock
         # Two lanes, so that messages and the line do not wait for each other's requests.
         self._changes: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
-        self._tries: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
+        self._tries: Gathering[_Item, Changed | Busy] = Gathering(
+            partial(self._together, counted=True), apart=lambda each: each.job
+        )
 
     async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
         """Lock a job, decide, write and unlock it. `timeout`, how long to wait for the lock, is the family's."""
@@ -79,7 +81,7 @@ class LockedChanges:
             return await self._store.change(lease, job_id, deciding(carried(lease)))
 
     async def try_all(self, wanted: Sequence[tuple[str, Deciding]]) -> list[Changed | Failed]:
-        """The same for jobs that differ, without waiting for locks. What became of each."""
+        """The same for jobs that differ and are to come to workers, without waiting for locks. What became of each."""
         if many.takes_many(self._locks):
             found = await self._tries.ask_all([_Item(check_id("job", job), deciding) for job, deciding in wanted])
             return [Failed(self._busy(each)) if isinstance(each, Busy) else each for each in found]
@@ -98,7 +100,7 @@ class LockedChanges:
         later.__cause__ = busy
         return later
 
-    async def _together(self, items: Sequence[_Item]) -> Sequence[Changed | Busy | Failed]:
+    async def _together(self, items: Sequence[_Item], *, counted: bool = False) -> Sequence[Changed | Busy | Failed]:
         try:
             moment = await self._moment()
         except (BackendError, Closed) as error:
@@ -115,7 +117,7 @@ class LockedChanges:
             return [Failed(self._meaning(error)) for _ in items]
         taken = self._clock.now().mono
         mine = [(item, lease) for item, lease in zip(items, found, strict=True) if isinstance(lease, Lease)]
-        ends = iter(await self._changed(mine) if mine else ())
+        ends = iter(await self._changed(mine, counted=counted) if mine else ())
         held_ns = self._clock.now().mono - taken
         answers: list[Changed | Busy | Failed] = []
         for lease in found:
@@ -160,11 +162,11 @@ class LockedChanges:
         many.momentary(self._locks, model, noted, began)
         return answers
 
-    async def _changed(self, mine: Sequence[tuple[_Item, Lease]]) -> list[Changed | Failed]:
+    async def _changed(self, mine: Sequence[tuple[_Item, Lease]], *, counted: bool) -> list[Changed | Failed]:
         """Make the changes whose locks were had, and give the locks back, whatever became of them."""
         leases = [lease for _, lease in mine]
         wanted = [Leased(lease, item.job, item.deciding(carried(lease))) for item, lease in mine]
-        work = asyncio.ensure_future(self._store.change_leased(wanted))
+        work = asyncio.ensure_future(self._store.change_leased(wanted, counted=counted))
         many.on_loss(leases, partial(_stop, work, leases))
         try:
             await asyncio.wait((work,))

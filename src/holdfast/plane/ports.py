@@ -54,11 +54,14 @@ class Tx(Protocol):
         ...
 
     def ring(self, channel: str) -> None:
-        """Wake those who wait at the channel, in all processes, once the transaction is committed."""
+        """Wake those who wait at the channel, in all processes, once the transaction is committed.
+
+        It may not be durable yet; whatever they write because of it is only with it.
+        """
         ...
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call this on the event loop once the transaction is committed, before anybody is woken. Never otherwise."""
+        """Call this on the event loop once the transaction is committed and durable. Never otherwise."""
         ...
 
 
@@ -85,7 +88,7 @@ class Database(Protocol):
         """Which SQL it speaks."""
         ...
 
-    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """Run the work in one transaction, commit it durably, and return its result. An error rolls it back.
 
         The work may be run again from its start when the database asks for that (busy, serialisation), so it must
@@ -94,11 +97,16 @@ class Database(Protocol):
         `checked`: what is put names with `rows`, and in its conditions, all that the work was told by queries. Then
         nothing has to be held between the two, and a database for which that is dear first tries without (`Tx.holds`).
         When something was not as it was read, the work is run again, and holds it.
+
+        Not `lasting`: it may return before the commit is durable. It is before any later one that is.
         """
         ...
 
-    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
-        """Run work that changes nothing. `one_view`: all of its statements see one state; else each its own."""
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
+        """Run work that changes nothing. `one_view`: all of its statements see one state; else each its own.
+
+        `lasting`: what it has seen is durable when it returns. Not so for a look that nobody is told of.
+        """
         ...
 
     def bell(self, channel: str) -> Bell:
@@ -124,6 +132,7 @@ class Consumption:
     ack_wait_ns: int = 30_000_000_000  # without an in-progress signal, after which another consumer gets the message
     max_failures: int = 5  # errors; busy and store trouble do not count
     max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
+    lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
 
 
 class Bus(Protocol):

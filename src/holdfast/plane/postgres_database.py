@@ -92,13 +92,13 @@ class PostgresDatabase:
         self._quiet = asyncio.Event()
         self._counts = dict.fromkeys(("writes", "reads", "failed", "run_again", "held", "unknown"), 0)
 
-    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """See `ports.Database`."""
         self._counts["writes"] += 1
         return await self._done(work, reads=False, apart=checked)
 
-    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
-        """See `ports.Database`."""
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
+        """See `ports.Database`. Postgres shows nothing that is not durable."""
         self._counts["reads"] += 1
         return await self._done(work, reads=True, apart=not one_view)
 

@@ -100,6 +100,7 @@ def of_database(counts: Mapping[str, int]) -> Iterator[Reading]:
         "busy": counts.get("write_busy"),
         "busy_ns": counts.get("write_busy_ns"),
         "commits": counts.get("commits"),
+        "syncs": counts.get("syncs"),
         "largest_group": counts.get("write_largest_group"),
         "unknown": counts.get("unknown"),
         "held": counts.get("held"),

@@ -129,7 +129,9 @@ class Scheduler:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.dispatcher.running())
             for subject, handler in self.handlers.items():
-                how = Consumption(subject, subjects.SCHEDULER, concurrency=concurrency, ack_wait_ns=wait_ns)
+                how = Consumption(
+                    subject, subjects.SCHEDULER, concurrency=concurrency, ack_wait_ns=wait_ns, lasting=False
+                )
                 self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
             try:
                 yield self

@@ -54,9 +54,20 @@ class Counting:
         self._held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
         self._most: dict[str, dict[str, int | None]] = {"tenant": {}, "pool": {}}  # of those from which was taken
 
+    def seen(self, rows: Sequence[Row]) -> None:
+        """Take note of what was read with the jobs."""
+        for row in rows:
+            if row["tenant_running"] is not None:
+                counted = {"running": row["tenant_running"], "most": row["tenant_slots"]}
+                self._held["tenant"].setdefault(row["tenant"], counted)
+            if row["pool_running"] is not None:
+                self._held["pool"].setdefault(row["pool"], {"running": row["pool_running"]})
+
     async def hold(self, tx: Tx, jobs: Sequence[Job]) -> None:
         """Read the rows of these jobs' tenants and pools; where `tx.holds`, hold them in the order of their names."""
         names = {"tenant": {job.tenant for job in jobs}, "pool": {job.pool for job in jobs}}
+        if all(names[kind] <= rows.keys() for kind, rows in self._held.items()):
+            return  # they were read with the jobs
         self._held = await self._rows(tx, names)
         missing = {kind: sorted(names[kind] - rows.keys()) for kind, rows in self._held.items()}
         if any(missing.values()):

@@ -91,13 +91,16 @@ class SqliteDatabase:
         self._enrolling: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """See `ports.Database`. There is one writer, who holds everything."""
-        return await self._here().writing.ask(work)
+        return await self._here().writing.ask(work, lasting=lasting)
 
-    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         """See `ports.Database`. It is always one view."""
-        return await self._here().reading.ask(work)
+        service = self._here()
+        if lasting and service.writer.syncer is not None and service.writer.syncer.doubt is not None:
+            await self.write(_nothing)  # which mends it first, or says why it cannot
+        return await service.reading.ask(work, lasting=lasting)
 
     @property
     def durable(self) -> bool:
@@ -181,6 +184,7 @@ class SqliteDatabase:
                 patience_ns=self._patience_ns,
                 clock=self._clock,
                 entropy=self._entropy,
+                syncer=syncer,
             )
             for _ in range(self._reader_count)
         ]
@@ -270,6 +274,10 @@ class _Service:
         thread = threading.Thread(target=body, name=name, daemon=True)
         thread.start()
         return thread, ended
+
+
+async def _nothing(tx: Tx) -> None:
+    """A work that does nothing."""
 
 
 def _settle(futures: Iterable[asyncio.Future[None]]) -> None:

@@ -30,11 +30,12 @@ _ANSWER_LIMIT_NS: Final = 60 * NS  # after which a disk that does not answer is 
 class Entry:
     """One work in line, and the future of the task that waits for it."""
 
-    __slots__ = ("begun", "future", "given_up", "work")
+    __slots__ = ("begun", "future", "given_up", "lasting", "work")
 
-    def __init__(self, work: Work[Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, work: Work[Any], future: asyncio.Future[Any], *, lasting: bool) -> None:
         self.work = work
         self.future = future
+        self.lasting = lasting  # it waits until it is safe, too
         self.begun = False
         self.given_up = False
 
@@ -64,12 +65,12 @@ class Line:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def ask(self, work: Work[T]) -> T:
-        """Stand in line with a work, and wait for its result."""
+    async def ask(self, work: Work[T], *, lasting: bool = True) -> T:
+        """Stand in line with a work, and wait for its result; `lasting`: until it is safe, where that comes later."""
         end = self._loop.time() + self._patience_s
         await self._enter()
         try:
-            entry = Entry(work, self._loop.create_future())
+            entry = Entry(work, self._loop.create_future(), lasting=lasting)
             with self._changed:
                 if self._closed:
                     raise Closed(CLOSED)

@@ -7,14 +7,15 @@ file, and is read from its beginning up to the first piece that is not whole. Wh
 SQLite has synced itself.
 
 Promises: whoever gives a commit is told after it is on the disk, in the order of the commits, or with the error that
-says that it may not be. After a sync that failed nothing counts as synced, whatever later ones say, until `trust`: the
-kernel reports an error once and may have dropped what it could not write. A log that is not where it should be is such
-a failure. The file of the database itself is never opened here: closing it would end the locks of this process on it.
+says that it may not be; whoever has read something is told when that is. After a sync that failed nothing counts as
+synced, whatever later ones say, until `trust`: the kernel reports an error once and may have dropped what it could not
+write. A log that is not where it should be is such a failure. The file of the database itself is never opened here:
+closing it would end the locks of this process on it.
 
-Does not promise that nobody sees a commit before it is safe: a reader may, for as long as a sync takes. Nobody is told
-of it, and what another process writes because of it is safe only together with it. Does not promise that a process
-which opens the log after a failed sync of another one hears of it: if that one dies before its next write, which would
-have mended it, later commits stand behind one that may be gone after a loss of power.
+Does not promise that nobody sees a commit before it is safe: who reads without asking for that may, for as long as a
+sync takes. What is written because of it is safe only together with it. Does not promise that a process which opens the
+log after a failed sync of another one hears of it: if that one dies before its next write, which would have mended it,
+later commits stand behind one that may be gone after a loss of power.
 
 Clock: none.
 """
@@ -41,7 +42,7 @@ class _Commit(NamedTuple):
 
 
 class Syncer:
-    """The thread. `put`, `trust` and `close` belong to the thread that writes."""
+    """The thread. `trust` and `close` belong to the thread that writes."""
 
     def __init__(self, path: str) -> None:
         self._log = f"{path}-wal"
@@ -58,10 +59,10 @@ class Syncer:
         with self._changed:
             self._waiting.append(_Commit(changed, told))
             self._changed.notify()
-        if self._thread is None:
-            # A daemon: a program that forgot to close its database must still be able to end.
-            self._thread = threading.Thread(target=self._serve, name="holdfast-plane-sync", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                # A daemon: a program that forgot to close its database must still be able to end.
+                self._thread = threading.Thread(target=self._serve, name="holdfast-plane-sync", daemon=True)
+                self._thread.start()
 
     def trust(self) -> None:
         """Everything that is committed is on the disk after all: it was checkpointed."""

@@ -4,7 +4,8 @@ Promises of the writer: works that wait together share one transaction and one c
 in a savepoint of its own, so that an error undoes its work alone. Nobody is told of success before the commit. When a
 transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
 again by itself, so that every caller gets its own answer and no innocent one gets another's error. With a syncer, the
-next transaction runs while the last one is made safe, and those who asked for that are told afterwards.
+next transaction runs while the last one is made safe, and those who asked for that are told afterwards. Whoever does
+not care is told at once; a sync that others wait for makes it safe with theirs.
 
 Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
 long as somebody in line still wants it. Who is in line is looked up only once the lock is there, so that all who came
@@ -191,34 +192,32 @@ class Writer:
         self.counts.works += len(entries)
         self.counts.failed += len(entries) - good
         self.counts.largest_group = max(self.counts.largest_group, len(entries))
-        told = partial(self._tell, answers, partial(self._committed, calls, rings), listeners, sorted(rings))
         if self.syncer is None:
-            told(None)
-        else:
-            self.syncer.put(told, changed=good > 0)
+            self._line.answer(answers, partial(_call, calls))
+            self._tell(rings, listeners)
+            return
+        at_once = [each for each in answers if not each.entry.lasting]
+        if at_once:
+            self._line.answer(at_once)
+        # Others may see it by now, and are told before it is safe: what they do about it is safe only with it.
+        self._tell(rings, listeners)
+        waiting = [each for each in answers if each.entry.lasting]
+        if waiting or calls:
+            self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
 
-    def _tell(
-        self,
-        answers: Sequence[Answer],
-        committed: Callable[[], None],
-        listeners: Sequence[str],
-        rings: Sequence[str],
-        doubt: OSError | None,
-    ) -> None:
-        """Tell those who asked what became of it; and others, once it is certain."""
+    def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
+        if rings:
+            self._line.call(self._ring, rings)
+        if listeners:
+            self._voice.tell(listeners, sorted(rings))
+
+    def _safe(self, answers: Sequence[Answer], calls: Sequence[Callable[[], None]], doubt: OSError | None) -> None:
+        """Tell those who asked for it that it is on the disk, or may not be."""
         if doubt is not None:
             error = Timeout(f"{self._connection.path} took the change and may lose it: it was not synced ({doubt})")
             self._line.answer([each if each.error else Answer(each.entry, error=_copy(error)) for each in answers])
             return
-        self._line.answer(answers, committed)
-        if listeners:
-            self._voice.tell(listeners, rings)
-
-    def _committed(self, calls: Sequence[Callable[[], None]], rings: set[str]) -> None:
-        """On the loop, once it is durable."""
-        for call in calls:
-            call()
-        self._ring(rings)
+        self._line.answer(answers, partial(_call, calls))
 
     def _refuse(self, entries: Sequence[Entry], error: Exception) -> None:
         self.counts.works += len(entries)
@@ -227,12 +226,26 @@ class Writer:
 
 
 class Reader:
-    """The body of a thread that reads. Each work has a transaction of its own, and so one view of the file."""
+    """The body of a thread that reads. Each work has a transaction of its own, and so one view of the file.
+
+    Whoever wants to know what lasts is told after that view is on the disk: a sync, unless nobody has written since the
+    last one.
+    """
 
     def __init__(
-        self, line: Line, connection: SqliteConnection, *, patience_ns: int, clock: Clock, entropy: Entropy
+        self,
+        line: Line,
+        connection: SqliteConnection,
+        *,
+        patience_ns: int,
+        clock: Clock,
+        entropy: Entropy,
+        syncer: Syncer | None = None,
     ) -> None:
         self.counts = Counts()
+        self._syncer = syncer
+        self._seen: tuple[sqlite3.Connection, int] | None = None  # the last view, as SQLite numbers them
+        self._safe: tuple[sqlite3.Connection, int] | None = None  # the last one that is known to be on the disk
         self._line = line
         self._connection = connection
         self._patience_ns = patience_ns
@@ -244,9 +257,25 @@ class Reader:
         try:
             while self._line.wait():
                 for entry in self._line.begin(1):
-                    self._line.answer([self._answered(entry)])
+                    self._tell(self._answered(entry))
         finally:
             self._connection.close()
+
+    def _tell(self, answer: Answer) -> None:
+        syncer, seen = self._syncer, self._seen
+        if syncer is None or answer.error is not None or not answer.entry.lasting or seen == self._safe:
+            self._line.answer([answer])
+        else:
+            syncer.put(partial(self._synced, answer, seen), changed=True)
+
+    def _synced(self, answer: Answer, seen: tuple[sqlite3.Connection, int] | None, doubt: OSError | None) -> None:
+        """By the thread that syncs: what was seen is on the disk, or may not be."""
+        if doubt is None:
+            self._safe = seen
+            self._line.answer([answer])
+        else:
+            error = Unavailable(f"{self._connection.path} could not be synced, so what it says may not last ({doubt})")
+            self._line.answer([Answer(answer.entry, error=error)])
 
     def _answered(self, entry: Entry) -> Answer:
         self.counts.works += 1
@@ -257,6 +286,8 @@ class Reader:
             connection = self._connection.begin()
             try:
                 results.append(SqliteTx(connection, self._connection.path, reads=True).run(entry.work))
+                if self._syncer is not None and entry.lasting:
+                    self._seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
             finally:
                 self._connection.rollback()
             return connection
@@ -268,6 +299,11 @@ class Reader:
             self.counts.failed += 1
             return Answer(entry, error=error)
         return Answer(entry, results[0])
+
+
+def _call(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _by_itself(tx: SqliteTx, entry: Entry) -> Answer:

@@ -49,7 +49,7 @@ _NOT_IN_A_WORK: Final = frozenset(
     )
 )
 _LOOKING: Final = frozenset(("select", "with"))
-_WRITES: Final = re.compile(r"\b(insert|update|delete|merge|share|into)\b", re.IGNORECASE)
+_WRITES: Final = re.compile(r"\b(insert|update|delete|merge|into|for\s+(key\s+)?share)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from holdfast.plane.model import Heartbeat, check_whole
 from holdfast.plane.ports import Bus, Consumption
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics
-from holdfast.ports import Clock, Entropy
+from holdfast.ports import Clock, Entropy, RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import NS, Duration, duration_ns
 
@@ -109,6 +109,9 @@ class Worker:
         self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
         family = lease_family(lease_ttl, lease_renew_every, lease_failures)
         self._ack_wait_ns = round(family.ttl * NS)  # whoever is silent for so long has lost its lease as well
+        # A lease that is written with the plane's own commits is durable with all that stands before it.
+        store = locks.ports.store
+        self._leases_last = isinstance(store, RidesAlong) and store.rides
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
         self._unheard = Trouble(_log, "the registry does not hear a worker", "the registry hears a worker again")
@@ -217,6 +220,7 @@ class Worker:
             subjects.WORKERS,
             concurrency=station.places,
             ack_wait_ns=self._ack_wait_ns,
+            lasting=not self._leases_last,
         )
 
     async def _finish(self) -> None:

@@ -114,7 +114,11 @@ class Workers:
 
     async def all(self) -> list[Heartbeat]:
         """Every worker that is remembered, alive or not, by name."""
-        return [_heartbeat(row) for row in await self._database.read(lambda tx: tx.query(_LIST))]
+        return await self._all(lasting=True)
+
+    async def _all(self, *, lasting: bool) -> list[Heartbeat]:
+        rows = await self._database.read(lambda tx: tx.query(_LIST), one_view=False, lasting=lasting)
+        return [_heartbeat(row) for row in rows]
 
     async def live(self, pool: str | None = None) -> list[Heartbeat]:
         """The workers that are alive, by name."""
@@ -133,7 +137,7 @@ class Workers:
 
     async def _look(self, askers: Sequence[None]) -> Sequence[View]:
         now_ns = self._clock.now().wall
-        workers = await self.all()
+        workers = await self._all(lasting=False)
         live = [each for each in workers if self._is_alive(each, now_ns)]
         topics = frozenset(topic for each in workers for topic in each.topics)
         self._view = View(now_ns, _pools(live), topics)

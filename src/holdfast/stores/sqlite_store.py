@@ -81,6 +81,11 @@ class SqliteStore:
             self._carrier = database
         return self._carrier is database
 
+    @property
+    def rides(self) -> bool:
+        """See `ports.RidesAlong`."""
+        return self._carrier is not None
+
     def _safe_with(self, carrier: Carrier | None) -> bool:
         """Whether the commits of another are as safe as ours are asked to be."""
         return self.ledger.file.synchronous != "full" or (carrier is not None and carrier.durable)

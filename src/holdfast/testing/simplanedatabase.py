@@ -102,12 +102,12 @@ class SimDatabase:
         self.failpoint: Callable[[str], bool] = lambda _: False  # True: the process is stopped at its next step
         server.clients[host] = self
 
-    async def write(self, work: Work[T], *, checked: bool = False) -> T:
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """See `ports.Database`."""
         result: T = await self._ask(work, reads=False)
         return result
 
-    async def read(self, work: Work[T], *, one_view: bool = True) -> T:
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         """See `ports.Database`."""
         result: T = await self._ask(work, reads=True)
         return result

@@ -14,11 +14,11 @@ from holdfast.plane.setting_sources import load
 async def main(folder: Path) -> None:
     async with Plane(load(folder / "holdfast.toml", environment={}), {"scheduler"}) as plane:
 
-        async def change(*_: Any) -> Any:
+        async def change(*_: Any, **__: Any) -> Any:
             (folder / "inside").touch()
             await asyncio.Event().wait()
 
-        plane.ground.store.change_leased = change  # type: ignore[method-assign, assignment]  # this is what the process is for
+        plane.ground.store.change_leased = change  # type: ignore[method-assign]  # this is what the process is for
         (folder / "ready").touch()
         await plane.wait()
 
