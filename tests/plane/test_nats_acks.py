@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from holdfast.plane.nats_acks import NatsAcks, Outgoing
+from holdfast.plane.nats_consumer import deliveries_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.server]
 
@@ -104,3 +105,23 @@ async def test_whoever_is_cancelled_leaves_nothing_behind_and_another_connection
         assert await acks.publish(other, [Outgoing("acks.other", b"2", {})], 20.0) == [b"heard 2"]
     finally:
         await other.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "number"),
+    [
+        ("$JS.ACK.stream.consumer.3.12.11.1794859122268530123.0", 3),
+        ("$JS.ACK._.account.stream.consumer.4.12.11.1794859122268530123.0.token", 4),
+        ("$JS.ACK.domain.account.stream.consumer.5.12.11.1794859122268530123.0", 5),
+    ],
+)
+async def test_how_often_a_message_was_delivered_is_read_as_the_client_reads_it(
+    client: Client, reply: str, number: int
+) -> None:
+    msg = Msg(client, "subject", reply, b"")
+    assert deliveries_of(msg) == msg.metadata.num_delivered == number
+
+
+async def test_what_is_not_delivered_by_a_stream_is_refused(client: Client) -> None:
+    with pytest.raises(nats.errors.NotJSMessageError):
+        deliveries_of(Msg(client, "subject", "somebody.else", b""))

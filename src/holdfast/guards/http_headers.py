@@ -38,12 +38,13 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # RFC 9110
 
 _NAMES: Final = {name.lower().encode("ascii"): name for name in (KEY_HEADER, FENCE_HEADER)}
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`|~"  # besides letters and digits
+_AS_IT_IS: Final = re.compile(r"[A-Za-z0-9_.:/@=+-]+\Z", re.ASCII)  # what most names are made of: nothing to encode
 _ENCODED: Final = re.compile(r"(?:[!-$&-+\--~]|%[0-9A-Fa-f]{2})+\Z", re.ASCII)  # visible, and neither % nor comma
 
 
 def encode_key(key: str) -> str:
     """The name of a lock as a header value. Every name that `check_key` takes survives."""
-    return quote(key, safe=_PLAIN)
+    return key if _AS_IT_IS.match(key) is not None else quote(key, safe=_PLAIN)
 
 
 def decode_key(text: str) -> str:
@@ -52,11 +53,18 @@ def decode_key(text: str) -> str:
         raise BadInput(
             KEY_HEADER, f"{_shown(text)} is not an encoded name", "percent-encode its UTF-8, commas and % included"
         )
+    if "%" not in text:
+        return check_key(KEY_HEADER, text)
     try:
         key = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
         raise BadInput(KEY_HEADER, f"{_shown(text)} is not UTF-8", "percent-encode the UTF-8 of the name") from None
     return check_key(KEY_HEADER, key)
+
+
+def decode_fence(text: str) -> int:
+    """The fence in a header value, or `BadInput`."""
+    return parse_fence(FENCE_HEADER, text)
 
 
 def request_headers(key: str, fence: int) -> dict[str, str]:
@@ -79,7 +87,7 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> CarriedFence | None:
             raise BadInput(header, "is missing", f"send {KEY_HEADER} and {FENCE_HEADER} together")
         if len(values) > 1:
             raise BadInput(header, f"was sent {len(values)} times", "send it once")
-    return CarriedFence(decode_key(keys[0]), parse_fence(FENCE_HEADER, fences[0]))
+    return CarriedFence(decode_key(keys[0]), decode_fence(fences[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ same headers as on every other road, `guards.http_headers`), so that servers and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -25,7 +26,9 @@ SUBJECT_CHARS_MAX: Final = 150
 ID_HEADER: Final = "Nats-Msg-Id"
 
 _SAFE: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
+_AS_IT_IS: Final = re.compile(r"[A-Za-z0-9_.:/@=+-]+\Z", re.ASCII)  # what most ids are made of: nothing to encode
 _LATEST_NS: Final = 2**63 - 1
+_text: Final = json.JSONEncoder().encode
 
 
 class Unreadable(Exception):
@@ -83,8 +86,11 @@ def unreadable_row(row: Row) -> Message:
 
 def wire_of(row: Row) -> tuple[bytes, dict[str, str]]:
     """The document and the headers of a row for one group. The id is one for each group, as each gets a copy."""
-    head = {name: row[name] for name in ("id", "subject", "message_key", "priority", "not_before_ns", "first_ns")}
-    text = f'{json.dumps(head, separators=(",", ":"))[:-1]},"body":{row["body"]}}}'
+    text = (
+        f'{{"id":{_text(row["id"])},"subject":{_text(row["subject"])},"message_key":{_text(row["message_key"])},'
+        f'"priority":{row["priority"]:d},"not_before_ns":{row["not_before_ns"]:d},"first_ns":{row["first_ns"]:d},'
+        f'"body":{row["body"]}}}'
+    )
     headers = {ID_HEADER: wire_id(row["id"], row["recipient"])}
     if row["fence_key"] is not None:
         headers |= http_headers.request_headers(row["fence_key"], row["fence"])
@@ -93,7 +99,8 @@ def wire_of(row: Row) -> tuple[bytes, dict[str, str]]:
 
 def wire_id(identity: str, group: str) -> str:
     """The id under which a server knows the copy of a message for one group."""
-    return quote(f"{group}/{identity}", safe=_SAFE)
+    text = f"{group}/{identity}"
+    return text if _AS_IT_IS.match(text) is not None else quote(text, safe=_SAFE)
 
 
 def from_wire(data: bytes, headers: Mapping[str, str] | None) -> tuple[Message, int]:

@@ -28,6 +28,28 @@ class Outgoing(NamedTuple):
     headers: Mapping[str, str]
 
 
+class _Batch:
+    """Messages that were published together, and what the server said about each so far."""
+
+    __slots__ = ("_left", "answers", "over")
+
+    def __init__(self, size: int, over: asyncio.Future[None]) -> None:
+        self.answers: list[bytes | Exception | None] = [None] * size
+        self.over = over  # all are answered, or it took too long
+        self._left = size
+
+    def answered(self, at: int, answer: bytes | Exception) -> None:
+        if self.answers[at] is None:
+            self.answers[at] = answer
+            self._left -= 1
+            if not self._left:
+                self.end()
+
+    def end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
 class NatsAcks:
     """The answers on one connection, and on the next when that is replaced."""
 
@@ -35,30 +57,37 @@ class NatsAcks:
         self._client: Client | None = None
         self._prefix = ""
         self._number = 0
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._waiting: dict[str, tuple[_Batch, int]] = {}
         self._turn = asyncio.Lock()
 
     async def publish(self, client: Client, going: Sequence[Outgoing], timeout_s: float) -> list[bytes | Exception]:
         """Publish all of them, and wait for the answers. Of each: what the server said, or what went wrong."""
+        if not going:
+            return []
         if client is not self._client:
             await self._listen(client)
         loop = asyncio.get_running_loop()
-        sent: dict[str, asyncio.Future[bytes]] = {}
+        batch = _Batch(len(going), loop.create_future())
+        names: list[str] = []
+        timer: asyncio.TimerHandle | None = None
         try:
-            for each in going:
+            for at, each in enumerate(going):
                 self._number += 1
                 name = str(self._number)
-                future = sent[name] = self._waiting[name] = loop.create_future()
+                names.append(name)
+                self._waiting[name] = batch, at
                 try:
                     await client.publish(each.subject, each.data, f"{self._prefix}.{name}", dict(each.headers))
                 except (nats.errors.Error, OSError) as error:
-                    future.set_exception(error)
-            if sent:
-                await asyncio.wait(sent.values(), timeout=timeout_s)
+                    batch.answered(at, error)
+            timer = loop.call_later(timeout_s, batch.end)
+            await batch.over
         finally:
-            for name in sent:
+            if timer is not None:
+                timer.cancel()
+            for name in names:
                 self._waiting.pop(name, None)
-        return [_outcome(future) for future in sent.values()]
+        return [nats.errors.TimeoutError() if each is None else each for each in batch.answers]
 
     async def _listen(self, client: Client) -> None:
         async with self._turn:
@@ -68,22 +97,8 @@ class NatsAcks:
                 self._client = client
 
     async def _answered(self, msg: Msg) -> None:
-        future = self._waiting.pop(msg.subject.rpartition(".")[2], None)
-        if future is None or future.done():
+        batch, at = self._waiting.pop(msg.subject.rpartition(".")[2], (None, 0))
+        if batch is None:
             return
-        if (msg.headers or {}).get("Status") == _NOBODY:
-            future.set_exception(nats.errors.NoRespondersError())
-        else:
-            future.set_result(msg.data)
-
-
-def _outcome(future: asyncio.Future[bytes]) -> bytes | Exception:
-    if not future.done():
-        future.cancel()
-        return nats.errors.TimeoutError()
-    error = future.exception()
-    if error is None:
-        return future.result()
-    if not isinstance(error, Exception):
-        raise error
-    return error
+        nobody = (msg.headers or {}).get("Status") == _NOBODY
+        batch.answered(at, nats.errors.NoRespondersError() if nobody else msg.data)

@@ -119,12 +119,11 @@ class NatsConnection:
         if isinstance(answer, nats.errors.NoRespondersError):
             self.forget_stream()
         try:
-            with self.errors():
-                if isinstance(answer, Exception):
-                    raise answer
-                check_stored(answer)
-        except HoldfastError as error:
-            return error
+            if isinstance(answer, Exception):
+                raise answer
+            check_stored(answer)
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            return translated(error, self.shown)
         return None
 
     def forget_stream(self) -> None:

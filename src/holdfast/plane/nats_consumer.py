@@ -56,6 +56,8 @@ _INACTIVE_S: Final = 86_400.0  # after which the server forgets a consumer, thou
 _ACK_PENDING_MIN: Final = 20_000
 _ACK_PENDING_PER_HAND: Final = 64
 
+_SHORT_REPLY: Final = 9  # words in the subject that a message is acknowledged to, on servers without domains
+
 _log = logging.getLogger("holdfast")
 
 
@@ -245,13 +247,13 @@ class NatsConsumer:
         self._wakened()
 
     async def _taken(self, msg: Msg) -> Taken:
-        metadata = msg.metadata
-        deliveries = metadata.num_delivered
+        deliveries = deliveries_of(msg)
         now_s = asyncio.get_running_loop().time()
         try:
             message, first_ns = from_wire(msg.data, msg.headers)
             problem = None
         except Unreadable as error:
+            metadata = msg.metadata
             identity = (msg.headers or {}).get("Nats-Msg-Id") or f"{metadata.stream}:{metadata.sequence.stream}"
             message, problem = unreadable_wire(identity, self._how.subject, msg.data), str(error)
             first_ns = int(metadata.timestamp.timestamp() * NS)
@@ -290,6 +292,16 @@ class NatsConsumer:
             for taken in self._hands.silent_since(before_s):
                 with contextlib.suppress(nats.errors.Error, OSError):
                     await taken.handle.in_progress()
+
+
+def deliveries_of(msg: Msg) -> int:
+    """How often a message was delivered, by the subject that it is acknowledged to.
+
+    `$JS.ACK.<stream>.<consumer>.<deliveries>.…`, or with two more words, a domain and an account, before the stream.
+    """
+    words = msg.reply.split(".")
+    number = words[4 if len(words) == _SHORT_REPLY else 6] if len(words) >= _SHORT_REPLY else ""
+    return int(number) if number.isdecimal() else msg.metadata.num_delivered
 
 
 async def _nak(msg: Msg, delay_ns: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -37,7 +38,7 @@ class NatsNames:
 
     def subject(self, group: str, subject: str) -> str:
         """Where the messages of a subject stand for a group."""
-        return f"{self.stream}.{_token(group)}.{_tokens(subject)}"
+        return f"{self.stream}.{_place(group, subject)}"
 
     def durable(self, group: str, subject: str) -> str:
         """The consumer of a group for a subject. Readable, and unique by the hash at its end."""
@@ -47,6 +48,11 @@ class NatsNames:
     def pull(self, durable: str) -> str:
         """Where a consumer's messages are asked for."""
         return f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{durable}"
+
+
+@lru_cache(maxsize=1024)
+def _place(group: str, subject: str) -> str:
+    return f"{_token(group)}.{_tokens(subject)}"
 
 
 def _token(text: str) -> str:
