@@ -36,19 +36,22 @@ _BUS: Final = (
 _DATABASE: Final = (
     Panel(
         "Transactions",
-        "Transactions a second, and commits; several may share one. None: nothing reaches the database.",
+        "Transactions a second, commits, and syncs; several may share one. None: nothing reaches the database.",
         (
             Query(rate("database_works_total", "kind"), "{{kind}}"),
             Query(rate("database_commits_total"), "commits"),
+            Query(rate("database_syncs_total"), "syncs"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
         "Transactions in trouble",
-        "Failed, run again as the database asked, with an unknown outcome; and connections listened on anew.",
+        "Failed; run again as the database asked, or with rows locked, as they had changed meanwhile (Postgres); with "
+        "an unknown outcome; and connections listened on anew.",
         (
             Query(rate("database_failed_total"), "failed"),
             Query(rate("database_run_again_total"), "run again"),
+            Query(rate("database_held_total"), "again, with rows locked"),
             Query(rate("database_unknown_total"), "outcome unknown"),
             Query(rate("database_listener_reconnects_total"), "listening anew"),
         ),
