@@ -79,6 +79,7 @@ NO_SERIES = {
     ("Orphans replayed", "{{topic}}"): "nothing was forgotten",
     ("Scheduler", "look: {{outcome}}"): "nobody had to stand in line",
     ("Outbox relayed", "relayed"): "the database is the bus",
+    ("Transactions in trouble", "again, with rows locked"): "only Postgres",
     ("Transactions in trouble", "outcome unknown"): "only Postgres",
     ("Transactions in trouble", "listening anew"): "only Postgres",
     ("Waiting for the database", "for a connection"): "only Postgres",
