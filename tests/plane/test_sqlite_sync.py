@@ -236,10 +236,14 @@ async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
         begun.clear()
         disk.go.clear()
         submitting = asyncio.create_task(plane.ground.service.submit(me, Submission("touch")))
-        await until(lambda: found(where, claimed if leases else held))
-        assert not begun.is_set()
-        assert not submitting.done()
-        disk.go.set()
+        try:
+            await until(lambda: found(where, claimed if leases else held))
+            for _ in range(200):  # time enough for whoever would begin too early
+                await plane.ground.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
+            assert not begun.is_set()
+            assert not submitting.done()
+        finally:
+            disk.go.set()
         await until(begun.is_set)
         await submitting
         await until(lambda: not found(where, "SELECT 1 FROM plane_job WHERE state <> 'SUCCEEDED'"))

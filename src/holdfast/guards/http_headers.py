@@ -38,13 +38,13 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # RFC 9110
 
 _NAMES: Final = {name.lower().encode("ascii"): name for name in (KEY_HEADER, FENCE_HEADER)}
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`|~"  # besides letters and digits
-_AS_IT_IS: Final = re.compile(r"[A-Za-z0-9_.:/@=+-]+\Z", re.ASCII)  # what most names are made of: nothing to encode
+AS_IT_IS: Final = re.compile(r"[A-Za-z0-9_.:/@=+-]+\Z", re.ASCII)  # what most names are made of: nothing to encode
 _ENCODED: Final = re.compile(r"(?:[!-$&-+\--~]|%[0-9A-Fa-f]{2})+\Z", re.ASCII)  # visible, and neither % nor comma
 
 
 def encode_key(key: str) -> str:
     """The name of a lock as a header value. Every name that `check_key` takes survives."""
-    return key if _AS_IT_IS.match(key) is not None else quote(key, safe=_PLAIN)
+    return key if AS_IT_IS.match(key) is not None else quote(key, safe=_PLAIN)
 
 
 def decode_key(text: str) -> str:

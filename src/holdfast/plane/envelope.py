@@ -8,7 +8,6 @@ same headers as on every other road, `guards.http_headers`), so that servers and
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,7 +25,6 @@ SUBJECT_CHARS_MAX: Final = 150
 ID_HEADER: Final = "Nats-Msg-Id"
 
 _SAFE: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
-_AS_IT_IS: Final = re.compile(r"[A-Za-z0-9_.:/@=+-]+\Z", re.ASCII)  # what most ids are made of: nothing to encode
 _LATEST_NS: Final = 2**63 - 1
 _text: Final = json.JSONEncoder().encode
 
@@ -100,7 +98,7 @@ def wire_of(row: Row) -> tuple[bytes, dict[str, str]]:
 def wire_id(identity: str, group: str) -> str:
     """The id under which a server knows the copy of a message for one group."""
     text = f"{group}/{identity}"
-    return text if _AS_IT_IS.match(text) is not None else quote(text, safe=_SAFE)
+    return text if http_headers.AS_IT_IS.match(text) is not None else quote(text, safe=_SAFE)
 
 
 def from_wire(data: bytes, headers: Mapping[str, str] | None) -> tuple[Message, int]:
