@@ -242,19 +242,21 @@ async def test_a_deferred_constraint_that_fails_at_the_commit_undoes_everything(
     assert await numbers(base) == []
 
 
-async def test_a_cancelled_work_frees_its_rows_and_its_connection(postgres_url: str, base: PostgresDatabase) -> None:
+async def test_a_cancelled_work_frees_its_rows_and_its_connection(
+    postgres_url: str, postgres_connect: PostgresConnect, base: PostgresDatabase
+) -> None:
     small = PostgresDatabase(postgres_url, pool_max=1)
-    inside = asyncio.Event()
+    watching: psycopg.Connection[tuple[object, ...]] = postgres_connect(autocommit=True)
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
 
     async def stuck(tx: Tx) -> None:
         await insert(tx, 1)
-        inside.set()
         await tx.query("SELECT pg_sleep(60)")
 
     for _ in range(3):
-        inside.clear()
         task = asyncio.create_task(small.write(stuck))
-        await inside.wait()
+        while watching.execute(asleep).fetchone() != (1,):  # noqa: ASYNC110 - the server rings no bell
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -92,7 +92,7 @@ async def test_more_is_sent_than_there_are_places_only_while_everything_is_over_
                 await plane.in_state(job, JobState.DISPATCHED)
                 job = await plane.job(job)
                 await plane.scheduler.on_result(over(job, took_ns))
-            jobs = await submit_many(plane, 5, ["acme"])
+            jobs = await submit_many(plane, AHEAD + 3, ["acme"])
             await plane.reach(expected, JobState.DISPATCHED)
             assert (await plane.queries.counts())[JobState.DISPATCHED] == expected
             while jobs:  # clear the table

@@ -56,6 +56,9 @@ FASTER: Final = 1.5
 FLOOR_SHARE: Final = 0.1
 """Of what can be stood: below a tenth of it a trend is watched and nobody is told."""
 
+DEBT_SHARE: Final = 0.25
+"""Of what one scheduler handles at once: as many jobs as are left over by one that dies on a busy day."""
+
 WAVE: Final = 10
 """Retries that arrive together once for each delay. Fewer are neighbours by chance on any busy lock."""
 

@@ -17,7 +17,11 @@ BRIEF_NS: Final = 10 * MS
 """An attempt that took less was over at once."""
 
 IN_A_ROW: Final = 32
-AHEAD: Final = 2  # for each place of a pool
+AHEAD: Final = 6
+"""For each place of a pool: whoever comes after them waits for six brief attempts, which is 60 ms, and no longer.
+
+With fewer the scheduler decides about a few at a time, and each request to a store is for a few.
+"""
 
 
 class Pace:

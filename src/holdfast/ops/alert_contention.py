@@ -108,14 +108,15 @@ def _overdue(plan: Plan) -> Iterator[Alert | Recording]:
     on_leader = f"{queries.series('stale_jobs')} and on ({', '.join(PROCESS)}) {leads} == 1"
     yield Recording(STALE, f"sum(max by (state) ({on_leader}))")
     interval = plan.settings.reconciler.interval
-    span_s, most = max(pace.hold_s, 5 * interval), plan.settings.scheduler.concurrency
+    span_s, most = max(pace.hold_s, 5 * interval), plan.debt
     yield Alert(
         "HoldfastRecoveryDebt",
         Severity.TICKET,
         f"min_over_time({queries.recorded(STALE)}[{lasting(span_s)}]) > {most}",
         "Overdue jobs pile up faster than they are ended",
         f"At least {COUNT} jobs were past the limit of their state at every look within {lasting(span_s)}.",
-        f"more than the {most} that one scheduler handles at once, at each of the last "
+        f"more than a quarter of the {plan.settings.scheduler.concurrency} that one scheduler handles at once, "
+        f"at each of the last "
         f"{int(span_s // interval)} looks of the reconciler (every {number(interval)} s).",
         Runbook.DEBT,
     )
@@ -158,7 +159,7 @@ def _accelerating(plan: Plan) -> Iterator[Alert | Recording]:
 
 def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
     queries, span = plan.queries, lasting(span_s)
-    envelope, at_once = plan.envelopes[SCHEDULER_JOB.name], plan.settings.scheduler.concurrency
+    envelope, debt = plan.envelopes[SCHEDULER_JOB.name], float(plan.debt)
     waited = queries.rate("job_lock_wait", span_s, suffix="_sum")
     yield _Trend(
         "scheduler",
@@ -174,18 +175,18 @@ def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
         "HoldfastStaleJobsAccelerating",
         f"{STALE}:avg{span}",
         f"avg_over_time({queries.recorded(STALE)}[{span}])",
-        float(at_once),
+        debt,
         "Overdue jobs",
-        "what one scheduler handles at once.",
+        "a quarter of what one scheduler handles at once.",
     )
     yield _Trend(
         "replayer",
         "HoldfastOrphansAccelerating",
         f"holdfast_orphan_replayed:increase{span}",
         queries.increase("orphan_replayed_total", span_s),
-        float(at_once),
+        debt,
         f"Forgotten jobs that had to be replayed (in {span})",
-        "what one scheduler handles at once.",
+        "a quarter of what one scheduler handles at once.",
     )
 
 

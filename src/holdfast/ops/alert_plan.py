@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.core import timing
-from holdfast.core.alerting import SCRAPE_S, Pace
+from holdfast.core.alerting import DEBT_SHARE, SCRAPE_S, Pace
 from holdfast.core.breaker import FAILURES_MAX
 from holdfast.core.timing import Timing
 from holdfast.errors import BadInput
@@ -114,6 +114,11 @@ class Plan:
     def envelopes(self) -> Mapping[str, float]:
         """How long callers wait for a lock at most, where they wait at all."""
         return {name: each.acquire_timeout for name, each in FAMILIES.items() if each.acquire_timeout}
+
+    @property
+    def debt(self) -> int:
+        """How many jobs left over are no accident any more."""
+        return max(1, round(DEBT_SHARE * self.settings.scheduler.concurrency))
 
     @property
     def loop_families(self) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def _waves(plan: Plan, soon: float) -> Iterator[Scenario]:
 def _accelerations(plan: Plan) -> Iterator[Scenario]:
     """Twice as much with every window, for five windows."""
     span = plan.pace.hold_s
-    lasts, at_once = 6 * span, plan.settings.scheduler.concurrency
+    lasts, debt = 6 * span, plan.debt
     envelope = plan.envelopes[SCHEDULER_JOB.name]
     last = 2.0**6
     waits = Fleet(plan)
@@ -106,14 +106,14 @@ def _accelerations(plan: Plan) -> Iterator[Scenario]:
     waits.put("a", "job_lock_wait_count", rising(1.0), part="scheduler", outcome="granted")
     waits.put("a", "job_lock_wait_sum", _integrated(mean, plan.scrape_s), part="scheduler", outcome="granted")
     yield Scenario("waits double every window", waits, lasts, {lasts: ["HoldfastJobLockWaitAccelerating"]})
-    stale = Fleet(plan).put("a", "stale_jobs", doubling(at_once * 40 / last, span), state="RUNNING")
+    stale = Fleet(plan).put("a", "stale_jobs", doubling(debt * 40 / last, span), state="RUNNING")
     told = ["HoldfastRecoveryDebt", "HoldfastStaleJobsAccelerating"]
     yield Scenario("overdue jobs double every window", stale, lasts, {lasts: told})
-    level = Fleet(plan).put("a", "stale_jobs", burst(20.0 * at_once, START), state="RUNNING")
+    level = Fleet(plan).put("a", "stale_jobs", burst(20.0 * debt, START), state="RUNNING")
     ticks = max(span, 5 * plan.settings.reconciler.interval)
     soon = START + 3 * ticks
     yield Scenario("overdue jobs stay", level, soon, {soon: ["HoldfastRecoveryDebt"]})
-    orphans = _integrated(doubling(at_once * 8 / span / last, span), plan.scrape_s)
+    orphans = _integrated(doubling(debt * 8 / span / last, span), plan.scrape_s)
     fleet = Fleet(plan).put("a", "orphan_replayed_total", orphans, topic="agent.plan")
     yield Scenario("orphans double every window", fleet, lasts, {lasts: ["HoldfastOrphansAccelerating"]})
 

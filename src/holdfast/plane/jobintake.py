@@ -33,6 +33,14 @@ _BLANK: Final = {
 }
 
 
+class Entry(NamedTuple):
+    """A submission that was checked, the pool of its job, and what is told of that."""
+
+    wanted: Submission
+    pool: str
+    messages: Sequence[Message] = ()
+
+
 class New(NamedTuple):
     """A job that is to be made."""
 

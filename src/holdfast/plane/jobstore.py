@@ -29,7 +29,7 @@ from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
-from holdfast.plane.jobintake import New, new_job, submit_many, submit_one
+from holdfast.plane.jobintake import Entry, New, new_job, submit_many, submit_one
 from holdfast.plane.jobrows import applied, event_of, event_values, job_of, letter_values, sql
 from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
@@ -125,11 +125,14 @@ class JobStore:
         """
         wanted.check()
         check_label("pool", pool)
-        return await self.submit_checked(wanted, pool, messages)
-
-    async def submit_checked(self, wanted: Submission, pool: str, messages: Sequence[Message] = ()) -> tuple[Job, bool]:
-        """The same for a submission and a pool that were checked already."""
         return await self._submissions.ask(self._new(wanted, pool, messages, JobState.PENDING))
+
+    async def submit_all(self, entries: Sequence[Entry]) -> list[tuple[Job, bool] | Failed]:
+        """The same for many that were checked already, in one transaction if all of them are new. What became of each.
+
+        Those that come at the same time from elsewhere share it.
+        """
+        return await self._submissions.ask_all([self._new(*entry, JobState.PENDING) for entry in entries])
 
     def submission(
         self,

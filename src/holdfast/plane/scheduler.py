@@ -43,7 +43,7 @@ from holdfast.plane.takeover_times import TakeoverTimes
 from holdfast.types import Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
-CONCURRENCY: Final = 64
+CONCURRENCY: Final = 128
 REASON_CHARS_MAX: Final = 1000
 _STOPPING_S: Final = 0.1
 

@@ -15,33 +15,28 @@ Clock: the wall clock, for people.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.aio.locks import Locks
-from holdfast.core.approving import Effect
 from holdfast.core.jobs import InvalidTransition, JobState
-from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
+from holdfast.errors import BadInput, RowMissing
 from holdfast.inspection import Inspection
 from holdfast.plane import subjects
-from holdfast.plane.app import DEFAULT_POOL, check_name
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed, Page
+from holdfast.plane.callers import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.families import FAMILIES, LockFamily
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import (
-    ID_CHARS_MAX,
     DeadLetter,
     Heartbeat,
     Job,
     JobEvent,
-    Message,
     Submission,
     check_text,
     check_whole,
@@ -52,8 +47,9 @@ from holdfast.plane.ports import Audit, Bus, Database, Tx
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
 from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
+from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
-from holdfast.plane.workers import View, Workers
+from holdfast.plane.workers import Workers
 from holdfast.types import check_key
 
 __all__ = ["CHECKED", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
@@ -106,6 +102,7 @@ class Service:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._store = parts.store
+        self._submitting = Submitting(parts.store, parts.workers, parts.pools, parts.approvals)
         self._queries = JobQueries(parts.database)
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
         self._tenants = Tenants(parts.database, parts.store.slots)
@@ -128,65 +125,17 @@ class Service:
 
         `RowExists`: the key, or the id, was used for another job.
         """
-        if not caller.sees(wanted.tenant):
-            raise NotAllowed("you may submit jobs of your own tenant only")
-        _check_submission(wanted)
-        if not wanted.submitted_by:
-            wanted = wanted.by(caller.name)  # who asked for something may not approve it
-        where = await self.pool_of(wanted.topic) if pool is None else check_name("pool", pool)
-        try:
-            job, made = await self._submit(wanted, where)
-        except InvalidTransition:
-            # The store says which state that job is in, which is none of this caller's business.
-            raise RowExists(f"the id {wanted.id!r} is taken; choose another, or none") from None
-        if not made:
-            _check_same(wanted, job)
-        return job, made
+        return await self._submitting.one(caller, wanted, pool)
 
     async def submit_many(
         self, caller: Caller, wanted: Sequence[Submission], *, pool: str | None = None
-    ) -> list[tuple[Job, bool] | HoldfastError]:
+    ) -> list[Answer]:
         """Make jobs, many in one transaction. What became of each, in order: as from `submit`, or what it raises."""
-        calls = (self.submit(caller, each, pool=pool) for each in wanted)
-        ends = await asyncio.gather(*calls, return_exceptions=True)
-        answers: list[tuple[Job, bool] | HoldfastError] = []
-        for end in ends:
-            if isinstance(end, BaseException) and not isinstance(end, HoldfastError):
-                raise end
-            answers.append(end)
-        return answers
-
-    async def _submit(self, wanted: Submission, pool: str) -> tuple[Job, bool]:
-        """Make the job, or have it wait for a person where the rules want that; `NotAllowed` where they refuse it."""
-        approvals = self.parts.approvals
-        if approvals is None or approvals.evaluate(wanted).effect is Effect.ALLOW:
-            told = await self._told(wanted, pool)
-            return await self._store.submit_checked(wanted, pool, told)  # may share a transaction
-        return await self.parts.database.write(approvals.submission(wanted, pool))
-
-    async def _told(self, wanted: Submission, pool: str) -> Sequence[Message]:
-        """What is said of a new job. Nothing, if it can go now: then it stands in line, where dispatchers look.
-
-        One that has to wait for its time, or for somebody who knows its topic, is looked at by itself.
-        """
-        if wanted.not_before_ns or not (await self._view(wanted.topic)).pool(pool).workers_for(wanted.topic):
-            return [subjects.submitted()]
-        return ()
-
-    async def _view(self, topic: str) -> View:
-        """All workers. Looked up anew when nobody is known to take the topic: somebody may just have come."""
-        view = await self.parts.workers.view()
-        return view if view.takes(topic) else await self.parts.workers.view(fresh=True)
+        return await self._submitting.all(caller, wanted, pool)
 
     async def pool_of(self, topic: str) -> str:
         """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""
-        if (configured := self.parts.pools.get(topic)) is not None:
-            return configured
-        view = await self._view(topic)
-        serving = sorted(pool.name for pool in (view.pools or {}).values() if pool.workers_for(topic))
-        if not serving and topic in view.known_topics:
-            serving = sorted(each.pool for each in await self.parts.workers.all() if topic in each.topics)
-        return serving[0] if serving else DEFAULT_POOL
+        return await self._submitting.pool_of(topic)
 
     async def job(self, caller: Caller, job_id: str) -> Job:
         """One job, or `RowMissing`, also for what cannot be the id of one."""
@@ -363,36 +312,3 @@ def _no_job(job_id: str) -> str:
 
 def _no_letter(letter_id: str) -> str:
     return f"there is no dead letter {letter_id!r:.420}"
-
-
-def _check_submission(wanted: Submission) -> None:
-    """What the model leaves open: everything that a caller may send has an end."""
-    wanted.check()
-    if wanted.trace:
-        check_text("trace", wanted.trace, TRACE_CHARS_MAX)
-    if len(wanted.labels) > LABELS_MAX:
-        raise BadInput("labels", f"are {len(wanted.labels)}", f"give at most {LABELS_MAX}")
-    for name, value in wanted.labels.items():
-        check_text("labels", name, ID_CHARS_MAX)
-        if name.startswith(subjects.OWN_LABELS):
-            raise BadInput("labels", f"{name!r:.60} is a name of the plane's own", "choose another")
-        if value:
-            check_text("labels", value, ID_CHARS_MAX)
-
-
-def _check_same(wanted: Submission, job: Job) -> None:
-    """Refuse a key, or an id, under which something else was submitted: its sender would take that for its own."""
-    # What it was about may have been forgotten since; that it was there, and how it ended, is what the key still gives.
-    emptied = job.state.terminal and job.payload is None and job.result is None and not job.labels
-    asked, known = (_said(replace(wanted, payload=None, labels={}) if emptied else wanted), _said(job))
-    named = wanted.idempotency_key is not None and wanted.idempotency_key == job.idempotency_key
-    if asked == known and (wanted.id is None or wanted.id == job.id):
-        return
-    name = "idempotency key" if named else "id"
-    raise RowExists(f"this {name} was used for another job; repeat that one unchanged, or choose another {name}")
-
-
-def _said(thing: Submission | Job) -> str:
-    """What was asked for, as text: for Python 1, 1.0 and True are one, and the order of names says nothing."""
-    what = [thing.topic, thing.payload, thing.priority, thing.max_attempts, thing.timeout_ns, dict(thing.labels)]
-    return json.dumps(json.loads(json.dumps(what)), sort_keys=True)

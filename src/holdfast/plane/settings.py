@@ -101,7 +101,7 @@ class ProbeSettings:
 class SchedulerSettings:
     """The scheduler."""
 
-    concurrency: int = _key(32, Whole(1, 10_000), "messages of each subject that are handled at once")
+    concurrency: int = _key(128, Whole(1, 10_000), "messages of each subject that are handled at once")
     tenant_slots: int | None = _key(
         None, Whole(1, 1_000_000), "jobs of one tenant that may be with workers at once, unless it has its own limit"
     )
