@@ -26,6 +26,7 @@ from holdfast.plane.app import App
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.model import Delivery, Heartbeat, Job, Message
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler, Tx
+from holdfast.plane.results import apart
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.worker import Worker
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -133,9 +134,8 @@ class WorkerStage:
 
     def said(self, subject: str, job: str | None = None) -> list[Message]:
         """What was published so far."""
-        return [
-            each for each in self.bus.published if each.subject == subject and (job is None or each.body["job"] == job)
-        ]
+        found = [each for message in self.bus.published if message.subject == subject for each in apart(message)]
+        return [each for each in found if job is None or each.body["job"] == job]
 
     async def result(self, job: str, number: int = 1) -> Message:
         """The result of a job, once there is one and its message is settled."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
@@ -42,6 +42,7 @@ from holdfast.plane.model import Message
 from holdfast.plane.order import Order
 from holdfast.plane.outcome import Outcome, Status
 from holdfast.plane.ports import Bus
+from holdfast.plane.results import ResultDesk
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
@@ -81,9 +82,11 @@ class Workplace:
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was over at once
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     desk: LeaseDesk = field(init=False)
+    results: ResultDesk = field(init=False)
 
     def __post_init__(self) -> None:
         self.desk = LeaseDesk(self.locks)
+        self.results = ResultDesk(self.bus, self.entropy)
 
     def learn(self, topic: str, took_ns: int) -> None:
         """Expect the next attempt of a topic to take as long as this one."""
@@ -218,7 +221,8 @@ class Attempt:
 
     async def _under(self, lease: Lease) -> None:
         place, order, run = self._place, self.order, carried(lease)
-        start = _Start(partial(self._publish, subjects.started(order.job, order.attempt, place.worker, run), lease))
+        begun = subjects.started(order.job, order.attempt, place.worker, run)
+        start = _Start(partial(self._publish, begun, lease, lambda: place.bus.publish([begun])))
         try:
             await start.say(brief=order.topic in place.brief)
             since = place.clock.now()
@@ -235,7 +239,7 @@ class Attempt:
             start.drop()
         told = {**said.body(), "took_ns": took_ns}
         message = subjects.finished(order.job, order.attempt, place.worker, run, told)
-        await self._publish(message, lease)
+        await self._publish(message, lease, lambda: place.results.tell(message, said.size))
         if ARMED:
             await areach("plane.worker.said")
         place.finished.keep(order.name, message, said.size)
@@ -314,12 +318,12 @@ class Attempt:
             return outcome.raised(ended.error)
         return outcome.failed("the function cancelled itself", retryable=True)
 
-    async def _publish(self, message: Message, lease: Lease) -> None:
+    async def _publish(self, message: Message, lease: Lease, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish, and try again for as long as the lease is ours and nobody is in a hurry."""
         place, tries = self._place, 0
         while True:
             try:
-                await place.bus.publish([message])
+                await publish()
             except BackendError as error:
                 place.statistics.unreachable += 1
                 if place.hurried.is_set() or not lease.held or (self.execution is None and self._early is not None):

@@ -211,10 +211,11 @@ class JobStore:
         """
         presented: list[Presented | Failed] = []
         wanted: list[Wanted] = []
+        now_ns = self.clock.now().wall
         for each in changes:
             try:
                 presented.append(shown := await self._admit(each.lease, each.job, Rule.AT_LEAST))
-                wanted.append(Wanted(each.job, shown.checked_fence, self.clock.now().wall, each.decide))
+                wanted.append(Wanted(each.job, shown.checked_fence, now_ns, each.decide))
             except Exception as error:  # noqa: BLE001 - what one of them meets is its own
                 presented.append(Failed(error))
         outcomes: Sequence[Outcome[tuple[Changed, bool]] | Failed] = (

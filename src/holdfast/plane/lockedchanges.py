@@ -80,10 +80,14 @@ class LockedChanges:
         ) as lease:
             return await self._store.change(lease, job_id, deciding(carried(lease)))
 
-    async def try_all(self, wanted: Sequence[tuple[str, Deciding]]) -> list[Changed | Failed]:
-        """The same for jobs that differ and are to come to workers, without waiting for locks. What became of each."""
+    async def try_all(self, wanted: Sequence[tuple[str, Deciding]], *, coming: bool) -> list[Changed | Failed]:
+        """The same for jobs that differ, without waiting for locks. What became of each.
+
+        `coming`: they are to come to workers.
+        """
         if many.takes_many(self._locks):
-            found = await self._tries.ask_all([_Item(check_id("job", job), deciding) for job, deciding in wanted])
+            lane = self._tries if coming else self._changes
+            found = await lane.ask_all([_Item(check_id("job", job), deciding) for job, deciding in wanted])
             return [Failed(self._busy(each)) if isinstance(each, Busy) else each for each in found]
         ends = await asyncio.gather(
             *(self.change(job, deciding, timeout=0.0) for job, deciding in wanted), return_exceptions=True

@@ -26,6 +26,7 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
+from holdfast.plane.gathering import Failed
 from holdfast.plane.joblock import JobLockStatistics
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
@@ -95,7 +96,7 @@ class Placement:
         looks = [_OneLook(self, view) for _ in jobs]
         wanted = [(job, look.deciding) for job, look in zip(jobs, looks, strict=True)]
         placed: list[Placed | RetryLater] = []
-        for job, look, end in zip(jobs, looks, await self._changes.try_all(wanted), strict=True):
+        for job, look, end in zip(jobs, looks, await self._changes.try_all(wanted, coming=True), strict=True):
             if isinstance(end, Changed):
                 placed.append(look.placed(end))
             elif isinstance(end.error, TenantFull | PoolFull):
@@ -114,6 +115,10 @@ class Placement:
     async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
         """Change a job under its lock, as every handler of this scheduler does; see `lockedchanges`."""
         return await self._changes.change(job_id, deciding, timeout=timeout)
+
+    async def change_all(self, wanted: Sequence[tuple[str, Deciding]]) -> list[Changed | Failed]:
+        """The same for jobs that differ, without waiting for their locks. What became of each."""
+        return await self._changes.try_all(wanted, coming=False)
 
     @property
     def delays(self) -> RetryDelays:

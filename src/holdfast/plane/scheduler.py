@@ -35,10 +35,13 @@ from holdfast.plane import subjects
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.endings import ending, look_of, stop_for
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.jobstore import JobStore, Writing
+from holdfast.plane.gathering import Failed
+from holdfast.plane.jobstore import Changed, JobStore, Writing
+from holdfast.plane.lockedchanges import Deciding
 from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.results import apart
 from holdfast.plane.takeover_times import TakeoverTimes
 from holdfast.types import Duration, duration_ns
 
@@ -196,8 +199,25 @@ class Scheduler:
             await self._bus.publish([stop_for(job, said.worker, said.attempt, said.run.fence, why)])
 
     async def on_result(self, delivery: Delivery) -> None:
-        """A worker has finished an attempt."""
-        said = report_of(delivery.message)
+        """A worker has finished an attempt, or several at the same time."""
+        messages = apart(delivery.message)
+        said = [report_of(each) for each in messages]
+        wanted = [(each.job, self._ruling(each)) for each in said]
+        if len(wanted) == 1:
+            self._heard(said[0], await self.placement.change(*wanted[0]))
+            return
+        alone: list[Message] = []
+        for message, each, end in zip(messages, said, await self.placement.change_all(wanted), strict=True):
+            if isinstance(end, Failed):
+                alone.append(message)
+            else:
+                self._heard(each, end)
+        if alone:  # each has its own delays, and its own budget, from here on
+            self.tally["results_alone"] += len(alone)
+            await self._bus.publish(alone)
+
+    def _ruling(self, said: Report) -> Deciding:
+        """What becomes of a job whose worker has said this. `BadInput` if it makes no sense."""
         ended = ended_of(said.body)
         now_ns = self._store.clock.now().wall
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
@@ -213,7 +233,10 @@ class Scheduler:
             # Its start was not heard of, as that of a very short attempt is not, and must have been.
             return replace(writing, changes=[_running(said), *writing.changes])
 
-        before = (await self.placement.change(said.job, lambda fence: partial(decide, fence))).before
+        return lambda fence: partial(decide, fence)
+
+    def _heard(self, said: Report, changed: Changed) -> None:
+        before = changed.before
         worth = Placed.MISSING if before is None else standing(_attempt(before), said.attempt, said.run.fence)
         self._count(subjects.RESULT, worth)
         if before is not None:

@@ -15,7 +15,7 @@ from holdfast.plane.model import Job, Message
 
 SUBMIT: Final = "job.submit"  # a job was accepted, or is to be looked at again
 STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
-RESULT: Final = "job.result"  # a worker has finished an attempt
+RESULT: Final = "job.result"  # a worker has finished an attempt, or several at the same time (`results`)
 CANCEL: Final = "job.cancel"  # somebody wants a job to end
 DONE: Final = "job.done"  # the scheduler has written a terminal state: the only truth about results
 WORK: Final = "work"  # work.<pool>: attempts for the workers of a pool

@@ -23,13 +23,15 @@ class ManyRedisStore(RedisStore):
         if any(ask.ticket is not None or ask.floor for ask in asks):
             raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it by itself")
         deadline = self._driver.deadline(timeout_ns)
-        packed = b"".join([ACQUIRE.by_hash(2, self._acquire_words(ask)) for ask in asks])
+        heads = [self._head(ask) for ask in asks]
+        calls = [self._acquire_words(ask, head) for ask, head in zip(asks, heads, strict=True)]
+        packed = b"".join([ACQUIRE.by_hash(2, words) for words in calls])
         replies = await self._asker.call_all(packed, len(asks), deadline)
         answers: list[Grant | Busy] = []
         for at, ask in enumerate(asks):
             reply = replies[at] if at < len(replies) else None
             if type(reply) is bytes:
-                answers.append(self._granted(ask, self._head(ask), reply))
+                answers.append(self._granted(ask, heads[at], reply))
             elif reply is None or isinstance(reply, ReplyError):  # broken off, a script that is not known, a refusal
                 answers.append(await self.acquire(ask, max(1, deadline - self._driver.deadline(0))))
             else:

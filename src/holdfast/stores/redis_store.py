@@ -94,7 +94,7 @@ class RedisStore:
             least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), ask.floor)
             reply = await self._asker.run(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
-            reply = await self._asker.run(ACQUIRE, 2, self._acquire_words(ask), deadline)
+            reply = await self._asker.run(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
         else:
             reply = await self._ask_in_line(ask, lock, head, watch, deadline)
         if type(reply) is bytes:
@@ -109,8 +109,8 @@ class RedisStore:
             raise BadInput("owner, family and token", "one of them has a space or is empty", "use names without spaces")
         return head
 
-    def _acquire_words(self, ask: Ask) -> tuple[Word, ...]:
-        return (self._lock(ask.key), self._fence_key, self._head(ask), ask.token, milliseconds(ask.ttl_ns))
+    def _acquire_words(self, ask: Ask, head: str) -> tuple[Word, ...]:
+        return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
 
     async def _ask_in_line(self, ask: Ask, lock: str, head: str, watch: RedisWatch | None, deadline: int) -> Reply:
         """Ask with a ticket, with an ear, or with both. If the key is taken, the ear is in line by the same step."""

@@ -24,6 +24,7 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import Delivery, Message, Submission
 from holdfast.plane.ports import Bus, Consumption
+from holdfast.plane.results import apart
 from holdfast.plane.schema import prepare
 from holdfast.plane.undelivered import Undelivered
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -148,10 +149,10 @@ class Fleet:
 
     async def hear(self, delivery: Delivery) -> None:
         """A message for the scheduler, which ends a job with its first result."""
-        message = delivery.message
-        if message.subject == subjects.RESULT:
-            await self._write(message.body["job"], JobState.SUCCEEDED)
-        self.heard.append(message)
+        for message in apart(delivery.message):
+            if message.subject == subjects.RESULT:
+                await self._write(message.body["job"], JobState.SUCCEEDED)
+            self.heard.append(message)
 
     async def _write(self, job: str, state: JobState) -> None:
         statement = "UPDATE plane_job SET state = :state, attempt = 1 WHERE id = :id"
