@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fixtures_scheduling import POOL, Replica, delivered, finished, run_of, submitted
 from holdfast.core.jobs import JobState
-from holdfast.errors import BackendError, BadInput, Unavailable
+from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.model import Job, Message
@@ -186,9 +187,25 @@ async def test_one_that_cannot_be_handled_now_goes_on_by_itself_and_keeps_nobody
         assert states == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.DISPATCHED, JobState.SUCCEEDED]
         [alone] = await plane.staged(subjects.RESULT)
     assert (alone["id"], alone["fence"]) == (f"job.result:{held.id}:1:7", 7)
-    assert plane.scheduler.statistics()["results_alone"] == 1
+    assert plane.scheduler.statistics()["job.result.alone"] == 1
     async with plane.scheduler.serving():
         await plane.in_state(held, JobState.SUCCEEDED)
+
+
+@pytest.mark.asyncio
+async def test_when_none_can_be_handled_now_they_come_again_together(plane: Replica) -> None:
+    jobs = await dispatched(plane, 2)
+    placement = plane.scheduler.placement
+    async with AsyncExitStack() as stack:
+        for job in jobs:
+            lock = job_lock(placement.locks, job.id, placement.delays, statistics=placement.lock_statistics)
+            await stack.enter_async_context(lock)
+        with pytest.raises(RetryLater) as later:
+            await plane.scheduler.handlers[subjects.RESULT](delivered(bundle(jobs)))
+        assert isinstance(later.value.__cause__, LockBusy)
+        assert await plane.staged(subjects.RESULT) == []
+    await plane.scheduler.handlers[subjects.RESULT](delivered(bundle(jobs), 2))
+    assert [(await plane.job(job)).state for job in jobs] == [JobState.SUCCEEDED] * 2
 
 
 @pytest.mark.asyncio

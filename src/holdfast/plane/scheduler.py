@@ -207,13 +207,18 @@ class Scheduler:
             self._heard(said[0], await self.placement.change(*wanted[0]))
             return
         alone: list[Message] = []
+        later: RetryLater | None = None
         for message, each, end in zip(messages, said, await self.placement.change_all(wanted), strict=True):
-            if isinstance(end, Failed):
-                alone.append(message)
-            else:
+            if not isinstance(end, Failed):
                 self._heard(each, end)
+                continue
+            alone.append(message)
+            if later is None and isinstance(end.error, RetryLater):
+                later = end.error
+        if later is not None and len(alone) == len(messages):
+            raise later  # mostly trouble with a store, which is no reason for more messages: they come again together
         if alone:  # each has its own delays, and its own budget, from here on
-            self.tally["results_alone"] += len(alone)
+            self.tally[f"{subjects.RESULT}.alone"] += len(alone)
             await self._bus.publish(alone)
 
     def _ruling(self, said: Report) -> Deciding:
