@@ -247,7 +247,6 @@ def _jobs() -> list[Scenario]:
             "jobs/s",
             entrants(jobs.throughput),
             1,
-            rounds_most=3,
             quick=False,
             fleet=True,
         ),
