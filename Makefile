@@ -48,7 +48,7 @@ run: $(STAMPS)/run ## A plane with agents at work, and a page in the browser to 
 test: $(STAMPS)/dev $(STAMPS)/system ## Everything: style, strict types, all tests on real servers
 	@$(MAKE) --no-print-directory lint types
 	@echo "== tests (random order, in parallel)"
-	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 $(ARGS)
+	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 test-fast: $(STAMPS)/dev ## The tests that need no server and no other process: seconds
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)

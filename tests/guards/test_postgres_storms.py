@@ -20,7 +20,7 @@ import holdfast
 from fixtures_guards import carried
 from fixtures_postgres import every_postgres
 from holdfast.core.fencing import accepts
-from holdfast.errors import FencedOut, Misconfigured, NotEntered, RowExists, RowMissing
+from holdfast.errors import FencedOut, Misconfigured, NotEntered, RowExists, RowMissing, Unavailable
 from postgres_stage import Stage
 
 SESSIONS, STEPS, ROWS = 8, 30, (1, 2)
@@ -79,7 +79,7 @@ class Storm:
                         for _ in range(chance.randint(1, 2)):
                             await self._step(table, chance, progress)
                 outcomes["accepted"] += 1
-            except (FencedOut, NotEntered, RowExists, RowMissing, Misconfigured) as refused:
+            except (FencedOut, NotEntered, RowExists, RowMissing, Misconfigured, Unavailable) as refused:
                 right = not isinstance(refused, FencedOut) or not accepts(refused.seen, refused.fence)
                 outcomes[type(refused).__name__ if right else "refused for no reason"] += 1
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as conflict:
