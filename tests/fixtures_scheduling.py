@@ -309,7 +309,7 @@ def read_history(events: Sequence[JobEvent]) -> list[str]:
     """What is wrong with the history of one job; nothing, if it is as it must be."""
     problems: list[str] = []
     state: JobState | None = None
-    fence, version = -1, 0
+    fence, version, attempt = -1, 0, 0
     dispatched: Counter[int] = Counter()
     ends = 0
     for event in events:
@@ -322,6 +322,9 @@ def read_history(events: Sequence[JobEvent]) -> list[str]:
         ends += event.after.terminal
         if event.after is JobState.DISPATCHED:
             dispatched[event.attempt] += 1
+        if event.after is JobState.RETRYING and event.attempt < attempt:  # it was taken back, and counts no more
+            dispatched[attempt] -= 1
+        attempt = event.attempt
         state, version, fence = event.after, event.version, event.fence if event.fence is not None else fence
     problems += [f"attempt {attempt} was dispatched {n} times" for attempt, n in dispatched.items() if n > 1]
     problems += [f"it ended {ends} times"] if ends > 1 else []
@@ -333,8 +336,10 @@ async def check_histories(replica: Replica) -> dict[str, list[str]]:
     wrong: dict[str, list[str]] = {}
     sent = Counter((row["message_key"], row["id"].split(":")[-2]) for row in await replica.staged(subjects.WORK))
     for row in await replica.query("SELECT id, attempt FROM plane_job"):
-        problems = read_history(await replica.store.events(row["id"]))
-        expected = {(row["id"], str(attempt)): 1 for attempt in range(1, row["attempt"] + 1)}
+        events = await replica.store.events(row["id"])
+        problems = read_history(events)
+        # One message for each time that it was handed out; more than once for an attempt only if it was taken back.
+        expected = Counter((row["id"], str(event.attempt)) for event in events if event.after is JobState.DISPATCHED)
         found = {name: number for name, number in sent.items() if name[0] == row["id"]}
         if found != expected:
             problems.append(f"messages {found}, expected {expected}")

@@ -52,6 +52,10 @@ class Ear:
     consumers: dict[str, Consumer] = field(default_factory=dict)
     before: Callable[[Message], Awaitable[None]] | None = None
 
+    @property
+    def prompt(self) -> bool:
+        return self.inner.prompt
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         await self.inner.stage(tx, messages)
 

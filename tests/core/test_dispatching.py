@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.dispatching import (
+    ELSEWHERE_BASE_NS,
+    ELSEWHERE_MAX_NS,
     NO_WORKER_MAX_NS,
     NO_WORKER_SPREAD_NS,
     Again,
@@ -22,6 +24,7 @@ from holdfast.core.dispatching import (
     StateLimits,
     after_attempt,
     decide,
+    elsewhere_ns,
     overdue,
 )
 from holdfast.core.jobs import MOVES, JobState, legal
@@ -154,3 +157,27 @@ def test_a_deadline_ends_every_job_that_is_not_over(job: Look) -> None:
     if job.deadline_ns is not None and not job.state.terminal:
         assert ended == End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
         assert legal(job.state, JobState.TIMEOUT)
+
+
+def test_an_attempt_that_no_worker_has_begun_is_sent_again_and_costs_nothing_also_if_it_was_the_last() -> None:
+    sent = replace(NEW, state=JobState.DISPATCHED, attempt=3, max_attempts=3)
+    returned = Ended(ok=False, error="no place", begun=False)
+    assert after_attempt(sent, returned, now_ns=NOW, backoff_ns=NS) == Again(NS, "no place", taken_back=True)
+    begun = replace(sent, state=JobState.RUNNING)
+    ended = after_attempt(begun, returned, now_ns=NOW, backoff_ns=NS)
+    assert isinstance(ended, End)
+    assert ended.code is Code.MAX_ATTEMPTS
+
+
+def test_what_no_worker_could_take_is_sent_again_less_and_less_often() -> None:
+    waits = [elsewhere_ns(looks, 0) for looks in range(40)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (ELSEWHERE_BASE_NS, ELSEWHERE_MAX_NS)
+    assert elsewhere_ns(0, 7) == ELSEWHERE_BASE_NS + 7
+
+
+def test_a_job_that_was_taken_back_has_the_time_limit_of_a_new_one() -> None:
+    back = replace(NEW, state=JobState.RETRYING, taken_back=True)
+    for limits, over in ((StateLimits(), False), (StateLimits(pending_ns=60 * NS), True)):
+        ended = overdue(back, updated_ns=NOW, timeout_ns=None, now_ns=NOW + 10**6 * NS, limits=limits)
+        assert (ended is not None) == over

@@ -71,3 +71,19 @@ def test_a_terminal_state_is_left_only_for_quarantine_and_attempts_only_rise(wan
 def test_a_second_end_is_told_apart_from_other_refusals(before: JobState, after: JobState) -> None:
     assert duplicate_end(before, after) is not legal(before, after)
     assert not duplicate_end(S.RUNNING, after)
+
+
+@pytest.mark.parametrize("before", [S.SCHEDULED, S.DISPATCHED])
+def test_an_attempt_that_is_taken_back_before_it_begins_does_not_count(before: JobState) -> None:
+    assert move(before, S.RETRYING, 3, taken_back=True).attempt == 2
+    assert move(before, S.RETRYING, 3).attempt == 3
+    assert move(S.RETRYING, S.SCHEDULED, 2).attempt == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(S.RUNNING, S.RETRYING), (S.PENDING, S.RETRYING), (S.DISPATCHED, S.FAILED)]
+)
+def test_nothing_else_can_be_taken_back(before: JobState, after: JobState) -> None:
+    move(before, after, 1)
+    with pytest.raises(InvalidTransition):
+        move(before, after, 1, taken_back=True)

@@ -6,42 +6,82 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.pace import AHEAD, BRIEF_NS, IN_A_ROW, Pace
+from holdfast.core.pace import AHEAD, BRIEF_NS, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
+
+NOW = 10**12
 
 
-def heard(*took_ns: int | None, pool: str = "default") -> Pace:
+def heard(*took_ns: int | None, pool: str = "default", topic: str = "t") -> Pace:
     pace = Pace()
     for each in took_ns:
-        pace.heard(pool, each)
+        pace.heard(pool, topic, each, NOW)
     return pace
 
 
 def test_nothing_is_sent_ahead_before_enough_brief_attempts_were_heard_of() -> None:
-    assert heard().ahead("default", 8) == 0
-    assert heard(*[1] * (IN_A_ROW - 1)).ahead("default", 8) == 0
-    assert heard(*[BRIEF_NS - 1] * IN_A_ROW).ahead("default", 8) == AHEAD * 8
-    assert heard(*[1] * IN_A_ROW).ahead("default", 0) == 0
+    assert heard().ahead("default", 8, NOW) == 0
+    assert heard(*[1] * (IN_A_ROW - 1)).ahead("default", 8, NOW) == 0
+    assert heard(*[BRIEF_NS - 1] * IN_A_ROW).ahead("default", 8, NOW) == AHEAD * 8
+    assert heard(*[1] * IN_A_ROW).ahead("default", 0, NOW) == 0
 
 
 @pytest.mark.parametrize("slow", [BRIEF_NS, 10**12, None, -1])
 def test_one_that_was_not_over_at_once_ends_it_until_as_many_were_again(slow: int | None) -> None:
     pace = heard(*[1] * 100, slow)
-    assert pace.ahead("default", 8) == 0
+    assert pace.ahead("default", 8, NOW) == 0
     for _ in range(IN_A_ROW):
-        assert pace.ahead("default", 8) == 0
-        pace.heard("default", 1)
-    assert pace.ahead("default", 8) == AHEAD * 8
+        assert pace.ahead("default", 8, NOW) == 0
+        pace.heard("default", "t", 1, NOW)
+    assert pace.ahead("default", 8, NOW) == AHEAD * 8
+
+
+def test_it_ends_when_nothing_is_heard_for_a_while_and_goes_on_with_the_next_word() -> None:
+    """Whoever has all places may have them for hours, and nothing is heard of that before the end."""
+    pace = heard(*[1] * IN_A_ROW)
+    assert pace.ahead("default", 8, NOW + FRESH_NS) == AHEAD * 8
+    assert pace.ahead("default", 8, NOW + FRESH_NS + 1) == 0
+    pace.heard("default", "t", 1, NOW + 2 * FRESH_NS)
+    assert pace.ahead("default", 8, NOW + 2 * FRESH_NS) == AHEAD * 8
+
+
+@pytest.mark.parametrize("last", ["never heard of", "slow"])
+def test_one_of_a_topic_that_is_not_known_to_be_brief_ends_it_when_it_is_sent(last: str) -> None:
+    pace = heard(BRIEF_NS, topic="slow")
+    for _ in range(IN_A_ROW):
+        pace.heard("default", "t", 1, NOW)
+    pace.sent("default", "t")
+    assert pace.ahead("default", 8, NOW) == AHEAD * 8
+    pace.sent("default", last)
+    assert pace.ahead("default", 8, NOW) == 0
+
+
+def test_what_is_brief_in_one_pool_is_not_known_to_be_in_another() -> None:
+    pace = heard(*[1] * IN_A_ROW)
+    for _ in range(IN_A_ROW):
+        pace.heard("gpu", "other", 1, NOW)
+    pace.sent("gpu", "t")
+    assert (pace.ahead("gpu", 8, NOW), pace.ahead("default", 8, NOW)) == (0, AHEAD * 8)
+
+
+def test_topics_are_remembered_up_to_a_number_and_those_beyond_it_are_taken_for_slow() -> None:
+    pace = Pace()
+    for number in range(TOPICS_MAX + 1):
+        pace.heard("default", f"t{number}", 1, NOW)
+    pace.sent("default", "t0")
+    assert pace.ahead("default", 8, NOW) == AHEAD * 8
+    pace.sent("default", f"t{TOPICS_MAX}")
+    assert pace.ahead("default", 8, NOW) == 0
 
 
 def test_pools_are_told_apart() -> None:
     pace = heard(*[1] * IN_A_ROW)
-    assert pace.ahead("slow", 8) == 0
-    pace.heard("slow", None)
-    assert pace.ahead("default", 8) == AHEAD * 8
+    assert pace.ahead("slow", 8, NOW) == 0
+    pace.heard("slow", "t", None, NOW)
+    assert pace.ahead("default", 8, NOW) == AHEAD * 8
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-1, 2 * BRIEF_NS)), max_size=200))
 def test_it_is_the_last_ones_in_a_row_that_count(said: list[int | None]) -> None:
     brief = [each is not None and 0 <= each < BRIEF_NS for each in said]
     expected = len(said) >= IN_A_ROW and all(brief[-IN_A_ROW:])
-    assert (heard(*said).ahead("default", 1) > 0) == expected
+    assert (heard(*said).ahead("default", 1, NOW) > 0) == expected

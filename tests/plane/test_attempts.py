@@ -13,6 +13,7 @@ from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import Heartbeat, Submission
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.schema import prepare
+from holdfast.plane.slots import WITH_WORKERS
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.mark.parametrize("state", JobState)
 @pytest.mark.parametrize("attempt", [1, 2, 3])
-async def test_an_attempt_is_outdated_when_its_job_is_over_or_at_a_later_one(
+async def test_an_attempt_is_wanted_while_its_job_is_with_workers_at_that_attempt_and_no_longer(
     database: Database, state: JobState, attempt: int
 ) -> None:
     await prepare(database)
@@ -32,7 +33,7 @@ async def test_an_attempt_is_outdated_when_its_job_is_over_or_at_a_later_one(
     statement = "UPDATE plane_job SET state = :state, attempt = 2 WHERE id = 'j'"
     await database.write(lambda tx: tx.query(statement, {"state": str(state)}))
     found = await Attempts(database).look("j", attempt, 7, 0)
-    assert found == Look(not state.terminal and attempt >= 2)
+    assert found == Look(state in WITH_WORKERS and attempt == 2)
     await bus.close()
 
 

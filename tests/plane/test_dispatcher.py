@@ -16,12 +16,15 @@ from fixtures_scheduling import (
     Replica,
     check_histories,
     finished,
+    holds,
     run_of,
+    started,
     submitted,
 )
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD, BRIEF_NS, IN_A_ROW
 from holdfast.plane import subjects
+from holdfast.plane.attempts import Attempts
 from holdfast.plane.model import Delivery, Job, Submission
 from holdfast.plane.placement import Placed
 
@@ -82,25 +85,82 @@ async def test_a_job_that_is_made_without_a_message_is_found_in_line_by_the_bell
     assert await plane.staged(subjects.SUBMIT) == []
 
 
+async def keep_busy(plane: Replica, took_ns: int, dispatched: int) -> None:
+    """End jobs after so long, and submit others, until so many are with workers that have one place."""
+
+    async def there() -> bool:
+        for job in await plane.queries.page(state=JobState.DISPATCHED):
+            await plane.scheduler.on_result(over(job, took_ns))
+        await submit_many(plane, dispatched + 2, ["acme"])
+        await plane.reach(1, JobState.DISPATCHED)
+        return (await plane.queries.counts())[JobState.DISPATCHED] == dispatched
+
+    await holds(there)
+
+
 async def test_more_is_sent_than_there_are_places_only_while_everything_is_over_at_once(planes: Planes) -> None:
     plane = await planes.open()
     await plane.beat(capacity=1)
     async with plane.scheduler.serving():
-        for took_ns, expected in ((1, 1 + AHEAD), (BRIEF_NS, 1)):
-            for _ in range(IN_A_ROW):
-                job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
-                await plane.in_state(job, JobState.DISPATCHED)
-                job = await plane.job(job)
-                await plane.scheduler.on_result(over(job, took_ns))
-            jobs = await submit_many(plane, AHEAD + 3, ["acme"])
-            await plane.reach(expected, JobState.DISPATCHED)
-            assert (await plane.queries.counts())[JobState.DISPATCHED] == expected
-            while jobs:  # clear the table
-                for job in jobs:
-                    found = await plane.job(job)
-                    if found.state is JobState.DISPATCHED:
-                        await plane.scheduler.on_result(over(found, took_ns))
-                jobs = [job for job in jobs if not (await plane.job(job)).state.terminal]
+        for _ in range(IN_A_ROW):
+            job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+            await plane.in_state(job, JobState.DISPATCHED)
+            await plane.scheduler.on_result(over(await plane.job(job), 1))
+        await keep_busy(plane, 1, 1 + AHEAD)
+        await keep_busy(plane, BRIEF_NS, 1)
+
+
+async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_costs_no_attempt(planes: Planes) -> None:
+    """All places may be taken for hours by one that was expected to be over at once."""
+    plane = await planes.open()
+    await plane.beat(capacity=1)
+    async with plane.scheduler.serving():
+        for _ in range(IN_A_ROW):
+            job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+            await plane.in_state(job, JobState.DISPATCHED)
+            await plane.scheduler.on_result(over(await plane.job(job), 1))
+        await keep_busy(plane, 1, 1 + AHEAD)
+        sent = sorted(await plane.queries.page(state=JobState.DISPATCHED), key=lambda job: (job.updated_ns, job.id))
+        plane.clock.push(2)
+        await plane.beat(capacity=1)
+        plane.scheduler.dispatcher.wake(POOL)
+        await plane.reach(AHEAD, JobState.RETRYING)
+        assert (await plane.running())[1] == {POOL: 1}
+        assert plane.scheduler.dispatcher.statistics()["taken_back"] == AHEAD
+        [first] = await plane.queries.page(state=JobState.DISPATCHED)
+        assert first.id == sent[0].id  # the others would have been begun after it
+        back = await plane.job(sent[-1])
+        assert (back.attempt, back.code, back.not_before_ns) == (0, "taken_back", 0)
+        attempts = Attempts(plane.database)
+        for job, wanted in ((sent[-1], False), (first, True)):
+            assert (await attempts.look(job.id, 1, 7, 0)).wanted is wanted
+        urgent, _ = await plane.store.submit(Submission(TOPIC, tenant="acme", priority=9), POOL)
+        await plane.scheduler.on_result(over(first, 10 * BRIEF_NS))
+        await plane.in_state(urgent, JobState.DISPATCHED)
+        assert (await plane.queries.counts())[JobState.DISPATCHED] == 1
+        await plane.scheduler.on_result(over(await plane.job(urgent), 10 * BRIEF_NS))
+        await plane.reach(1, JobState.DISPATCHED)
+        [again] = await plane.queries.page(state=JobState.DISPATCHED)
+        assert again.attempt == 1
+    assert await check_histories(plane) == {}
+
+
+async def test_what_workers_had_that_have_left_is_put_back_in_line(planes: Planes) -> None:
+    plane = await planes.open()
+    await plane.beat("w1", 2)
+    async with plane.scheduler.serving():
+        jobs = await submit_many(plane, 2, ["acme"])
+        await plane.reach(2, JobState.DISPATCHED)
+        running = await plane.job(jobs[0])
+        await plane.scheduler.on_started(started(running, 1, run_of(running)))
+        plane.clock.push(31)  # nobody has heard of the worker for longer than its word counts
+        await plane.workers.view(fresh=True)
+        plane.scheduler.dispatcher.wake(POOL)
+        await plane.in_state(jobs[1], JobState.RETRYING)
+        assert (await plane.job(running)).state is JobState.RUNNING
+        await plane.beat("w2", 2)
+        await plane.in_state(jobs[1], JobState.DISPATCHED)
+    assert await check_histories(plane) == {}
 
 
 async def test_a_tenant_with_a_long_line_does_not_starve_one_with_a_short_one(planes: Planes) -> None:

@@ -35,6 +35,7 @@ OTHERS: dict[str, str] = {
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.
 CALLED_SO: dict[tuple[str, str], str] = {
     ("plane/jobchanges.py", "counting.hold"): "rows of the database, for the length of a transaction",
+    ("plane/jobmaking.py", "counting.hold"): "rows of the database, for the length of a transaction",
 }
 DECLARATION = "plane/families.py"
 

@@ -16,7 +16,7 @@ from holdfast.errors import Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed
-from holdfast.plane.jobstore import Changed, Leased
+from holdfast.plane.jobchanges import Changed, Leased
 from holdfast.plane.model import Job
 from holdfast.plane.ports import Consumption, Handler
 from holdfast.types import NS

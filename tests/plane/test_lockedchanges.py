@@ -16,7 +16,7 @@ from holdfast.errors import BadInput, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.itemlock import Abandoned
-from holdfast.plane.jobstore import Changed, Leased, Writing
+from holdfast.plane.jobchanges import Changed, Leased, Writing
 from holdfast.plane.model import Change, Job
 
 pytestmark = pytest.mark.asyncio

@@ -49,10 +49,12 @@ async def test_a_submission_is_a_row_and_a_message_in_one(every_service: Service
 
 
 @pytest.mark.asyncio
-async def test_a_job_that_can_go_now_stands_in_line_and_its_pool_is_rung_for(every_service: Service) -> None:
+async def test_a_job_that_can_go_and_finds_no_place_stands_in_line_and_its_pool_is_rung_for(
+    every_service: Service,
+) -> None:
     """No message is needed for what a dispatcher finds by looking; one that has to wait for its time needs one."""
     parts = every_service.parts
-    beat = Heartbeat("w1", "default", ("sum",), 4, 0, parts.store.clock.now().wall)
+    beat = Heartbeat("w1", "default", ("sum",), 0, 0, parts.store.clock.now().wall)
     assert await parts.workers.record(beat)
     await parts.workers.view(fresh=True)
     bell = parts.database.bell(pool_channel("default"))

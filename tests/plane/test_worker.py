@@ -166,19 +166,24 @@ async def test_when_the_lease_store_fails_the_message_is_given_back_for_a_second
     assert worker.statistics().unreachable == 1
 
 
-async def test_a_topic_that_this_worker_does_not_know_is_left_for_one_that_does(work_stage: WorkerStage) -> None:
+async def test_an_attempt_of_a_topic_that_this_worker_does_not_know_goes_back_to_the_scheduler(
+    work_stage: WorkerStage,
+) -> None:
     knows, does_not = App("knows"), App("other")
     knows.job("charge")(lambda payload: "done")
     does_not.job("else")(lambda payload: None)
     ignorant = await work_stage.worker(does_not)
     job = await work_stage.send("charge")
-    error = await work_stage.end(job)
-    assert isinstance(error, RetryLater)
-    assert (error.delay, isinstance(error.__cause__, LockBusy)) == (1.0, True)
-    await work_stage.worker(knows)
+    said = await work_stage.result(job)
+    assert (said.body["status"], said.body["took_ns"]) == ("returned", None)
+    assert said.body["error"] == f"worker {ignorant.name} does not know charge"
+    assert await work_stage.end(job) is None
     await ignorant.drain(0)
-    assert (await work_stage.result(job)).body["result"] == "done"
-    assert ignorant.statistics().refused >= 1
+    await work_stage.worker(knows)
+    again = await work_stage.send("charge", job=job, fence=2)  # as the scheduler sends it
+    assert again == job
+    assert (await work_stage.result(job, 2)).body["result"] == "done"
+    assert ignorant.statistics().refused == 1
     assert work_stage.dead == []
 
 
@@ -208,15 +213,56 @@ async def test_no_more_of_a_topic_run_at_once_than_it_allows(work_stage: WorkerS
     first = await work_stage.send("charge")
     await asyncio.wait_for(gate.come.wait(), 60)
     second = await work_stage.send("charge")
-    error = await work_stage.end(second)
-    assert isinstance(error, RetryLater)
-    assert error.delay == 0.5
+    said = await work_stage.result(second)
+    assert (said.body["status"], said.body["error"]) == (
+        "returned",
+        f"worker {worker.name} has no place for another charge",
+    )
+    assert await work_stage.end(second) is None
     assert (await work_stage.result(await work_stage.send("else"))).body["status"] == "succeeded"
     gate.go.set()
     await work_stage.result(first)
-    await work_stage.result(second)
+    await work_stage.send("charge", job=second, fence=2)
+    assert (await work_stage.result(second, 2)).body["status"] == "succeeded"
     assert most == 1
-    assert worker.statistics().full >= 1
+    assert worker.statistics().full == 1
+
+
+async def test_attempts_that_are_over_at_once_wait_for_others_of_their_topic_and_go_nowhere(
+    work_stage: WorkerStage,
+) -> None:
+    app = App("billing")
+    at_once = most = 0
+
+    @app.job("charge", max_concurrency=1)
+    async def charge(payload: Any) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+
+    worker = await work_stage.worker(app, concurrency=4)
+    await work_stage.result(await work_stage.send("charge"))  # from here on it is known to be over at once
+    jobs = [await work_stage.send("charge") for _ in range(40)]
+    said = [(await work_stage.result(job)).body["status"] for job in jobs]
+    assert (most, worker.statistics().succeeded + worker.statistics().full) == (1, 41)
+    assert said.count("succeeded") + said.count("returned") == 40  # on a machine that stood still, some went back
+    assert said.count("succeeded") == worker.statistics().succeeded - 1
+
+
+async def test_nothing_goes_back_while_somebody_runs_the_job(work_stage: WorkerStage) -> None:
+    """The word would be about an attempt that is under way."""
+    app = App("other")
+    app.job("else")(lambda payload: None)
+    await work_stage.worker(app)
+    async with work_stage.locks.lock(await work_stage.key("busy"), ttl=30):
+        await work_stage.send("charge", job="busy")
+        error = await work_stage.end("busy")
+        assert isinstance(error, RetryLater)
+        assert (error.delay, isinstance(error.__cause__, LockBusy)) == (0.5, True)
+        assert work_stage.said(subjects.RESULT, "busy") == []
+    assert (await work_stage.result("busy")).body["status"] == "returned"
 
 
 async def test_each_pool_has_places_and_a_name_of_its_own(work_stage: WorkerStage) -> None:

@@ -14,8 +14,7 @@ from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, RowExists
 from holdfast.plane import jobchanges, manyrows, scheduler
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.jobintake import _BLANK, New, submit_many
-from holdfast.plane.jobrows import job_of
+from holdfast.plane.jobintake import New, submit_many
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import Job
 from holdfast.plane.slots import Counting
@@ -80,7 +79,7 @@ def a_job_is_acknowledged_before_it_is_written(patch: pytest.MonkeyPatch) -> Non
                 return
 
         asyncio.get_running_loop().create_task(written())
-        return [(job_of({**_BLANK, **each.values}), True) for each in news]
+        return [(each.job(), True) for each in news]
 
     patch.setattr(JobStore, "_submit", at_once)
 

@@ -18,6 +18,9 @@ NO_WORKER_BASE_NS = NS
 NO_WORKER_MAX_NS = 30 * NS
 NO_WORKER_SPREAD_NS = 500 * MS
 TENANT_FULL_NS = 2 * NS
+ELSEWHERE_BASE_NS = 250 * MS
+ELSEWHERE_MAX_NS = 8 * NS
+ELSEWHERE_WRITES = 2  # of a job, from one worker that cannot take it to the next
 
 
 class Code(StrEnum):
@@ -33,6 +36,7 @@ class Code(StrEnum):
     FATAL = "fatal"
     STATE_TIMEOUT = "state_timeout"
     CANCELLED = "cancelled"
+    TAKEN_BACK = "taken_back"
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -44,6 +48,7 @@ class Look:
     max_attempts: int
     not_before_ns: int
     deadline_ns: int | None
+    taken_back: bool = False  # it was with workers, none of whom has begun it, and waits again
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Ended:
     error: str | None = None
     retryable: bool = True
     retry_after_ns: int | None = None
+    begun: bool = True  # if not, the worker could not take it, and others may
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +129,19 @@ class Again:
 
     delay_ns: int
     reason: str
+    taken_back: bool = False  # this one was none
 
 
 def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> End | Again:
-    """What the end of an attempt means for its job. `backoff_ns`: the delay before another, drawn by the caller."""
+    """What the end of an attempt means for its job. `backoff_ns`: the delay before another, drawn by the caller.
+
+    One that no worker has begun costs nothing, unless somebody else had begun it before.
+    """
     if ended.ok:
         return End(JobState.SUCCEEDED, None, "", dead=False)
     reason = ended.error or "the worker gave no reason"
+    if not ended.begun and job.state is not JobState.RUNNING:
+        return Again(backoff_ns, reason, taken_back=True)
     if not ended.retryable:
         return End(JobState.FAILED, Code.FATAL, reason, dead=True)
     if job.attempt >= job.max_attempts:
@@ -140,6 +152,14 @@ def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> E
     if job.deadline_ns is not None and now_ns + delay_ns >= job.deadline_ns:
         return End(JobState.TIMEOUT, Code.DEADLINE, f"no attempt fits before the deadline: {reason}", dead=False)
     return Again(delay_ns, reason)
+
+
+def elsewhere_ns(looks: int, jitter: int) -> int:
+    """When an attempt that a worker could not take is sent again: soon at first, then less and less often.
+
+    `looks` is how often the job was written; `jitter` a draw from 0 to NO_WORKER_SPREAD_NS.
+    """
+    return min(ELSEWHERE_BASE_NS << min(looks // ELSEWHERE_WRITES, 16), ELSEWHERE_MAX_NS) + jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +199,15 @@ class StateLimits:
 
 
 def overdue(job: Look, *, updated_ns: int, timeout_ns: int | None, now_ns: int, limits: StateLimits) -> End | None:
-    """Whether a job has been in its state for too long, or its deadline has passed; and what that means."""
+    """Whether a job has been in its state for too long, or its deadline has passed; and what that means.
+
+    One that was taken back waits for its first chance, or for another, as a new one does.
+    """
     if job.state.terminal:
         return None
     if job.deadline_ns is not None and now_ns >= job.deadline_ns:
         return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
-    limit = limits.limit_ns(job.state)
+    limit = limits.limit_ns(JobState.PENDING if job.taken_back else job.state)
     if job.state is JobState.RUNNING and timeout_ns is not None:
         limit = timeout_ns
     since_ns = max(updated_ns, job.not_before_ns if job.state is JobState.RETRYING else 0)

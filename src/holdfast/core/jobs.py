@@ -5,8 +5,9 @@
        └─▶ approval_required ─▶ pending | denied
 
 Promises: a move that is not in the table is refused with `invalid transition <from> -> <to>`; a terminal state is never
-left, but for a success whose output turns out to be unfit; entering `scheduled` anew is what counts as an attempt. The
-diagram in the documentation is made from this table.
+left, but for a success whose output turns out to be unfit; entering `scheduled` anew is what counts as an attempt, and
+one that is taken back before anybody has begun it does not count after all. The diagram in the documentation is made
+from this table.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ S = JobState
 TERMINAL: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED, S.TIMEOUT, S.DENIED, S.OUTPUT_QUARANTINED})
 ACTIVE: Final = frozenset(JobState) - TERMINAL
 
+_SENT: Final = (S.SCHEDULED, S.DISPATCHED)  # on its way to workers, and not begun as far as is known
 _ENDS: Final = (S.SUCCEEDED, S.FAILED, S.CANCELLED, S.TIMEOUT)
 
 MOVES: Final[Mapping[JobState | None, frozenset[JobState]]] = {
@@ -91,11 +93,14 @@ def legal(before: JobState | None, after: JobState) -> bool:
     return after in MOVES[before]
 
 
-def move(before: JobState | None, after: JobState, attempt: int) -> Move:
-    """One step in the life of a job, or `InvalidTransition`. `attempt` is the number of attempts begun so far."""
-    if not legal(before, after):
+def move(before: JobState | None, after: JobState, attempt: int, *, taken_back: bool = False) -> Move:
+    """One step in the life of a job, or `InvalidTransition`. `attempt` is the number of attempts begun so far.
+
+    `taken_back`: nobody has begun the last of them, and nobody will. Not one that is running.
+    """
+    if not legal(before, after) or (taken_back and (before not in _SENT or after is not S.RETRYING)):
         raise InvalidTransition(before, after)
-    begun = attempt + 1 if after is S.SCHEDULED and before is not S.SCHEDULED else attempt
+    begun = attempt + 1 if after is S.SCHEDULED and before is not S.SCHEDULED else attempt - taken_back
     return Move(before, after, begun, after.terminal and (before is None or not before.terminal))
 
 

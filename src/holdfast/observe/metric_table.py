@@ -92,6 +92,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("run_lock_abandoned", "run_lock", "abandoned", "Run locks lost while the work ran.", "part"),
     _counter("run_lock_degraded", "run_lock", "degraded", "Run locks had without the store, by policy.", "part"),
     # The scheduler.
+    _counter("submissions", "submissions", "jobs", "Jobs submitted in this process, by the way they went.", "way"),
     _counter("scheduler_messages", "scheduler", "messages", "Messages handled, by outcome.", "subject", "outcome"),
     _gauge("scheduler_handling", "scheduler", "handling", "Messages that are being handled."),
     _counter("dispatcher_rounds", "dispatcher", "rounds", "Rounds through the lines of pools."),

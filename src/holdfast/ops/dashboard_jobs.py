@@ -137,10 +137,11 @@ _TAKEOVERS: Final = (
 _PARTS: Final = (
     Panel(
         "Scheduler",
-        "Messages of schedulers by outcome, and looks at the lines of pools.",
+        "Messages of schedulers by outcome, looks at the lines of pools, and the ways that new jobs went.",
         (
             Query(rate("scheduler_messages_total", "subject", "outcome"), "{{subject}}: {{outcome}}"),
             Query(rate("dispatcher_looks_total", "outcome"), "look: {{outcome}}"),
+            Query(rate("submissions_total", "way"), "submitted: {{way}}"),
         ),
         Unit.PER_SECOND,
     ),

@@ -4,10 +4,10 @@ Such a message may be a leftover, or a copy that a bus no longer knows as one: a
 meanwhile, or the job has ended otherwise. Or its worker has died: then this is a takeover, and the database says since
 when that worker was silent.
 
-Promises: an attempt is called outdated only when the database says that its job has ended or is at a later attempt. A
-worker is called silent only when it had begun this attempt, has missed two of its heartbeats, and had not begun to
-leave. Does not promise the opposite: a result that the scheduler has not written yet is not seen here, nor the death of
-a worker whose name somebody else has taken over.
+Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
+waits again because this one failed or was taken back. A worker is called silent only when it had begun this attempt,
+has missed two of its heartbeats, and had not begun to leave. Does not promise the opposite: a result that the scheduler
+has not written yet is not seen here, nor the death of a worker whose name somebody else has taken over.
 
 Clock: the wall clock, of which a heartbeat carries the sender's.
 """
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from holdfast.core.jobs import JobState
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Row
+from holdfast.plane.slots import WITH_WORKERS
 from holdfast.types import NS
 
 HEARTBEAT: Final = 5.0
@@ -51,7 +52,7 @@ class Attempts:
         if not rows:
             return Look(wanted=True)
         row = rows[0]
-        wanted = not JobState(row["state"]).terminal and row["attempt"] <= attempt
+        wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
         begun = row["state"] == JobState.RUNNING and row["attempt"] == attempt and (row["run_fence"] or fence) < fence
         return Look(wanted, self._silent_since(row, now_ns) if begun else None)
 

@@ -7,6 +7,9 @@ in another process), or a worker comes, the bell of the pool rings for all; and 
 rings that were lost and schedulers that died. A look costs the same however many jobs are stored. Several dispatchers
 at once never hand out a job twice, nor more jobs than the workers can take: the job's lock and the pool's count decide.
 
+What was sent to workers ahead of time (`core.pace`), or to workers that have left, and is not begun within a second, is
+put back in line, without having cost an attempt.
+
 Does not promise a strict order between several schedulers, each of which takes turns by itself.
 
 Clock: the event loop's, for waiting; the wall clock decides what is due, elsewhere.
@@ -194,11 +197,13 @@ class Dispatcher:
         """Fill the free places of a pool as far as they go in one batch. How long to wait before the next round."""
         view = await self._placement.workers.view()
         capacity = self._placement.capacity(view, state.name)
+        found = await self._find(state, capacity)
+        if found.free < 0:  # it was sent more than it can take now: ahead of time, or to workers that have left
+            self.tally["taken_back"] += await self._placement.take_back(state.name, -found.free)
         if not view.pool(state.name).workers:
             state.crowded = False  # newcomers should find out for themselves why they cannot go
             return self._pause_ns()
         self.tally["rounds"] += 1
-        found = await self._find(state, capacity)
         turn = next_turn(found.lines, min(found.free, self._batch))
         state.crowded = found.more or found.free <= 0 or sum(len(line.jobs) for line in found.lines) > len(turn.jobs)
         if not turn.jobs:

@@ -87,6 +87,11 @@ class EmbeddedBus:
         """Make the tables if they are not there."""
         await prepare(self._database, "bus_schema")
 
+    @property
+    def prompt(self) -> bool:
+        """See `ports.Bus`. What is committed can be claimed."""
+        return True
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """See `ports.Bus`. An id that is known already stays the message that it is."""
         rows = rows_of(messages, now_ns := self._clock.now().wall)

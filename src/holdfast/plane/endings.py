@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core.dispatching import End, Look
+from holdfast.core.dispatching import Code, End, Look
+from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.jobstore import Writing
@@ -19,7 +20,8 @@ from holdfast.plane.slots import WITH_WORKERS
 
 def look_of(job: Job) -> Look:
     """What a decision needs to know of a job."""
-    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns)
+    taken_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
+    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back)
 
 
 def ending(

@@ -20,7 +20,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from holdfast.core.fencing import Absent, Accepted, Outcome, Stale, accepts
 from holdfast.core.jobs import Move, move
 from holdfast.errors import RowMissing
+from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.gathering import Failed
+from holdfast.plane.jobintake import New
 from holdfast.plane.jobrows import applied, event_values, job_of, letter_values, sql
 from holdfast.plane.manyrows import put_many, script
 from holdfast.plane.model import Change, Job, Message
@@ -64,6 +66,25 @@ class Wanted(NamedTuple):
     fence: int
     now_ns: int
     decide: Callable[[Job], Writing | None]
+    new: New | None = None  # it is not there yet, and is made (`jobmaking`)
+
+
+class Leased(NamedTuple):
+    """One change that somebody wants, and the lease that it is made under."""
+
+    lease: Fenced
+    job: str
+    decide: Callable[[Job], Writing | None]
+    new: New | None = None  # the job is not there yet: it is made, and changed by that
+
+
+class Unlocked(NamedTuple):
+    """One change that somebody wants, and the lock that is to be had for it within the transaction."""
+
+    job: str
+    key: str
+    deciding: Callable[[CarriedFence], Callable[[Job], Writing | None]]
+    new: New | None = None  # as for `Leased`
 
 
 Ended: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
@@ -71,7 +92,7 @@ Ended: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
 
 
 @dataclass(slots=True)
-class _Planned:
+class Planned:
     """One change on its way: what it would write if there is a place for it."""
 
     at: int
@@ -87,6 +108,11 @@ class _Planned:
         """1: it comes to workers; -1: it leaves them."""
         return (self.after.state in WITH_WORKERS) - (self.before.state in WITH_WORKERS)
 
+    def told(self) -> Sequence[Message]:
+        """What is said about it."""
+        tell = self.writing.tell
+        return tell(self.after) if callable(tell) else tell
+
 
 @dataclass(slots=True)
 class _Sheet:
@@ -98,7 +124,7 @@ class _Sheet:
     letters: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
-    def add(self, plan: _Planned) -> None:
+    def add(self, plan: Planned) -> None:
         writing, after = plan.writing, plan.after
         (self.moved if plan.steps else self.touched).append(plan.values)
         self.events += (
@@ -107,7 +133,7 @@ class _Sheet:
         )
         if writing.dead:
             self.letters.append(letter_values(plan.before, after))
-        self.messages += writing.tell(after) if callable(writing.tell) else writing.tell
+        self.messages += plan.told()
 
     async def write(self, tx: Tx, bus: Bus, counting: Counting) -> None:
         """Write it all. What can be put comes last, and goes to the server in one piece."""
@@ -137,11 +163,11 @@ async def change_many(
         counting.seen(rows)
     jobs = {row["id"]: job_of(row) for row in rows}
     ends: list[Ended] = []
-    plans: list[_Planned] = []
+    plans: list[Planned] = []
     for at, each in enumerate(wanted):
-        found = _judged(jobs.get(each.job), each, at)
-        ends.append(Absent() if isinstance(found, _Planned) else found)
-        if isinstance(found, _Planned):
+        found = judged(jobs.get(each.job), each, at)
+        ends.append(Absent() if isinstance(found, Planned) else found)
+        if isinstance(found, Planned):
             plans.append(found)
     if len(wanted) > 1 and any(plan.writing.also is not None for plan in plans):
         raise Alone  # what else it writes may fail, and must then undo nothing but its own
@@ -162,7 +188,7 @@ async def change_many(
     return ends
 
 
-def _count(tx: Tx, counting: Counting, slots: Slots, plan: _Planned) -> None:
+def _count(tx: Tx, counting: Counting, slots: Slots, plan: Planned) -> None:
     if plan.shift > 0:
         counting.take(plan.after, plan.writing.capacity)
     elif plan.shift < 0:
@@ -171,7 +197,7 @@ def _count(tx: Tx, counting: Counting, slots: Slots, plan: _Planned) -> None:
             tx.ring(pool_channel(plan.after.pool))
 
 
-def _judged(before: Job | None, wanted: Wanted, at: int) -> Ended | _Planned:
+def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
     """What a change comes to, as far as the job alone decides it."""
     if before is None:
         return Absent()
@@ -184,13 +210,13 @@ def _judged(before: Job | None, wanted: Wanted, at: int) -> Ended | _Planned:
         steps = moves(before, writing.changes)
         if steps:
             values = applied(before, writing.changes, steps[-1], wanted.fence, wanted.now_ns)
-            return _Planned(at, wanted, before, writing, _after(before, values), values, steps)
+            return Planned(at, wanted, before, writing, _after(before, values), values, steps)
     except Exception as error:  # noqa: BLE001 - whatever a decision raises belongs to the one who wanted it
         return Failed(error)
     not_before_ns = before.not_before_ns if writing.not_before_ns is None else writing.not_before_ns
     values = {"id": before.id, "version": before.version, "fence": wanted.fence, "not_before_ns": not_before_ns}
     after = replace(before, version=before.version + 1, fence=wanted.fence, not_before_ns=not_before_ns)
-    return _Planned(at, wanted, before, writing, after, values, ())
+    return Planned(at, wanted, before, writing, after, values, ())
 
 
 def _after(before: Job, values: dict[str, Any]) -> Job:
@@ -229,6 +255,6 @@ def moves(job: Job, changes: Sequence[Change]) -> list[Move]:
     state, attempt = job.state, job.attempt
     made: list[Move] = []
     for change in changes:
-        made.append(move(state, change.after, attempt))
+        made.append(move(state, change.after, attempt, taken_back=change.taken_back))
         state, attempt = made[-1].after, made[-1].attempt
     return made

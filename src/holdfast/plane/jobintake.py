@@ -26,11 +26,7 @@ _GET: Final = sql("job_get")
 _EVENT: Final = sql("event_insert")
 
 # What a new row has that is not said when it is made.
-_BLANK: Final = {
-    **dict.fromkeys(("holdfast_fence", "run_fence", "worker", "result", "reason", "code")),
-    "attempt": 0,
-    "version": 1,
-}
+_BLANK: Final = dict.fromkeys(("run_fence", "worker", "result", "reason", "code"))
 
 
 class Entry(NamedTuple):
@@ -48,6 +44,20 @@ class New(NamedTuple):
     identity: str
     values: Mapping[str, Any]
     messages: Sequence[Message]
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it stands in line when it is made, and nobody is told of it."""
+        return not self.messages and self.values["state"] == JobState.PENDING
+
+    def job(self) -> Job:
+        """The job as its row will be."""
+        return job_of({**_BLANK, **self.values})
+
+    def ring(self, tx: Tx) -> None:
+        """The dispatchers of its pool look at the line."""
+        if self.in_line:
+            tx.ring(pool_channel(self.values["pool"]))
 
 
 def new_job(
@@ -68,27 +78,21 @@ async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
     if not made:
         return await _known(tx, wanted, new.identity), False
     job = job_of(made[0])
-    await tx.query(_EVENT, _first_event(job, wanted))
+    await tx.query(_EVENT, first_event(job))
     await bus.stage(tx, [about(message, new.identity) for message in new.messages])
-    _ring(tx, new)
+    new.ring(tx)
     return job, True
 
 
 async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, bool]]:
     """Make jobs that are all new, or `RowExists`, and then nothing was made."""
     await put_many(tx, "job_make", [new.values for new in news])
-    jobs = [job_of({**_BLANK, **new.values}) for new in news]
-    await put_many(tx, "event_insert", [_first_event(job, new.wanted) for job, new in zip(jobs, news, strict=True)])
+    jobs = [new.job() for new in news]
+    await put_many(tx, "event_insert", [first_event(job) for job in jobs])
     await bus.stage(tx, [about(message, new.identity) for new in news for message in new.messages])
     for new in news:
-        _ring(tx, new)
+        new.ring(tx)
     return [(job, True) for job in jobs]
-
-
-def _ring(tx: Tx, new: New) -> None:
-    """A job that waits, and of which nobody is told, stands in line: the dispatchers of its pool look there."""
-    if not new.messages and new.values["state"] == JobState.PENDING:
-        tx.ring(pool_channel(new.values["pool"]))
 
 
 async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
@@ -103,5 +107,6 @@ async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
     raise InvalidTransition(JobState(there[0]["state"]) if there else None, JobState.PENDING)
 
 
-def _first_event(job: Job, wanted: Submission) -> Mapping[str, Any]:
-    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, wanted.submitted_by or "api", None)
+def first_event(job: Job) -> Mapping[str, Any]:
+    """The first line of the history of a new job."""
+    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, job.submitted_by or "api", None)

@@ -28,8 +28,19 @@ from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed, Gathering, answered
-from holdfast.plane.jobchanges import Changed, Telling, Wanted, Writing, change_many, moves
+from holdfast.plane.jobchanges import (
+    Changed,
+    Ended,
+    Leased,
+    Telling,
+    Unlocked,
+    Wanted,
+    Writing,
+    change_many,
+    moves,
+)
 from holdfast.plane.jobintake import Entry, New, new_job, submit_many, submit_one
+from holdfast.plane.jobmaking import make_many
 from holdfast.plane.jobrows import applied, event_of, event_values, job_of, letter_values, sql
 from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
@@ -48,27 +59,11 @@ _EVENTS: Final = sql("event_list")
 _LETTER: Final = sql("deadletter_insert")
 
 
-class Leased(NamedTuple):
-    """One change that somebody wants, and the lease that it is made under."""
-
-    lease: Fenced
-    job: str
-    decide: Callable[[Job], Writing | None]
-
-
-class Unlocked(NamedTuple):
-    """One change that somebody wants, and the lock that is to be had for it within the transaction."""
-
-    job: str
-    key: str
-    deciding: Callable[[CarriedFence], Callable[[Job], Writing | None]]
-
-
 class _Within(NamedTuple):
     """What became of it. Without a fence, somebody holds the lock."""
 
     fence: int | Busy
-    outcome: Outcome[tuple[Changed, bool]] | Failed
+    outcome: Ended
 
 
 class JobStore:
@@ -127,12 +122,16 @@ class JobStore:
         check_label("pool", pool)
         return await self._submissions.ask(self._new(wanted, pool, messages, JobState.PENDING))
 
-    async def submit_all(self, entries: Sequence[Entry]) -> list[tuple[Job, bool] | Failed]:
+    def new(self, entry: Entry) -> New:
+        """A job that is to be made."""
+        return self._new(*entry, JobState.PENDING)
+
+    async def submit_all(self, news: Sequence[New]) -> list[tuple[Job, bool] | Failed]:
         """The same for many that were checked already, in one transaction if all of them are new. What became of each.
 
         Those that come at the same time from elsewhere share it.
         """
-        return await self._submissions.ask_all([self._new(*entry, JobState.PENDING) for entry in entries])
+        return await self._submissions.ask_all(news)
 
     def submission(
         self,
@@ -194,9 +193,7 @@ class JobStore:
         fence, now_ns = presented.checked_fence, self.clock.now().wall
 
         try:
-            outcome: Outcome[tuple[Changed, bool]] | Failed = await self._changes.ask(
-                Wanted(job_id, fence, now_ns, decide)
-            )
+            outcome: Ended = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
         except InvalidTransition as refused:
             outcome = Failed(refused)
         ended = self._ended(presented, outcome)
@@ -215,12 +212,10 @@ class JobStore:
         for each in changes:
             try:
                 presented.append(shown := await self._admit(each.lease, each.job, Rule.AT_LEAST))
-                wanted.append(Wanted(each.job, shown.checked_fence, now_ns, each.decide))
+                wanted.append(Wanted(each.job, shown.checked_fence, now_ns, each.decide, each.new))
             except Exception as error:  # noqa: BLE001 - what one of them meets is its own
                 presented.append(Failed(error))
-        outcomes: Sequence[Outcome[tuple[Changed, bool]] | Failed] = (
-            await answered(partial(self._change, counted=counted), wanted) if wanted else ()
-        )
+        outcomes: Sequence[Ended] = await answered(partial(self._change, counted=counted), wanted) if wanted else ()
         rest = iter(outcomes)
         return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
 
@@ -249,11 +244,11 @@ class JobStore:
         async def work(tx: Tx) -> list[_Within]:
             fences = await moment.take(tx.query, [each.key for each in changes])
             wanted = [
-                Wanted(each.job, fence, now_ns, each.deciding(CarriedFence(each.key, fence)))
+                Wanted(each.job, fence, now_ns, each.deciding(CarriedFence(each.key, fence)), each.new)
                 for each, fence in zip(changes, fences, strict=True)
                 if not isinstance(fence, Busy)
             ]
-            ends = iter(await change_many(tx, self._bus, self.slots, wanted) if wanted else ())
+            ends = iter(await self._work(tx, wanted) if wanted else ())
             return [_Within(fence, Absent() if isinstance(fence, Busy) else next(ends)) for fence in fences]
 
         if ARMED:
@@ -264,7 +259,7 @@ class JobStore:
         self._count_ends([each.outcome for each in found])
         return found
 
-    def _ended(self, presented: Presented, outcome: Outcome[tuple[Changed, bool]] | Failed) -> Changed | Failed:
+    def _ended(self, presented: Presented, outcome: Ended) -> Changed | Failed:
         """What became of one change, with the admission told of it."""
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, InvalidTransition):
@@ -280,18 +275,20 @@ class JobStore:
             self.slots.freed(changed.before.pool)
         return changed
 
-    async def _change(
-        self, wanted: Sequence[Wanted], *, counted: bool = False
-    ) -> Sequence[Outcome[tuple[Changed, bool]] | Failed]:
+    async def _change(self, wanted: Sequence[Wanted], *, counted: bool = False) -> Sequence[Ended]:
         if ARMED:
             await areach("plane.job.change")
-        ends = await self.database.write(
-            lambda tx: change_many(tx, self._bus, self.slots, wanted, counted=counted), checked=True
-        )
+        ends = await self.database.write(lambda tx: self._work(tx, wanted, counted=counted), checked=True)
         if ARMED:
             await areach("plane.job.changed")
         self._count_ends(ends)
         return ends
+
+    async def _work(self, tx: Tx, wanted: Sequence[Wanted], *, counted: bool = False) -> list[Ended]:
+        """Change jobs that are there, or make those that are not: never some of each."""
+        if wanted[0].new is not None:
+            return await make_many(tx, self._bus, self.slots, wanted)
+        return await change_many(tx, self._bus, self.slots, wanted, counted=counted)
 
     async def enter(self, lease: Fenced, job_id: str) -> Job | None:
         """Register the fence and read the job, in one statement; None: there is no such job. `FencedOut` if stale."""
@@ -374,7 +371,7 @@ class JobStore:
 
         return await self._admission.admit(lease, f"job {job_id}", rule, seen, {"job": job_id})
 
-    def _count_ends(self, ends: Sequence[Outcome[tuple[Changed, bool]] | Failed]) -> None:
+    def _count_ends(self, ends: Sequence[Ended]) -> None:
         for each in ends:
             if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
                 self._count_end(each.error)

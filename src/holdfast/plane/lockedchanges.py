@@ -26,8 +26,10 @@ from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.families import LockFamily
 from holdfast.plane.gathering import Failed, Gathering
 from holdfast.plane.itemlock import given_up, in_trouble
+from holdfast.plane.jobchanges import Leased, Unlocked
+from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import NOUN, JobLockStatistics, job_lock
-from holdfast.plane.jobstore import Changed, JobStore, Leased, Unlocked, Writing
+from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.model import Job, check_id
 from holdfast.ports import LocksWithin, Moment
 from holdfast.types import NS, Busy
@@ -41,6 +43,7 @@ _STOPPED: Final = Unavailable("the change was stopped")
 class _Item(NamedTuple):
     job: str
     deciding: Deciding
+    new: New | None = None
 
 
 class LockedChanges:
@@ -64,6 +67,7 @@ class LockedChanges:
         self._tries: Gathering[_Item, Changed | Busy] = Gathering(
             partial(self._together, counted=True), apart=lambda each: each.job
         )
+        self._makes: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
 
     async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
         """Lock a job, decide, write and unlock it. `timeout`, how long to wait for the lock, is the family's."""
@@ -93,6 +97,14 @@ class LockedChanges:
             *(self.change(job, deciding, timeout=0.0) for job, deciding in wanted), return_exceptions=True
         )
         return [_answer(each) for each in ends]
+
+    async def make(self, wanted: Sequence[tuple[New, Deciding]]) -> list[Changed | Failed]:
+        """Make jobs, each under its lock from its first moment on; see `jobmaking`. What became of each.
+
+        Only where the store takes many locks in one request (`many.takes_many`).
+        """
+        found = await self._makes.ask_all([_Item(new.identity, deciding, new) for new, deciding in wanted])
+        return [Failed(self._busy(each)) if isinstance(each, Busy) else each for each in found]
 
     def _busy(self, found: Busy) -> Exception:
         self._counts.busy += 1
@@ -148,7 +160,7 @@ class LockedChanges:
         """Lock, change and unlock by one transaction."""
         began = self._clock.now()
         model = self._model = self._model or self._family.lock(self._locks, job="model")
-        wanted = [Unlocked(item.job, self._family.key(job=item.job), item.deciding) for item in items]
+        wanted = [Unlocked(item.job, self._family.key(job=item.job), item.deciding, item.new) for item in items]
         answers: list[Changed | Busy | Failed] = []
         noted: list[tuple[str, int | Busy]] = []
         for each, end in zip(wanted, await self._store.change_within(moment, wanted), strict=True):
@@ -169,7 +181,7 @@ class LockedChanges:
     async def _changed(self, mine: Sequence[tuple[_Item, Lease]], *, counted: bool) -> list[Changed | Failed]:
         """Make the changes whose locks were had, and give the locks back, whatever became of them."""
         leases = [lease for _, lease in mine]
-        wanted = [Leased(lease, item.job, item.deciding(carried(lease))) for item, lease in mine]
+        wanted = [Leased(lease, item.job, item.deciding(carried(lease)), item.new) for item, lease in mine]
         work = asyncio.ensure_future(self._store.change_leased(wanted, counted=counted))
         many.on_loss(leases, partial(_stop, work, leases))
         try:

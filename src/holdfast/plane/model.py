@@ -136,6 +136,7 @@ class Change:
     not_before_ns: int | None = None
     pool: str | None = None  # of a job that is not with a worker
     actor: str = ""  # who did it, for the event
+    taken_back: bool = False  # nobody has begun its attempt, which does not count
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,11 @@ class NatsBus:
         self._prepared = True
         self._outbox.start()
 
+    @property
+    def prompt(self) -> bool:
+        """See `ports.Bus`."""
+        return self._outbox.prompt
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """See `ports.Bus`."""
         if not self._prepared:

@@ -73,6 +73,7 @@ class Outbox:
         self._owner = entropy.token()[:16]
         self._place = 0
         self._task: asyncio.Task[None] | None = None
+        self._closing = False
         self._look_s = 0.0  # when to look for what others left
         self._next_ns: int | None = None  # when the next message for later may be published, as far as is known
         self._fresh: deque[Row] = deque()  # staged here, committed, and not yet published
@@ -112,14 +113,22 @@ class Outbox:
             self._fresh.extend(rows)
         self._rung.set()
 
+    @property
+    def prompt(self) -> bool:
+        """Whether what is staged here now is published as soon as it is committed: nothing stands before it."""
+        return self._task is not None and not self._behind and not self._closing
+
     def start(self) -> None:
         """Begin to relay."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._relay())
 
     async def close(self) -> None:
-        """Stop relaying. What is still there is published by others, or after the next start."""
+        """Publish what is remembered, for a moment, and stop. The rest is published by others, or after a start."""
         if self._task is not None:
+            self._closing = True
+            self._rung.set()
+            await asyncio.wait([self._task], timeout=_CLOSE_LIMIT_S)
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
@@ -128,7 +137,7 @@ class Outbox:
 
     async def _relay(self) -> None:
         trouble = Trouble(_log, "the outbox cannot be read", "the outbox can be read again")
-        while True:  # ends by cancellation, or with the database
+        while not self._closing or (self._fresh and not self._behind):  # ends by cancellation, or with the database
             self._rung.clear()
             try:
                 rest_ns = await self._round()
@@ -138,7 +147,7 @@ class Outbox:
             except Exception as error:  # noqa: BLE001 - the database is away; the rows are safe in it, and it goes on
                 trouble.met(error)
                 rest_ns = self._pause_ns()
-            if rest_ns:
+            if rest_ns and not self._closing:
                 await self._rest(rest_ns)
 
     async def _rest(self, ns: int) -> None:

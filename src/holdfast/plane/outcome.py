@@ -31,10 +31,11 @@ class Fatal(HoldfastError):
 
 
 class Status(StrEnum):
-    """The two ways in which an attempt ends. One that was stopped or lost says nothing: others have decided."""
+    """The ways in which an attempt ends. One that was stopped or lost says nothing: others have decided."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    RETURNED = "returned"  # this worker could not begin it, and another may
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ Clock: the wall clock, for time limits only.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from holdfast.aio import many
 from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
@@ -27,7 +29,9 @@ from holdfast.plane import subjects
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.gathering import Failed
+from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import JobLockStatistics
+from holdfast.plane.jobrows import sql
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
 from holdfast.plane.model import Change, Job, Message
@@ -36,6 +40,10 @@ from holdfast.plane.workers import View, Workers
 from holdfast.types import NS
 
 TOPIC_GRACE_NS: Final = 30 * NS
+UNBEGUN_NS: Final = NS
+"""After which what was sent ahead of time, and was not begun, is taken back. It should have taken 60 ms."""
+
+_UNBEGUN: Final = sql("queue_unbegun")
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
 _LOOKS_MAX: Final = 5  # from the fifth vain look on, the delay does not grow any more
 
@@ -88,7 +96,7 @@ class Placement:
             changed = await self.change(job_id, look.deciding, timeout=timeout)
         except (TenantFull, PoolFull) as full:
             return await self._full(job_id, look, full)
-        return look.placed(changed)
+        return self._noted(look.placed(changed), changed)
 
     async def try_all(self, jobs: Sequence[str]) -> list[Placed | RetryLater]:
         """Look at jobs that stand in line. Of one whose lock cannot be had at once: why, and for how long."""
@@ -98,7 +106,7 @@ class Placement:
         placed: list[Placed | RetryLater] = []
         for job, look, end in zip(jobs, looks, await self._changes.try_all(wanted, coming=True), strict=True):
             if isinstance(end, Changed):
-                placed.append(look.placed(end))
+                placed.append(self._noted(look.placed(end), end))
             elif isinstance(end.error, TenantFull | PoolFull):
                 placed.append(await self._full(job, look, end.error))
             elif isinstance(end.error, RetryLater):
@@ -107,10 +115,62 @@ class Placement:
                 raise end.error
         return placed
 
+    @property
+    def makes(self) -> bool:
+        """Whether jobs can be handed out by the transaction that makes them."""
+        return many.takes_many(self.locks)
+
+    async def make(self, news: Sequence[New]) -> list[Changed | Failed]:
+        """Make jobs, and hand out at once those for which there is a place while nobody waits. What became of each.
+
+        `after` is with workers, or in line. `Failed`: nothing was made, or it is not known whether it was.
+        """
+        view = await self.workers.view()
+        return await self._changes.make([(new, _OneLook(self, view).deciding) for new in news])
+
     async def _full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull) -> Placed:
         if look.timed:
             await self.change(job_id, lambda _: _in_line)
         return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
+
+    def _noted(self, placed: Placed, changed: Changed) -> Placed:
+        if placed is Placed.DISPATCHED and changed.after is not None:
+            self.pace.sent(changed.after.pool, changed.after.topic)
+        return placed
+
+    async def take_back(self, pool: str, most: int) -> int:
+        """Put jobs that were sent to a pool a while ago, and that nobody there has begun, back in line. How many.
+
+        They cost no attempt. A worker that gets the message after all asks whether it is still wanted.
+        """
+        until_ns = self.store.clock.now().wall - UNBEGUN_NS
+        values = {"pool": pool, "until_ns": until_ns, "most": most}
+        rows = await self.store.database.read(lambda tx: tx.query(_UNBEGUN, values), one_view=False, lasting=False)
+
+        def back(job: Job) -> Writing | None:
+            if job.state is not JobState.DISPATCHED or job.pool != pool or job.updated_ns > until_ns:
+                return None
+            reason = "taken back: nobody has begun it, and its pool has more to do than it has places"
+            code = str(Code.TAKEN_BACK)
+            change = Change(
+                JobState.RETRYING, reason=reason, code=code, not_before_ns=0, actor=self.actor, taken_back=True
+            )
+            return Writing([change])
+
+        ends = await self.change_all([(row["id"], lambda _: back) for row in rows])
+        return sum(isinstance(end, Changed) and end.after is not None for end in ends)
+
+    async def line_up(self, job_id: str) -> None:
+        """Let a job that came back from a worker stand in line now, if it still waits for its time. Only a favour."""
+
+        def now(job: Job) -> Writing | None:
+            came_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
+            return _in_line(job) if came_back else None
+
+        with contextlib.suppress(RetryLater):
+            changed = await self.change(job_id, lambda _: now, timeout=0.0)
+            if changed.after is not None:
+                self.store.slots.freed(changed.after.pool)
 
     async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
         """Change a job under its lock, as every handler of this scheduler does; see `lockedchanges`."""
@@ -132,7 +192,7 @@ class Placement:
     def capacity(self, view: View, pool: str) -> int:
         """How many jobs the workers of a pool may have between them: those that they can run, or some more."""
         found = view.pool(pool)
-        return found.capacity + self.pace.ahead(pool, found.capacity)
+        return found.capacity + self.pace.ahead(pool, found.capacity, self.store.clock.now().mono)
 
     async def redispatch(self, job_id: str, *, run_fence: int | None = None, timeout: float | None = None) -> bool:
         """Send the attempt of a job that no worker has begun once more, under a newer fence; False: it has moved on.

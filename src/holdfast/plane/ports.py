@@ -138,6 +138,11 @@ class Consumption:
 class Bus(Protocol):
     """Carries messages to groups of consumers, each message at least once to each group of its subject."""
 
+    @property
+    def prompt(self) -> bool:
+        """Whether what is staged by this process now is on its way as soon as it is committed, as far as is known."""
+        ...
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """Make the messages part of a transaction: delivered if it commits, and never if it does not."""
         ...

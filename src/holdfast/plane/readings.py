@@ -31,6 +31,7 @@ from holdfast.plane.replayer import Replayer
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.straight import Straight
 from holdfast.plane.worker_statistics import WorkerStatistics
 
 TOPICS_MAX: Final = 100
@@ -79,6 +80,11 @@ def of_store(store: JobStore) -> Iterator[Reading]:
     counts: dict[str, int] = asdict(store.statistics())
     entered = counts.pop("entered")
     yield Reading("guard", {"entered": entered, "steps": counts, "duplicate_ends": store.duplicate_ends})
+
+
+def of_submissions(straight: Straight) -> Iterator[Reading]:
+    """Jobs that were submitted here."""
+    yield Reading("submissions", {"jobs": dict(straight.tally)})
 
 
 def of_runs(runs: RunStore) -> Iterator[Reading]:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.core import backoff
-from holdfast.core.dispatching import Again, Code, End, Ended, after_attempt
+from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Again, Code, End, Ended, after_attempt, elsewhere_ns
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
 from holdfast.core.retry import RetryDelays
@@ -39,6 +39,7 @@ from holdfast.plane.gathering import Failed
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding
 from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
+from holdfast.plane.parking import Parking
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.results import apart
@@ -76,8 +77,8 @@ def report_of(message: Message) -> Report:
 def ended_of(body: Mapping[str, Any]) -> Ended:
     """How an attempt ended, from a worker's words, or `BadInput`."""
     status = body.get("status")
-    if status not in ("succeeded", "failed"):
-        raise BadInput("status", f"{status!r} is not an end", "say succeeded or failed")
+    if status not in ("succeeded", "failed", "returned"):
+        raise BadInput("status", f"{status!r} is not an end", "say succeeded, failed or returned")
     error = body.get("error")
     delay_ns = body.get("retry_after_ns")
     return Ended(
@@ -85,6 +86,7 @@ def ended_of(body: Mapping[str, Any]) -> Ended:
         error=None if error is None else str(error)[:REASON_CHARS_MAX],
         retryable=bool(body.get("retryable", True)),
         retry_after_ns=None if delay_ns is None else check_whole("retry_after_ns", delay_ns, 0, 2**62),
+        begun=status != "returned",
     )
 
 
@@ -105,6 +107,7 @@ class Scheduler:
         self._bus = bus
         self._retry = retry
         self._stopping = False
+        self._parking = Parking()
         self._consumers: list[Consumer] = []
         self.tally: Counter[str] = Counter()
         self.takeovers = TakeoverTimes(self._store.clock, placement.family.ttl)
@@ -204,13 +207,13 @@ class Scheduler:
         said = [report_of(each) for each in messages]
         wanted = [(each.job, self._ruling(each)) for each in said]
         if len(wanted) == 1:
-            self._heard(said[0], await self.placement.change(*wanted[0]))
+            await self._heard(said[0], await self.placement.change(*wanted[0]))
             return
         alone: list[Message] = []
         later: RetryLater | None = None
         for message, each, end in zip(messages, said, await self.placement.change_all(wanted), strict=True):
             if not isinstance(end, Failed):
-                self._heard(each, end)
+                await self._heard(each, end)
                 continue
             alone.append(message)
             if later is None and isinstance(end.error, RetryLater):
@@ -230,22 +233,33 @@ class Scheduler:
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
             if standing(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
                 return None
-            backoff_ns = self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
+            backoff_ns = self._backoff_ns(job, ended, chance)
             meaning = after_attempt(look_of(job), ended, now_ns=now_ns, backoff_ns=backoff_ns)
             writing = self._after(job, meaning, said, fence, now_ns)
-            if job.state is JobState.RUNNING:
+            if job.state is JobState.RUNNING or not ended.begun:
                 return writing
             # Its start was not heard of, as that of a very short attempt is not, and must have been.
             return replace(writing, changes=[_running(said), *writing.changes])
 
         return lambda fence: partial(decide, fence)
 
-    def _heard(self, said: Report, changed: Changed) -> None:
-        before = changed.before
+    def _backoff_ns(self, job: Job, ended: Ended, chance: int) -> int:
+        """How long to wait before another attempt, if there is one. `chance` is a draw of 32 bits."""
+        if not ended.begun:
+            return elsewhere_ns(job.version - 1, chance * NO_WORKER_SPREAD_NS >> 32)
+        return self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
+
+    async def _heard(self, said: Report, changed: Changed) -> None:
+        before, after = changed.before, changed.after
         worth = Placed.MISSING if before is None else standing(_attempt(before), said.attempt, said.run.fence)
         self._count(subjects.RESULT, worth)
+        if before is not None and after is not None:
+            if after.code == Code.TAKEN_BACK:
+                self._parking.came_back(before.pool, before.topic, before.id)
+            elif (waiting := self._parking.next(before.pool, before.topic)) is not None:
+                await self.placement.line_up(waiting)
         if before is not None:
-            self.placement.pace.heard(before.pool, _took_ns(said.body))
+            self.placement.pace.heard(before.pool, before.topic, _took_ns(said.body), self._store.clock.now().mono)
 
     async def on_cancel(self, delivery: Delivery) -> None:
         """Somebody wants a job to end. One that is over stays as it is."""
@@ -274,11 +288,12 @@ class Scheduler:
         change = Change(
             JobState.RETRYING,
             reason=meaning.reason,
-            code=str(Code.WORKER_ERROR),
+            code=str(Code.TAKEN_BACK if meaning.taken_back else Code.WORKER_ERROR),
             worker=said.worker,
             run_fence=said.run.fence,
             not_before_ns=at_ns,
             actor=said.worker,
+            taken_back=meaning.taken_back,
         )
 
         def again(after: Job) -> Sequence[Message]:

@@ -28,7 +28,7 @@ from holdfast.plane import subjects
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.callers import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.families import FAMILIES, LockFamily
+from holdfast.plane.families import FAMILIES, SCHEDULER_JOB, LockFamily
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore
@@ -41,12 +41,14 @@ from holdfast.plane.model import (
     check_text,
     check_whole,
 )
+from holdfast.plane.placement import Placement
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.ports import Audit, Bus, Database, Tx
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
 from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
+from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.workers import Workers
@@ -102,7 +104,9 @@ class Service:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._store = parts.store
-        self._submitting = Submitting(parts.store, parts.workers, parts.pools, parts.approvals)
+        family = parts.families[SCHEDULER_JOB.name]
+        self.straight = Straight(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
+        self._submitting = Submitting(parts.store, parts.workers, parts.pools, parts.approvals, self.straight)
         self._queries = JobQueries(parts.database)
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
         self._tenants = Tenants(parts.database, parts.store.slots)

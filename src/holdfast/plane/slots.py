@@ -63,6 +63,12 @@ class Counting:
             if row["pool_running"] is not None:
                 self._held["pool"].setdefault(row["pool"], {"running": row["pool_running"]})
 
+    def assume(self, jobs: Sequence[Job]) -> None:
+        """Read nothing: take it that there is room. What is written then checks the limits, of tenants their own."""
+        for job in jobs:
+            self._held["tenant"].setdefault(job.tenant, {"running": 0, "most": None})
+            self._held["pool"].setdefault(job.pool, {"running": 0})
+
     async def hold(self, tx: Tx, jobs: Sequence[Job]) -> None:
         """Read the rows of these jobs' tenants and pools; where `tx.holds`, hold them in the order of their names."""
         names = {"tenant": {job.tenant for job in jobs}, "pool": {job.pool for job in jobs}}

@@ -1,8 +1,8 @@
 """The places of one worker in one pool: who may be let in, what runs there now, and what will not go away.
 
 Promises: never more attempts at once than there are places, and never more of one topic than it allows; a function that
-does not stop keeps its place until it has ended, and the pool takes fewer messages meanwhile. What is not let in is
-given back without counting as a failure.
+does not stop keeps its place until it has ended, and the pool takes fewer messages meanwhile. What is not let in goes
+back to the scheduler, and has cost no attempt. What has waited for a while is looked up before it is begun.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from holdfast.plane.executing import Interruption
 from holdfast.plane.model import Delivery, Heartbeat
 from holdfast.plane.order import order_of
 from holdfast.plane.ports import Consumer
-from holdfast.types import NS
+from holdfast.plane.returning import give_back
+from holdfast.types import MS, NS
 
-UNKNOWN_TOPIC_DELAY_S: Final = 1.0
-LATE_NS: Final = 5 * NS  # far below the time for which a bus tells copies apart
+LATE_NS: Final = 100 * MS
+"""Whoever has waited for longer may have been cancelled or taken back; one that found a free place has not waited."""
+
+ROOM_NS: Final = 100 * MS
+"""For so long an attempt waits here for others of its topic, which are over at once."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -42,6 +46,7 @@ class Station:
         self.attempts: dict[Attempt, None] = {}  # in the order in which they were let in
         self._stuck: Counter[str] = Counter()  # by topic
         self._consumer: Consumer | None = None
+        self._left = asyncio.Event()  # an attempt is over
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -93,10 +98,12 @@ class Station:
         job = self._app.functions.get(order.topic)
         if job is None:
             place.statistics.refused += 1
-            raise RetryLater(UNKNOWN_TOPIC_DELAY_S, NotHere(f"worker {place.worker} does not know {order.topic}"))
-        if not self._room_for(job):
+            await give_back(place, order, f"worker {place.worker} does not know {order.topic}")
+            return
+        if not self._room_for(job) and not await self._room_soon(job):
             place.statistics.full += 1
-            raise place.later(NotHere(f"worker {place.worker} has no place for another {order.topic}"))
+            await give_back(place, order, f"worker {place.worker} has no place for another {order.topic}")
+            return
         late = place.clock.now().wall - order.at_ns > LATE_NS
         await self._make(Attempt(place, order, job, may_be_over=late or delivery.deliveries > 1), job)
 
@@ -133,6 +140,7 @@ class Station:
             await attempt.make()
         finally:
             self.attempts.pop(attempt, None)
+            self._left.set()
             self._leave(attempt, job)
             if not self.attempts:
                 self._empty.set()
@@ -144,6 +152,19 @@ class Station:
             return True
         running = sum(each.order.topic == job.topic for each in self.attempts)
         return running + self._stuck[job.topic] < job.max_concurrency
+
+    async def _room_soon(self, job: JobFunction) -> bool:
+        """Whether there is room in a moment: those before it may be over at once."""
+        if job.topic not in self._place.brief:
+            return False
+        try:
+            async with asyncio.timeout(ROOM_NS / NS):
+                while not self._room_for(job):
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            return False
+        return not self.draining
 
     def _leave(self, attempt: Attempt, job: JobFunction) -> None:
         """The attempt is over; its function may not be."""

@@ -25,6 +25,7 @@ from holdfast.plane.gathering import Failed
 from holdfast.plane.jobintake import Entry
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import ID_CHARS_MAX, Job, Submission, check_text
+from holdfast.plane.straight import Straight
 from holdfast.plane.workers import View, Workers
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
@@ -42,13 +43,19 @@ class Submitting:
     """See the module."""
 
     def __init__(
-        self, store: JobStore, workers: Workers, pools: Mapping[str, str], approvals: Approvals | None
+        self,
+        store: JobStore,
+        workers: Workers,
+        pools: Mapping[str, str],
+        approvals: Approvals | None,
+        straight: Straight,
     ) -> None:
         """`pools`: by topic, where it is configured. Without `approvals` nothing waits for a person."""
         self._store = store
         self._workers = workers
         self._pools = pools
         self._approvals = approvals
+        self._straight = straight
 
     async def one(self, caller: Caller, wanted: Submission, pool: str | None) -> tuple[Job, bool]:
         """See `Service.submit`."""
@@ -77,7 +84,7 @@ class Submitting:
             goes = self._approvals is None or self._approvals.evaluate(each).effect is Effect.ALLOW
             told = [subjects.submitted()] if each.not_before_ns or not place.served else ()
             (together if goes else apart)[at] = Entry(each, place.pool, told)
-        for some, make in ((together, self._store.submit_all), (apart, self._apart)):
+        for some, make in ((together, self._together), (apart, self._apart)):
             ends = await make([*some.values()]) if some else ()
             for (at, entry), end in zip(some.items(), ends, strict=True):
                 answers[at] = _answer(entry.wanted, end)
@@ -114,6 +121,10 @@ class Submitting:
             return _Place(where, bool((await self._view(topic)).pool(where).workers_for(topic)))
         except HoldfastError as error:
             return error
+
+    async def _together(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
+        """Make jobs that may go."""
+        return await self._straight.submit_all([self._store.new(entry) for entry in entries])
 
     async def _apart(self, entries: Sequence[Entry]) -> Sequence[tuple[Job, bool] | Failed]:
         """Make jobs that have to wait for a person, or that the rules refuse."""

@@ -95,6 +95,7 @@ class Vitals:
         )
         yield REFUSALS.reading()
         yield from readings.of_store(parts.store)
+        yield from readings.of_submissions(self.service.straight)
         if parts.flows is not None:
             yield from readings.of_runs(parts.flows.store)
         yield from readings.of_database(parts.database.statistics())

@@ -1,7 +1,9 @@
--- Contract: makes a job in version 1; a row that is in the way is an error, and the caller asks one by one.
+-- Contract: makes a job, in version 1, or in version 2 if it is with workers from the beginning; a row that is in the way is an
+-- error, and the caller asks one by one.
 INSERT INTO plane_job
     (id, tenant, topic, pool, state, priority, attempt, max_attempts, payload, created_ns, updated_ns, version,
-     idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels)
+     holdfast_fence, idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels)
 VALUES
-    (:id, :tenant, :topic, :pool, :state, :priority, 0, :max_attempts, :payload, :now_ns, :now_ns, 1,
-     :idempotency_key, :timeout_ns, :deadline_ns, :not_before_ns, :submitted_by, :trace, :labels)
+    (:id, :tenant, :topic, :pool, :state, :priority, :attempt, :max_attempts, :payload, :created_ns, :updated_ns,
+     :version, :holdfast_fence, :idempotency_key, :timeout_ns, :deadline_ns, :not_before_ns, :submitted_by, :trace,
+     :labels)

@@ -1,5 +1,6 @@
 -- Contract: takes (or, below zero, gives back) slots of some tenants, locked in the order of their names; `rows` is a JSON array
--- of objects. Returns one row for each that was written: one that is missing would have passed `most`.
+-- of objects. Returns one row for each that was written: one that is missing is not there, or would have passed its
+-- limit: its own, or else `most`.
 WITH held AS MATERIALIZED (
     SELECT counted.tenant, row.shift, row.most FROM plane_tenant AS counted
     JOIN json_to_recordset(CAST(:rows AS json)) AS row (name TEXT, shift BIGINT, most BIGINT) ON row.name = counted.tenant
@@ -7,5 +8,8 @@ WITH held AS MATERIALIZED (
 )
 UPDATE plane_tenant AS counted SET running = counted.running + held.shift
 FROM held WHERE held.tenant = counted.tenant
-    AND (held.shift <= 0 OR held.most IS NULL OR counted.running + held.shift <= held.most)
+    AND (
+        held.shift <= 0 OR COALESCE(counted.slots, held.most) IS NULL
+        OR counted.running + held.shift <= COALESCE(counted.slots, held.most)
+    )
 RETURNING 1 AS done

@@ -1,0 +1,100 @@
+"""New jobs that are handed to workers by the transaction that makes them, if there is a place and nobody waits.
+
+Promises: what is made is made as if it had been submitted and then dispatched: the same rows, the same history with the
+fence of the job's lock, the same message to the workers, the same limits of tenants and pools. A job for which there is
+no place is made all the same, and waits in line; so is every job of a pool in which somebody waits, for whoever came
+first goes first. A row that is in the way is `RowExists`, and nothing was made.
+
+On Postgres it is one statement, which reads nothing before: it takes it that there is room, and writes nothing unless
+that is true. If not, it is run again in a transaction that looks first (`Tx.holds`).
+
+Clock: none; whoever wants a job says when it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.core.fencing import Accepted
+from holdfast.plane.gathering import Failed
+from holdfast.plane.jobchanges import Changed, Ended, Planned, Wanted, judged
+from holdfast.plane.jobintake import New, first_event
+from holdfast.plane.jobrows import event_values
+from holdfast.plane.manyrows import put_many, script
+from holdfast.plane.model import Job, Message
+from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.slots import Counting, PoolFull, Slots, TenantFull
+
+
+async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) -> list[Ended]:
+    """Make jobs, each under the fence of its own lock. What became of each: `after` is with workers, or as `before`."""
+    counting = Counting(slots.slots)
+    news = [each.new for each in wanted if each.new is not None]
+    jobs = [new.job() for new in news]
+    crowded = await _crowded(tx, {job.pool for job in jobs})
+    if tx.holds:
+        await counting.hold(tx, jobs)
+    else:
+        counting.assume(jobs)
+    rows: list[Mapping[str, Any]] = []
+    events: list[Mapping[str, Any]] = []
+    messages: list[Message] = []
+    ends: list[Ended] = []
+    for at, (each, new, job) in enumerate(zip(wanted, news, jobs, strict=True)):
+        found = judged(job, each, at)
+        if isinstance(found, Failed):
+            ends.append(found)
+            continue
+        events.append(first_event(job))
+        if not isinstance(found, Planned) or job.pool in crowded or not _counted(counting, found):
+            new.ring(tx)
+            rows.append(new.values)
+            ends.append(Accepted((Changed(job, job), False)))
+            continue
+        rows.append(_going(new, found.after))
+        events += (
+            event_values(found.after, step, made, each.fence, change.actor, change.reason)
+            for step, (change, made) in enumerate(zip(found.writing.changes, found.steps, strict=True))
+        )
+        messages += found.told()
+        ends.append(Accepted((Changed(job, found.after), False)))
+    await put_many(tx, "job_make", rows)
+    await counting.write(tx)
+    await put_many(tx, "event_insert", events)
+    if messages:
+        await bus.stage(tx, messages)
+    return ends
+
+
+async def _crowded(tx: Tx, pools: Iterable[str]) -> set[str]:
+    """The pools in which somebody waits. Where nothing is held: none, or nothing of all this is written."""
+    wanted = {"pools": json.dumps(names := sorted(pools))}
+    if tx.holds:
+        return {row["pool"] for row in await tx.query(script("queue_waits", tx.dialect), wanted)}
+    await tx.put(script("queue_empty", tx.dialect), wanted, rows=len(names))
+    return set()
+
+
+def _counted(counting: Counting, plan: Planned) -> bool:
+    """Take a place with the workers, if that is where the job goes, and there is one."""
+    if plan.shift <= 0 or plan.after.pool != plan.before.pool or plan.writing.also is not None:
+        return False
+    try:
+        counting.take(plan.after, plan.writing.capacity)
+    except (TenantFull, PoolFull):
+        return False
+    return True
+
+
+def _going(new: New, after: Job) -> Mapping[str, Any]:
+    """The row of a job that is with workers from the beginning."""
+    return {
+        **new.values,
+        "state": str(after.state),
+        "attempt": after.attempt,
+        "updated_ns": after.updated_ns,
+        "version": after.version,
+        "holdfast_fence": after.fence,
+    }

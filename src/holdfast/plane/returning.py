@@ -1,0 +1,39 @@
+"""An attempt that a worker cannot take, given back to the scheduler: its job waits for another chance.
+
+A message that is only given back to the bus keeps its job with the workers: it holds a place of the pool for which
+others wait, and its time limit goes on. So the worker says that it has not begun, under the job's lease as with all
+that it says, and the message is done with. Promises: nothing is said about an attempt that somebody runs; the attempt
+costs its job nothing.
+"""
+
+from __future__ import annotations
+
+from holdfast.aio import many
+from holdfast.errors import BackendError, LockBusy
+from holdfast.guards.bearer import carried
+from holdfast.plane import subjects
+from holdfast.plane.attempt import Workplace
+from holdfast.plane.families import LockFamily
+from holdfast.plane.order import Order
+from holdfast.plane.outcome import Outcome, Status
+
+
+async def give_back(place: Workplace, order: Order, reason: str) -> None:
+    """Say that an attempt was not begun here. `RetryLater` if that cannot be said now, or somebody runs it."""
+    family: LockFamily = place.family  # a test reads from this that the lock is a declared one
+    model = place.model = place.model or family.lock(place.locks, job="model")
+    key = family.key(job=order.job)
+    try:
+        lease = await place.desk.take(many.named(model, key))
+        if lease is None:
+            raise place.later(LockBusy(f"job {order.job} is being run", key=key))
+        try:
+            said = Outcome(Status.RETURNED, error=reason, retryable=True).body()
+            await place.bus.publish(
+                [subjects.finished(order.job, order.attempt, place.worker, carried(lease), {**said, "took_ns": None})]
+            )
+        finally:
+            await place.desk.give_back(lease)
+    except BackendError as error:
+        place.statistics.unreachable += 1
+        raise place.later(error) from error
