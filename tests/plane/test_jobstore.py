@@ -49,6 +49,13 @@ async def test_a_message_that_cannot_be_staged_takes_the_job_with_it(plane: Repl
     assert await plane.running() == ({}, {})
 
 
+@pytest.mark.parametrize("text", ["x = '\\u0000'", "\\\\u0000", "\\ud800"])
+async def test_text_that_looks_like_an_escape_is_stored_as_it_is(plane: Replica, text: str) -> None:
+    job = await plane.submit(payload={text: text}, labels={"source": text})
+    found = await plane.job(job)
+    assert (found.payload, found.labels) == ({text: text}, {"source": text})
+
+
 async def test_an_idempotency_key_gives_the_first_job_again_also_to_those_who_come_at_once(planes: Planes) -> None:
     first, second = await planes.open(), await planes.open()
     wanted = Submission(TOPIC, {"n": 1}, tenant="acme", idempotency_key="order 7")

@@ -107,6 +107,17 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_for_good(
     assert reason in body["error"]
 
 
+@pytest.mark.parametrize("text", ["x = '\\u0000'", "\\\\u0000", "\\ud800"])
+async def test_text_that_looks_like_an_escape_arrives_and_comes_back_as_a_result(
+    work_stage: WorkerStage, text: str
+) -> None:
+    app = App("billing")
+    app.job("charge")(lambda payload: {"src": payload})
+    await work_stage.worker(app)
+    body = (await work_stage.result(await work_stage.send("charge", text))).body
+    assert (body["status"], body["result"]) == ("succeeded", {"src": text})
+
+
 async def test_the_deepest_payload_arrives_and_comes_back_as_a_result(work_stage: WorkerStage) -> None:
     app = App("billing")
     app.job("charge")(lambda payload: payload)

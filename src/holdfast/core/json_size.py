@@ -17,7 +17,9 @@ RUN_BYTES_MAX: Final = 8_000_000  # of all that a run keeps: the outputs of its 
 DEPTH_MAX: Final = 100  # of lists and objects within each other; who reads them again often stops at a few hundred
 WRAPPED_MAX: Final = DEPTH_MAX + 20  # of what a value is put into: a message, a document, a page of an answer
 
-_UNSTORABLE: Final = re.compile("\\\\u0000|[\ud800-\udfff]")
+# JSON writes a zero character as \u0000, and a backslash as two: it is an escape only behind an even number of them.
+_ZERO: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 class Unstorable(ValueError):
@@ -32,12 +34,22 @@ def json_size(value: Any, most: int = VALUE_BYTES_MAX) -> int:
         raise Unstorable(f"cannot be written as JSON ({error})") from None
     if deeper(value, text):
         raise Unstorable(f"is nested deeper than {DEPTH_MAX} levels")
-    if _UNSTORABLE.search(text) is not None:
+    if unstorable(text):
         raise Unstorable("contains a zero character or half a surrogate pair")
     size = len(text.encode())
     if size > most:
         raise Unstorable(f"takes {size} bytes, and there is room for {max(most, 0)}")
     return size
+
+
+def unstorable(text: str) -> bool:
+    """Whether a value has a zero character or half a surrogate pair in it, which no database takes.
+
+    `text` is its JSON with all other characters as they are, so that half a pair is seen as one.
+    """
+    if "\\u0000" in text and _ZERO.search(text) is not None:
+        return True
+    return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 
 def deeper(value: Any, text: str, most: int = DEPTH_MAX) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.core.jobs import JobState
-from holdfast.core.json_size import DEPTH_MAX, deeper
+from holdfast.core.json_size import DEPTH_MAX, deeper, unstorable
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.types import check_label
@@ -31,7 +31,6 @@ PRIORITY_MAX: Final = 100
 ATTEMPTS_MAX: Final = 50
 TIME_MAX: Final = 2**63 - 1  # what a column holds
 
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/\[\]\-]*\Z")
 
 
@@ -249,14 +248,13 @@ def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: i
         text = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(field_name, f"cannot be written as JSON ({error})", "use plain JSON values") from None
-    plain = text.isascii()
-    if (size := len(text) if plain else len(text.encode("utf-8", "surrogatepass"))) > most:
+    if (size := len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))) > most:
         fix = f"use at most {most} bytes; store more elsewhere and pass a pointer"
         raise BadInput(field_name, f"is {size} bytes long", fix)
     if deeper(value, text, depth):
         fix = f"use at most {depth} levels of lists and objects within each other"
         raise BadInput(field_name, "is nested too deeply", fix)
-    if "\\u0000" in text or (not plain and _HALF_PAIR.search(text)):
+    if unstorable(text):
         raise BadInput(field_name, "contains a zero character or half a surrogate pair", "remove it")
     return text
 
