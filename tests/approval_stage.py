@@ -49,8 +49,8 @@ class Staged(Approvals):
     committed: Callable[[], Awaitable[None]] | None = None
     lease: Lease | None = None
 
-    async def _situation(self, job_id: str) -> tuple[Situation, Job]:
-        found = await super()._situation(job_id)
+    async def _situation(self, wish: Any) -> tuple[Situation, Job]:
+        found = await super()._situation(wish)
         if self.lease is not None and self.looked is not None:
             await self.looked()
         return found

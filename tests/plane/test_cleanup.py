@@ -53,6 +53,7 @@ async def letter(plane: Replica, name: str, tenant: str = "acme") -> None:
         "last_state": None,
         "attempts": 1,
         "at_ns": plane.now_ns,
+        "made_ns": 0,
         "body": "{}",
     }
     await plane.database.write(lambda tx: tx.query(sql("deadletter_insert"), values))

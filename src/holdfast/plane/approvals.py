@@ -105,6 +105,7 @@ class _Wish:
     actor: str
     note: str
     revision: int | None
+    tenant: str | None  # whose jobs they may decide about; None: anybody's
 
 
 class Approvals:
@@ -190,9 +191,10 @@ class Approvals:
 
     # Looking.
 
-    async def get(self, job_id: str) -> Approval | None:
-        """The approval of a job, or None."""
-        rows = await self._database.read(lambda tx: tx.query(_GET, {"job": check_id("job", job_id)}))
+    async def get(self, job_id: str, *, tenant: str | None = None) -> Approval | None:
+        """The approval of a job of a tenant, or None; of any (None): the newest of that id."""
+        where = {"job": check_id("job", job_id), "tenant": tenant}
+        rows = await self._database.read(lambda tx: tx.query(_GET, where))
         return approval_of(rows[0], rows[0]["job_state"]) if rows else None
 
     async def waiting(self, *, tenant: str | None, after: Place, limit: int) -> list[Approval]:
@@ -211,19 +213,28 @@ class Approvals:
     # Deciding.
 
     async def decide(
-        self, job_id: str, verdict: Verdict, *, actor: str, note: str = "", revision: int | None = None
+        self,
+        job_id: str,
+        verdict: Verdict,
+        *,
+        actor: str,
+        note: str = "",
+        revision: int | None = None,
+        tenant: str | None = None,
     ) -> Decision:
         """Approve or reject. `RowMissing`: there is nothing to decide; see `core.approving.judge` for the rest.
 
-        `revision`, where it is given, is the one that was looked at: it must not have changed since.
+        `revision`, where it is given, is the one that was looked at: it must not have changed since. `tenant`, where it
+        is given, is whose job it must be.
         """
-        wish = _Wish(check_id("job", job_id), verdict, check_text("actor", actor, ID_CHARS_MAX), note, revision)
+        check_text("actor", actor, ID_CHARS_MAX)
+        wish = _Wish(check_id("job", job_id), verdict, actor, note, revision, tenant)
         if note:
             check_text("note", note, NOTE_CHARS_MAX)
         if revision is not None:
             check_whole("revision", revision, 0, REVISION_MAX)
         try:
-            situation, job = await self._situation(job_id)  # most refusals need no lock
+            situation, job = await self._situation(wish)  # most refusals need no lock
             if isinstance(self._judged(wish, situation), Already):
                 return self._again(wish, situation, job)
             lease = await self._acquire(job_id)
@@ -258,7 +269,7 @@ class Approvals:
             ) from error
 
     async def _decide(self, lease: Lease, wish: _Wish) -> Decision:
-        situation, job = await self._situation(wish.job)  # it may have changed while we waited
+        situation, job = await self._situation(wish)  # it may have changed while we waited
         taken = self._judged(wish, situation)
         if isinstance(taken, Already):
             return self._again(wish, situation, job)
@@ -274,6 +285,7 @@ class Approvals:
                 self._judged(wish, replace(situation, run=await _run_status(tx, approval.run)))
             values = {
                 "job": wish.job,
+                "tenant": approval.tenant,
                 "status": str(wish.verdict.status),
                 "snapshot": taken.snapshot,
                 "decided_by": wish.actor,
@@ -290,7 +302,7 @@ class Approvals:
             changed = await self._jobs.change(lease, wish.job, decide)
         except ApprovalConflict:
             # Something was committed since we looked, perhaps this same decision, whose answer was never heard.
-            situation, job = await self._situation(wish.job)
+            situation, job = await self._situation(wish)
             if isinstance(self._judged(wish, situation), Already):
                 return self._again(wish, situation, job)
             raise
@@ -310,17 +322,21 @@ class Approvals:
         """The holder's lease may have a minute left, and is usually given back at once: come back sooner than that."""
         return ApprovalBusy(BUSY, key=self._family.key(job=job_id), retry_after=min(retry_after or RETRY_S, RETRY_S))
 
-    async def _situation(self, job_id: str) -> tuple[Situation, Job]:
+    async def _situation(self, wish: _Wish) -> tuple[Situation, Job]:
         async def work(tx: Tx) -> tuple[Row, Job, RunStatus | None] | None:
-            rows, jobs = await tx.query(_GET, {"job": job_id}), await tx.query(_JOB, {"id": job_id})
-            if not rows or not jobs:
+            jobs = await tx.query(_JOB, {"id": wish.job})
+            if not jobs or wish.tenant not in (None, jobs[0]["tenant"]):
+                return None
+            job = job_of(jobs[0])
+            rows = await tx.query(_GET, {"job": job.id, "tenant": job.tenant})
+            if not rows or rows[0]["created_ns"] != job.created_ns:  # what is kept of another job of this id
                 return None
             run = rows[0]["run"]
-            return rows[0], job_of(jobs[0]), None if run is None else await _run_status(tx, run)
+            return rows[0], job, None if run is None else await _run_status(tx, run)
 
         found = await self._database.read(work)
         if found is None:
-            raise RowMissing(_nothing(job_id))
+            raise RowMissing(_nothing(wish.job))
         row, job, run = found
         approval = approval_of(row, job.state)
         if approval.gate:

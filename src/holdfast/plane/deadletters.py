@@ -3,14 +3,19 @@
 Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
 its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too.
 
+A dead letter is kept for longer than its job, whose id is free then. It belongs to that job alone: a later one of the
+same id is never tried again as what the earlier one was. Each tenant has its own, whatever ids others use; of two jobs
+of one tenant that died under the same id, the newer one's is kept.
+
 Clock: the wall clock, for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
 
+from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import RowMissing
 from holdfast.plane import subjects
 from holdfast.plane.jobqueries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
@@ -44,9 +49,9 @@ class DeadLetters:
         self._intake = intake or (lambda wanted, pool: store.submission(wanted, pool, [subjects.submitted()]))
         self._database = store.database
 
-    async def get(self, letter_id: str) -> DeadLetter | None:
-        """One dead letter, or None. That of a job has the job's id."""
-        values = {"id": check_text("id", letter_id, 2 * ID_CHARS_MAX)}
+    async def get(self, letter_id: str, *, tenant: str | None = None) -> DeadLetter | None:
+        """A dead letter of a tenant, or of any (None): the newest; or None. That of a job has the job's id."""
+        values = {"id": check_text("id", letter_id, 2 * ID_CHARS_MAX), "tenant": tenant}
         rows = await self._database.read(lambda tx: tx.query(_GET, values))
         return letter_of(rows[0]) if rows else None
 
@@ -61,30 +66,51 @@ class DeadLetters:
         statement = _LIST_ALL if tenant is None else _LIST_TENANT
         return [letter_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
 
-    async def retry(self, letter_id: str, *, actor: str = "operator") -> tuple[Job, bool]:
+    async def retry(self, letter_id: str, *, tenant: str | None = None, actor: str = "operator") -> tuple[Job, bool]:
         """Try a dead letter again as a new job, `<old>-retry-<8 characters>`, with all attempts and no deadline.
 
-        Also returns whether it was made: a second retry gives the job of the first. `RowMissing`: no such letter, or
-        one that is not of a job. If the intake refuses it, the letter can still be tried again later.
+        Also returns whether it was made: a second retry gives the job of the first. `RowMissing`: the tenant has no
+        such letter, or one that is not of a job. If the intake refuses it, the letter can still be tried again later.
         """
-        check_text("id", letter_id, 2 * ID_CHARS_MAX)
+        where = {"id": check_text("id", letter_id, 2 * ID_CHARS_MAX), "tenant": tenant}
+        again = self._again(actor)
+
+        async def work(tx: Tx) -> tuple[Job, bool]:
+            letter = await _letter(tx, where)
+            if letter is None or "payload" not in letter.body:
+                raise RowMissing(f"there is no dead letter of a job under {letter_id!r}")
+            return await again(tx, letter)
+
+        return await self._database.write(work)
+
+    async def retry_job(self, job: Job, *, actor: str = "operator") -> tuple[Job, bool]:
+        """The same for the dead letter of this very job. `InvalidTransition`: it has none."""
+        again = self._again(actor)
+
+        async def work(tx: Tx) -> tuple[Job, bool]:
+            letter = await _letter(tx, {"id": job.id, "tenant": job.tenant})
+            if letter is None or letter.made_ns != job.created_ns:
+                raise InvalidTransition(job.state, JobState.PENDING)
+            return await again(tx, letter)
+
+        return await self._database.write(work)
+
+    def _again(self, actor: str) -> Callable[[Tx, DeadLetter], Awaitable[tuple[Job, bool]]]:
         check_text("actor", actor, ID_CHARS_MAX)
         token = self._store.entropy.token()[:RETRY_CHARS]
 
-        async def work(tx: Tx) -> tuple[Job, bool]:
-            rows = await tx.query(_GET, {"id": letter_id})
-            if not rows or "payload" not in (letter := letter_of(rows[0])).body:
-                raise RowMissing(f"there is no dead letter of a job under {letter_id!r}")
-            wanted = _again(letter, token, actor)
-            if await tx.query(_RETRIED, {"id": letter_id, "job": wanted.id}):
+        async def work(tx: Tx, letter: DeadLetter) -> tuple[Job, bool]:
+            wanted = _wanted(letter, token, actor)
+            where = {"id": letter.id, "tenant": letter.tenant, "made_ns": letter.made_ns}
+            if await tx.query(_RETRIED, {**where, "job": wanted.id}):
                 return await self._intake(wanted, letter.body["pool"])(tx)
-            known = letter_of((await tx.query(_GET, {"id": letter_id}))[0]).retried_as
-            found = await tx.query(_JOB, {"id": known})
-            if not found:
-                raise RowMissing(f"the job {known}, as which {letter_id!r} was tried again, is no longer stored")
+            known = await _letter(tx, where)
+            found = [] if known is None else await tx.query(_JOB, {"id": known.retried_as})
+            if not found or found[0]["tenant"] != letter.tenant:
+                raise RowMissing(f"the job as which {letter.id!r} was tried again is no longer stored")
             return job_of(found[0]), False
 
-        return await self._database.write(work)
+        return work
 
     async def sweep(self, before_ns: int, *, limit: int = 1000) -> int:
         """Forget dead letters from before a time, oldest first, at most `limit`; how many that were."""
@@ -95,7 +121,12 @@ class DeadLetters:
         return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
 
 
-def _again(letter: DeadLetter, token: str, actor: str) -> Submission:
+async def _letter(tx: Tx, where: Mapping[str, Any]) -> DeadLetter | None:
+    rows = await tx.query(_GET, where)
+    return letter_of(rows[0]) if rows else None
+
+
+def _wanted(letter: DeadLetter, token: str, actor: str) -> Submission:
     suffix = f"{RETRY_MARK}{token}"
     body = letter.body
     return Submission(

@@ -86,6 +86,7 @@ def letter_of(row: Row) -> DeadLetter:
         at_ns=row["at_ns"],
         body=json.loads(row["body"]),
         retried_as=row["retried_as"],
+        made_ns=row["made_ns"],
     )
 
 
@@ -189,6 +190,7 @@ def letter_values(before: Job, after: Job) -> dict[str, Any]:
         "last_state": str(before.state),
         "attempts": after.attempt,
         "at_ns": after.updated_ns,
+        "made_ns": after.created_ns,
         # Not `encoded`: the payload was checked when it came in, and its wrapping must not make it too long.
         "body": json.dumps(body, separators=(",", ":"), ensure_ascii=False),
     }

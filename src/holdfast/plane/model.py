@@ -211,6 +211,7 @@ class DeadLetter:
     at_ns: int
     body: Mapping[str, Any] = field(default_factory=dict)
     retried_as: str | None = None
+    made_ns: int = 0  # when its job was made: another job may have the same id by now; 0: it is of a message
 
 
 _JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)

@@ -208,7 +208,7 @@ class RunService:
     async def approval(self, caller: Caller, job_id: str) -> Approval:
         """One approval, or `RowMissing`."""
         try:
-            found = await self._approvals.get(job_id)
+            found = await self._approvals.get(job_id, tenant=caller.tenant)
         except BadInput:
             found = None
         if found is None or not caller.sees(found.tenant):
@@ -220,7 +220,9 @@ class RunService:
     ) -> Decision:
         """Approve or reject. See `approvals.Approvals.decide`."""
         await self.approval(caller, job_id)
-        return await self._approvals.decide(job_id, verdict, actor=caller.name, note=note, revision=revision)
+        return await self._approvals.decide(
+            job_id, verdict, actor=caller.name, note=note, revision=revision, tenant=caller.tenant
+        )
 
     # What all share.
 

@@ -20,9 +20,7 @@ from holdfast.types import check_label
 FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
 VERSION: Final = 1
-
-# From which version a script leads to the next. There has been one version so far.
-MIGRATIONS: Final[Mapping[int, str]] = {}
+VERSIONS: Final[Mapping[str, int]] = {"schema": 2, "approval_schema": 2}  # of those that are not at the first any more
 
 _SQL: Final = files("holdfast.plane") / "sql"
 _OWN_BEFORE: Final = frozenset((META, "plane_listener"))  # may be there before anything was prepared
@@ -42,14 +40,16 @@ async def prepare(
     name: str = "schema",
     *,
     text: str | None = None,
-    version: int = VERSION,
-    migrations: Mapping[int, str] = MIGRATIONS,
+    version: int | None = None,
+    migrations: Mapping[int, str] | None = None,
 ) -> bool:
     """Make sure that the database has the tables of that name in this version, or raise `Misconfigured`.
 
-    True: something was made or changed. `text` is the script itself, when it is not one of the plane's files.
+    True: something was made or changed. `text` is the script itself, when it is not one of the plane's files, and
+    `migrations` are those that lead from each version to the next; else they are the files `<name>_<next version>.sql`.
     """
     check_label("name", name)
+    version = VERSIONS.get(name, VERSION) if version is None else version
 
     async def look(tx: Tx) -> int | None:
         return await _found(tx, name, version)
@@ -63,12 +63,13 @@ async def prepare(
             await _make_meta(tx)
             await _run(tx, script(name, tx.dialect) if text is None else text)
         for step in range(version if found is None else found, version):
-            if step not in migrations:
+            if migrations is not None and step not in migrations:
                 raise Misconfigured(
                     f"the database has version {found} of {name}, which this version of Holdfast cannot bring up to "
                     f"{version}; open it once with a version in between"
                 )
-            await _run(tx, migrations[step])
+            leads = script(f"{name}_{step + 1}", tx.dialect) if migrations is None else migrations[step]
+            await _run(tx, leads)
         await tx.query(
             "INSERT INTO plane_meta (name, value) VALUES (:name, :value) "
             "ON CONFLICT (name) DO UPDATE SET value = excluded.value",

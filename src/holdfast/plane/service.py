@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.aio.locks import Locks
-from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, RowMissing
 from holdfast.inspection import Inspection
 from holdfast.plane import subjects
@@ -201,10 +201,7 @@ class Service:
 
         `InvalidTransition`: it has none, because it is not over, or did what it should.
         """
-        job = await self.job(caller, job_id)
-        if await self._letters.get(job_id) is None:
-            raise InvalidTransition(job.state, JobState.PENDING)
-        return await self._letters.retry(job_id, actor=caller.name)
+        return await self._letters.retry_job(await self.job(caller, job_id), actor=caller.name)
 
     # Dead letters.
 
@@ -220,20 +217,20 @@ class Service:
     async def dead_letter(self, caller: Caller, letter_id: str) -> DeadLetter:
         """One dead letter, or `RowMissing`."""
         try:
-            letter = await self._letters.get(letter_id)
+            letter = await self._letters.get(letter_id, tenant=caller.tenant)
         except BadInput:
             letter = None
         return _visible(caller, letter, _no_letter(letter_id))
 
     async def retry_dead_letter(self, caller: Caller, letter_id: str) -> tuple[Job, bool]:
         """Try a dead letter again as a new job. Also returns whether that was made, or was there."""
-        await self.dead_letter(caller, letter_id)
-        return await self._letters.retry(letter_id, actor=caller.name)
+        letter = await self.dead_letter(caller, letter_id)
+        return await self._letters.retry(letter_id, tenant=letter.tenant, actor=caller.name)
 
     async def forget_dead_letter(self, caller: Caller, letter_id: str) -> None:
         """Forget one dead letter, or `RowMissing`. Its job stays."""
         letter = await self.dead_letter(caller, letter_id)
-        where = {"id": letter.id, "tenant": caller.tenant}
+        where = {"id": letter.id, "tenant": letter.tenant}
         if not await self.parts.database.write(lambda tx: tx.query(_FORGET, where)):
             raise RowMissing(_no_letter(letter_id))
 

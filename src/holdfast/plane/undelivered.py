@@ -34,6 +34,7 @@ class Undelivered:
             "last_state": None,
             "attempts": delivery.deliveries,
             "at_ns": self._clock.now().wall,
+            "made_ns": 0,
             "body": json.dumps(body, separators=(",", ":"), ensure_ascii=False, default=str),
         }
         await self._database.write(lambda tx: tx.query(_LETTER, values))

@@ -2,5 +2,5 @@
 UPDATE plane_approval SET
     status = :status, revision = revision + 1, snapshot = :snapshot, decided_by = :decided_by, decided_ns = :now_ns,
     note = :note, holdfast_fence = :fence
-WHERE job = :job AND status = 'waiting' AND revision = :revision
+WHERE job = :job AND tenant = :tenant AND status = 'waiting' AND revision = :revision
 RETURNING *

@@ -2,6 +2,7 @@
 -- although its job does not, or is gone, is `lapsed`.
 SELECT plane_approval.*, plane_job.state AS job_state
 FROM plane_approval LEFT JOIN plane_job ON plane_job.id = plane_approval.job
+    AND plane_job.tenant = plane_approval.tenant AND plane_job.created_ns = plane_approval.created_ns
 WHERE (:status = '' OR :status = CASE
         WHEN plane_approval.status = 'waiting' AND COALESCE(plane_job.state, '') <> 'APPROVAL_REQUIRED' THEN 'lapsed'
         ELSE plane_approval.status

@@ -2,10 +2,11 @@
 --
 -- Times end in `_ns` and are Unix time in nanoseconds; `message` is JSON text. Whether something still waits is said by its
 -- job, which may have been cancelled or have run out of time; what waits now is found by the jobs that do. `revision` rises
--- with every decision.
+-- with every decision. What is kept outlives the job, whose id somebody else may use meanwhile: each tenant has its own, and
+-- `created_ns` is that of the job itself, so that it belongs to that one and to no other.
 
 CREATE TABLE plane_approval (
-    job            TEXT NOT NULL PRIMARY KEY,
+    job            TEXT NOT NULL,
     tenant         TEXT NOT NULL,
     gate           BIGINT NOT NULL,
     status         TEXT NOT NULL,
@@ -23,7 +24,8 @@ CREATE TABLE plane_approval (
     decided_by     TEXT,
     decided_ns     BIGINT,
     note           TEXT,
-    holdfast_fence BIGINT
+    holdfast_fence BIGINT,
+    PRIMARY KEY (job, tenant)
 );
 
 CREATE INDEX plane_approval_run ON plane_approval (run) WHERE run IS NOT NULL;

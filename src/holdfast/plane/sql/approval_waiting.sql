@@ -4,6 +4,7 @@
 -- not changed since it was made, so the time of its last change is that of the approval.
 SELECT plane_approval.*, plane_job.state AS job_state
 FROM plane_job JOIN plane_approval ON plane_approval.job = plane_job.id
+    AND plane_approval.tenant = plane_job.tenant AND plane_approval.created_ns = plane_job.created_ns
 WHERE plane_job.state = 'APPROVAL_REQUIRED'
     AND plane_job.state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
     AND plane_approval.status = 'waiting' AND (:tenant = '' OR plane_job.tenant = :tenant)

@@ -1,8 +1,11 @@
 -- Contract: forgets at most `:most` approvals that were asked for before `:before_ns` and whose job is not stored any more, the
 -- oldest first, and returns the jobs.
-DELETE FROM plane_approval WHERE job IN (
-    SELECT asked.job FROM plane_approval AS asked
-    WHERE asked.created_ns < :before_ns AND NOT EXISTS (SELECT 1 FROM plane_job WHERE plane_job.id = asked.job)
+DELETE FROM plane_approval WHERE (job, tenant) IN (
+    SELECT asked.job, asked.tenant FROM plane_approval AS asked
+    WHERE asked.created_ns < :before_ns AND NOT EXISTS (
+        SELECT 1 FROM plane_job
+        WHERE plane_job.id = asked.job AND plane_job.tenant = asked.tenant AND plane_job.created_ns = asked.created_ns
+    )
     ORDER BY asked.created_ns, asked.job LIMIT :most
 )
 RETURNING job

@@ -1,2 +1,2 @@
--- Contract: forgets one dead letter of a tenant, or of any; no row: there is none.
-DELETE FROM plane_dead_letter WHERE id = :id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) RETURNING id
+-- Contract: forgets one dead letter of a tenant; no row: there is none.
+DELETE FROM plane_dead_letter WHERE id = :id AND tenant = :tenant RETURNING id

@@ -83,8 +83,10 @@ CREATE TABLE plane_pool (
     running    BIGINT NOT NULL CHECK (running >= 0)
 );
 
+-- What is kept of a job that died. It outlives the job, whose id somebody else may use meanwhile: `made_ns` says which job it
+-- is of (0: it is of a message), and each tenant has its own.
 CREATE TABLE plane_dead_letter (
-    id         TEXT NOT NULL PRIMARY KEY,
+    id         TEXT NOT NULL,
     job        TEXT NOT NULL,
     tenant     TEXT NOT NULL,
     topic      TEXT NOT NULL,
@@ -93,8 +95,10 @@ CREATE TABLE plane_dead_letter (
     last_state TEXT,
     attempts   BIGINT NOT NULL,
     at_ns      BIGINT NOT NULL,
+    made_ns    BIGINT NOT NULL,
     body       TEXT NOT NULL,
-    retried_as TEXT
+    retried_as TEXT,
+    PRIMARY KEY (id, tenant)
 );
 
 CREATE INDEX plane_dead_letter_recent ON plane_dead_letter (tenant, at_ns, id);
