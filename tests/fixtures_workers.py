@@ -38,7 +38,8 @@ def ordered(job: str, topic: str, payload: Any = None, *, attempt: int = 1, fenc
     """The message with which the scheduler hands an attempt to the workers."""
     pool = fields.pop("pool", "default")
     at_ns = fields.pop("at_ns", SystemClock().now().wall)
-    row = Job(job, "acme", topic, pool, JobState.DISPATCHED, 0, attempt, 3, payload, 0, at_ns, 1, fence, **fields)
+    made_ns = fields.pop("made_ns", 1)
+    row = Job(job, "acme", topic, pool, JobState.DISPATCHED, 0, attempt, 3, payload, made_ns, at_ns, 1, fence, **fields)
     return subjects.dispatched(row, CarriedFence(families.SCHEDULER_JOB.key(job=job), fence))
 
 

@@ -32,14 +32,25 @@ async def test_an_attempt_is_wanted_while_its_job_is_with_workers_at_that_attemp
     await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
     statement = "UPDATE plane_job SET state = :state, attempt = 2 WHERE id = 'j'"
     await database.write(lambda tx: tx.query(statement, {"state": str(state)}))
-    found = await Attempts(database).look("j", attempt, 7, 0)
+    found = await Attempts(database).look(("j", 0, attempt), 7, 0)
     assert found == Look(state in WITH_WORKERS and attempt == 2)
     await bus.close()
 
 
 async def test_an_attempt_of_a_job_that_is_not_known_may_be_run(database: Database) -> None:
     await prepare(database)
-    assert await Attempts(database).look("nobody", 1, 7, 0) == Look(wanted=True)
+    assert await Attempts(database).look(("nobody", 0, 1), 7, 0) == Look(wanted=True)
+
+
+async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Database) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    store = JobStore(database, bus, SystemClock(), SystemEntropy())
+    job, _ = await store.submit(Submission("t", id="j"), "default")
+    for made_ns, wanted in ((job.created_ns, True), (job.created_ns - 1, False), (0, True)):
+        assert await Attempts(database).look(("j", made_ns, 1), 7, 0) == Look(wanted)
+    await bus.close()
 
 
 SILENT: list[tuple[dict[str, Any], bool]] = [
@@ -73,6 +84,6 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
             await tx.query(row, job)
 
         await database.write(work)
-        found = await attempts.look("j", 1, 7, now_ns)
+        found = await attempts.look(("j", 0, 1), 7, now_ns)
         assert found.silent_since_ns == (2 * NS if silent else None), differs
     await bus.close()

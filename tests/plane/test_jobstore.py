@@ -33,7 +33,7 @@ async def test_a_job_is_made_with_its_message_and_its_first_event_in_one_step(pl
     [event] = await plane.store.events(job.id)
     assert (event.before, event.after, event.actor) == (None, JobState.PENDING, "ada")
     [message] = await plane.staged(subjects.SUBMIT)
-    assert message["id"] == f"job.submit:{job.id}"
+    assert message["id"] == f"job.submit:{job.id}:{job.created_ns}"
 
 
 async def test_a_message_that_cannot_be_staged_takes_the_job_with_it(plane: Replica) -> None:

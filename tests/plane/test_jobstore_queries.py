@@ -145,7 +145,7 @@ async def test_a_dead_letter_is_tried_again_as_one_new_job_however_often_it_is_a
     assert len(again.id) == len(job.id) + len("-retry-") + 8
     assert (again.payload, again.tenant, again.priority, again.labels) == ({"n": 1}, "acme", 4, {"a": "b"})
     assert (again.state, again.attempt, again.submitted_by) == (JobState.PENDING, 0, "ada")
-    assert f"job.submit:{again.id}" in [row["id"] for row in await plane.staged(subjects.SUBMIT)]
+    assert f"job.submit:{again.id}:{again.created_ns}" in [row["id"] for row in await plane.staged(subjects.SUBMIT)]
     letter = await plane.letters.get(job.id)
     assert letter is not None
     assert letter.retried_as == again.id

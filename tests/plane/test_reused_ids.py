@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from approval_stage import PAYMENTS, decide, stage_of, waiting
+from fixtures_scheduling import Replica, cancelled, delivered, finished, run_of, started, submitted
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.core.approving import ApprovalStatus, Verdict
 from holdfast.core.dispatching import Code, End
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
+from holdfast.plane import subjects
 from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.endings import ending
 from holdfast.plane.families import DEAD_LETTER_CLEANUP
@@ -23,6 +25,7 @@ from holdfast.plane.ports import Database
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller
+from loop_ticks import one_tick
 
 pytestmark = pytest.mark.asyncio
 
@@ -258,6 +261,53 @@ async def test_an_old_approval_goes_although_another_job_has_its_id(flow_stage: 
     await forgotten(flow_stage, replica)
     with pytest.raises(RowMissing):
         await replica.ground.flows.approval(ACME, ID)
+
+
+# What is said.
+
+
+async def test_what_is_said_of_the_predecessor_changes_nothing(plane: Replica) -> None:
+    await plane.beat()
+    old = await plane.submit(id=ID, tenant="acme")
+    await plane.scheduler.on_submit(submitted(old))
+    await plane.scheduler.on_result(finished(old, 1, run := run_of(old)))
+    plane.clock.push(8 * DAY)
+    await one_tick(plane, DEAD_LETTER_CLEANUP, Cleanup(plane.database, plane.locks, plane.clock).tick)
+    assert await plane.store.get(ID) is None
+
+    new = await plane.submit(id=ID, tenant="globex")
+    await plane.beat()
+    await plane.scheduler.on_submit(submitted(new))
+    before = await plane.job(new)
+    assert (before.state, before.attempt) == (JobState.DISPATCHED, 1)
+    late = {"status": "succeeded", "result": "acme's"}
+    made_ns = old.created_ns
+    await plane.scheduler.on_started(delivered(subjects.started(ID, 1, "w1", run, made_ns=made_ns)))
+    await plane.scheduler.on_result(delivered(subjects.finished(ID, 1, "w1", run, late, made_ns=made_ns)))
+    await plane.scheduler.on_cancel(delivered(subjects.cancel(ID, "ann", "", token="t", made_ns=made_ns)))
+    assert await plane.job(new) == before
+    assert [row["subject"] for row in await plane.staged("stop.")] == ["stop.w1"], "whoever still runs it is told"
+
+    own = subjects.finished(ID, 1, "w1", run_of(new), {**late, "result": "globex's"}, made_ns=new.created_ns)
+    await plane.scheduler.on_result(delivered(own))
+    assert (await plane.job(new)).result == "globex's"
+
+
+async def test_no_message_about_a_job_is_taken_for_one_about_its_predecessor(plane: Replica) -> None:
+    """A bus that still knows the ids of what it delivered drops nothing that is new."""
+    told: list[int] = []
+    for tenant in ("acme", "globex"):
+        await plane.beat()
+        job = await plane.submit(id=ID, tenant=tenant)
+        await plane.scheduler.on_submit(submitted(job))
+        await plane.scheduler.on_result(finished(job, 1, run_of(job), error="again", retry_after_ns=0))
+        await plane.scheduler.on_submit(submitted(job))
+        await plane.scheduler.on_started(started(job, 2, run_of(job)))
+        await plane.scheduler.on_cancel(cancelled(job))
+        told.append(len(await plane.query("SELECT id FROM plane_message")))
+        plane.clock.push(8 * DAY)
+        await one_tick(plane, DEAD_LETTER_CLEANUP, Cleanup(plane.database, plane.locks, plane.clock).tick)
+    assert told == [5, 10]  # of each: two looks, two attempts, and the word to stop
 
 
 # Databases from before.

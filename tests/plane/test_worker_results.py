@@ -126,6 +126,20 @@ async def test_the_deepest_payload_arrives_and_comes_back_as_a_result(work_stage
     assert (body["status"], body["result"]) == ("succeeded", nested(DEPTH_MAX))
 
 
+async def test_a_job_that_has_the_id_of_one_that_was_finished_here_is_run_and_gets_its_own_result(
+    work_stage: WorkerStage,
+) -> None:
+    app = App("billing")
+    app.job("charge")(lambda payload: payload)
+    worker = await work_stage.worker(app)
+    for number, payload in enumerate(("one", "two"), 1):
+        job = await work_stage.send("charge", payload, job="j", fence=number, made_ns=number)
+        said = await work_stage.result(job, number)
+        assert (said.body["result"], said.body["made_ns"]) == (payload, number)
+        await work_stage.end(job, number)
+    assert worker.statistics().repeated == 0
+
+
 async def test_an_attempt_that_was_finished_here_is_said_again_and_not_run_again(work_stage: WorkerStage) -> None:
     app = App("billing")
     runs: Counter[int] = Counter()
@@ -157,7 +171,8 @@ class Known:
         self.asked: list[tuple[str, int]] = []
         self.trouble: Exception | None = None
 
-    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
+        job, _, attempt = name
         self.asked.append((job, attempt))
         if self.trouble is not None:
             raise self.trouble

@@ -51,8 +51,8 @@ def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
         patch.setitem(jobs.MOVES, state, ends | {JobState.RUNNING})
     standing = reports.standing
 
-    def never_over(job: reports.Attempt, attempt: int, run_fence: int) -> reports.Standing:
-        worth = standing(job, attempt, run_fence)
+    def never_over(job: reports.Attempt, said: reports.Word) -> reports.Standing:
+        worth = standing(job, said)
         return reports.Standing.CURRENT if worth is reports.Standing.OVER else worth
 
     patch.setattr(scheduler, "standing", never_over)

@@ -370,7 +370,7 @@ def _write(job: Job, wish: _Wish, approval: Approval, taken: Taken, fence: Carri
         return ending(job, End(JobState.SUCCEEDED, None, "", dead=False), fence, actor=wish.actor, result=result)
     due_ns = job.not_before_ns if job.not_before_ns > now_ns else 0  # whoever asked may have wanted it later still
     change = Change(JobState.PENDING, reason=f"approved by {wish.actor}", not_before_ns=due_ns, actor=wish.actor)
-    return Writing([change], [subjects.submitted(job.id, again=f"approval:{taken.revision}")])
+    return Writing([change], [subjects.submitted(job.id, again=f"approval:{job.created_ns}:{taken.revision}")])
 
 
 def _nothing(job_id: str) -> str:

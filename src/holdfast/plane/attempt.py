@@ -57,7 +57,7 @@ class NotHere(LockBusy):
 class Currency(Protocol):
     """Knows which attempts are still wanted. `plane.attempts.Attempts` does."""
 
-    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
         """Whether the attempt may still be run, and whether a worker has died that ran it."""
         ...
 
@@ -210,7 +210,7 @@ class Attempt:
         if currency is None or not self._may_be_over:
             return False
         try:
-            look = await currency.look(*self.order.name, fence, now_ns)
+            look = await currency.look(self.order.name, fence, now_ns)
         except BackendError as error:
             self._place.statistics.unreachable += 1
             self._place.statistics.given_back += 1
@@ -221,7 +221,7 @@ class Attempt:
 
     async def _under(self, lease: Lease) -> None:
         place, order, run = self._place, self.order, carried(lease)
-        begun = subjects.started(order.job, order.attempt, place.worker, run)
+        begun = subjects.started(order.job, order.attempt, place.worker, run, made_ns=order.made_ns)
         start = _Start(partial(self._publish, begun, lease, lambda: place.bus.publish([begun])))
         try:
             await start.say(brief=order.topic in place.brief)
@@ -238,7 +238,7 @@ class Attempt:
         finally:
             start.drop()
         told = {**said.body(), "took_ns": took_ns}
-        message = subjects.finished(order.job, order.attempt, place.worker, run, told)
+        message = subjects.finished(order.job, order.attempt, place.worker, run, told, made_ns=order.made_ns)
         await self._publish(message, lease, lambda: place.results.tell(message, said.size))
         if ARMED:
             await areach("plane.worker.said")

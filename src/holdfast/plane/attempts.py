@@ -5,9 +5,10 @@ meanwhile, or the job has ended otherwise. Or its worker has died: then this is 
 when that worker was silent.
 
 Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
-waits again because this one failed or was taken back. A worker is called silent only when it had begun this attempt,
-has missed two of its heartbeats, and had not begun to leave. Does not promise the opposite: a result that the scheduler
-has not written yet is not seen here, nor the death of a worker whose name somebody else has taken over.
+waits again because this one failed or was taken back, or that another job has its id by now. A worker is called silent
+only when it had begun this attempt, has missed two of its heartbeats, and had not begun to leave. Does not promise the
+opposite: a result that the scheduler has not written yet is not seen here, nor the death of a worker whose name
+somebody else has taken over.
 
 Clock: the wall clock, of which a heartbeat carries the sender's.
 """
@@ -43,15 +44,18 @@ class Attempts:
         self._database = database
         self._silence_ns = round(MISSED * heartbeat * NS)
 
-    async def look(self, job: str, attempt: int, fence: int, now_ns: int) -> Look:
-        """Look at an attempt that is to be run now, under that fence of the worker's lease.
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
+        """Look at an attempt (`Order.name`) that is to be run now, under that fence of the worker's lease.
 
         One of a job that is not known may be run: nothing is lost by a second run.
         """
+        job, made_ns, attempt = name
         rows = await self._database.read(lambda tx: tx.query(_LOOK, {"id": job}))
         if not rows:
             return Look(wanted=True)
         row = rows[0]
+        if made_ns not in (0, row["created_ns"]):
+            return Look(wanted=False)
         wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
         begun = row["state"] == JobState.RUNNING and row["attempt"] == attempt and (row["run_fence"] or fence) < fence
         return Look(wanted, self._silent_since(row, now_ns) if begun else None)

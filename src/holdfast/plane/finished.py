@@ -17,15 +17,15 @@ CHARS_MAX: Final = 8_000_000
 
 
 class Finished:
-    """Published results by job and attempt."""
+    """Published results by attempt (`Order.name`)."""
 
     def __init__(self, most: int = RESULTS_MAX, chars: int = CHARS_MAX) -> None:
         self._most = most
         self._chars = chars
         self._size = 0
-        self._known: OrderedDict[tuple[str, int], tuple[Message, int]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int, int], tuple[Message, int]] = OrderedDict()
 
-    def keep(self, name: tuple[str, int], message: Message, size: int) -> None:
+    def keep(self, name: tuple[str, int, int], message: Message, size: int) -> None:
         """Remember the result of an attempt, which is `size` characters long; forget the oldest if there is no room."""
         self.forget(name)
         self._known[name] = message, size
@@ -33,12 +33,12 @@ class Finished:
         while len(self._known) > self._most or self._size > self._chars:
             self._size -= self._known.popitem(last=False)[1][1]
 
-    def get(self, name: tuple[str, int]) -> Message | None:
+    def get(self, name: tuple[str, int, int]) -> Message | None:
         """The result of an attempt, if it is known."""
         found = self._known.get(name)
         return None if found is None else found[0]
 
-    def forget(self, name: tuple[str, int]) -> None:
+    def forget(self, name: tuple[str, int, int]) -> None:
         """Forget one."""
         found = self._known.pop(name, None)
         if found is not None:

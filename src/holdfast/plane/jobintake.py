@@ -79,7 +79,7 @@ async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
         return await _known(tx, wanted, new.identity), False
     job = job_of(made[0])
     await tx.query(_EVENT, first_event(job))
-    await bus.stage(tx, [about(message, new.identity) for message in new.messages])
+    await bus.stage(tx, [about(message, new.identity, job.created_ns) for message in new.messages])
     new.ring(tx)
     return job, True
 
@@ -89,7 +89,8 @@ async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, 
     await put_many(tx, "job_make", [new.values for new in news])
     jobs = [new.job() for new in news]
     await put_many(tx, "event_insert", [first_event(job) for job in jobs])
-    await bus.stage(tx, [about(message, new.identity) for new in news for message in new.messages])
+    told = [about(each, job.id, job.created_ns) for job, new in zip(jobs, news, strict=True) for each in new.messages]
+    await bus.stage(tx, told)
     for new in news:
         new.ring(tx)
     return [(job, True) for job in jobs]

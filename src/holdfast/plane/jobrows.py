@@ -196,13 +196,12 @@ def letter_values(before: Job, after: Job) -> dict[str, Any]:
     }
 
 
-def about(message: Message, job_id: str) -> Message:
-    """Fill in the id of a job that did not have one when its messages were written."""
-    fill = {"job": job_id}
+def about(message: Message, job_id: str, made_ns: int) -> Message:
+    """Fill in the id of a job that did not have one when its messages were written, and when it was made."""
     return Message(
-        message.id.format(**fill),
+        message.id.format(job=job_id, made_ns=made_ns),
         message.subject,
-        {**message.body, **fill},
+        {**message.body, "job": job_id},
         message.key or job_id,
         message.fence,
         message.priority,

@@ -27,11 +27,12 @@ class Order:
     labels: Mapping[str, str] = field(default_factory=dict)
     trace: str = ""
     at_ns: int = 0  # when it was handed out; wall clock
+    made_ns: int = 0  # when its job was made: a later job may have the same id
 
     @property
-    def name(self) -> tuple[str, int]:
-        """What tells it from every other attempt."""
-        return self.job, self.attempt
+    def name(self) -> tuple[str, int, int]:
+        """What tells it from every other attempt, also at another job that has had this id."""
+        return self.job, self.made_ns, self.attempt
 
 
 def order_of(message: Message) -> Order:
@@ -49,6 +50,7 @@ def order_of(message: Message) -> Order:
             dict(body.get("labels") or {}),
             str(body.get("trace") or ""),
             check_whole("at_ns", body.get("at_ns", 0), 0, _FAR),
+            check_whole("made_ns", body.get("made_ns", 0), 0, _FAR),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):

@@ -28,10 +28,10 @@ async def give_back(place: Workplace, order: Order, reason: str) -> None:
         if lease is None:
             raise place.later(LockBusy(f"job {order.job} is being run", key=key))
         try:
-            said = Outcome(Status.RETURNED, error=reason, retryable=True).body()
-            await place.bus.publish(
-                [subjects.finished(order.job, order.attempt, place.worker, carried(lease), {**said, "took_ns": None})]
-            )
+            said = {**Outcome(Status.RETURNED, error=reason, retryable=True).body(), "took_ns": None}
+            run = carried(lease)
+            told = subjects.finished(order.job, order.attempt, place.worker, run, said, made_ns=order.made_ns)
+            await place.bus.publish([told])
         finally:
             await place.desk.give_back(lease)
     except BackendError as error:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from holdfast.core import backoff
 from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Again, Code, End, Ended, after_attempt, elsewhere_ns
 from holdfast.core.jobs import InvalidTransition, JobState
-from holdfast.core.reports import Attempt, Standing, standing, standing_of_start
+from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
@@ -38,7 +38,17 @@ from holdfast.plane.families import WORKER_JOB
 from holdfast.plane.gathering import Failed
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding
-from holdfast.plane.model import ID_CHARS_MAX, Change, Delivery, Job, Message, check_id, check_text, check_whole
+from holdfast.plane.model import (
+    ID_CHARS_MAX,
+    TIME_MAX,
+    Change,
+    Delivery,
+    Job,
+    Message,
+    check_id,
+    check_text,
+    check_whole,
+)
 from holdfast.plane.parking import Parking
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
@@ -57,6 +67,7 @@ class Report:
     """What a worker says about an attempt."""
 
     job: str
+    made_ns: int  # when the job was made of which it speaks; 0: it does not say so
     attempt: int
     worker: str
     run: CarriedFence
@@ -71,7 +82,8 @@ def report_of(message: Message) -> Report:
     if run is None or run.key != WORKER_JOB.key(job=job):
         raise BadInput("fence", f"{message.id} does not carry the fence of a lease on job {job}", "say it under one")
     attempt = check_whole("attempt", body.get("attempt"), 0, 2**31)
-    return Report(job, attempt, check_id("worker", body.get("worker")), run, body)
+    made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
+    return Report(job, made_ns, attempt, check_id("worker", body.get("worker")), run, body)
 
 
 def ended_of(body: Mapping[str, Any]) -> Ended:
@@ -187,7 +199,7 @@ class Scheduler:
         said = report_of(delivery.message)
 
         def begin(job: Job) -> Writing | None:
-            if standing_of_start(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
+            if standing_of_start(_attempt(job), _word(said)) is not Standing.CURRENT:
                 return None
             return Writing([_running(said)])
 
@@ -195,7 +207,7 @@ class Scheduler:
         if job is None:
             self._count(subjects.STARTED, Placed.MISSING)
             return
-        worth = standing_of_start(_attempt(job), said.attempt, said.run.fence)
+        worth = standing_of_start(_attempt(job), _word(said))
         self._count(subjects.STARTED, worth)
         if worth in (Standing.STALE, Standing.OVER) and job.run_fence != said.run.fence:
             why = "the job is over" if worth is Standing.OVER else "another attempt has taken over"
@@ -231,7 +243,7 @@ class Scheduler:
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
-            if standing(_attempt(job), said.attempt, said.run.fence) is not Standing.CURRENT:
+            if standing(_attempt(job), _word(said)) is not Standing.CURRENT:
                 return None
             backoff_ns = self._backoff_ns(job, ended, chance)
             meaning = after_attempt(look_of(job), ended, now_ns=now_ns, backoff_ns=backoff_ns)
@@ -251,7 +263,7 @@ class Scheduler:
 
     async def _heard(self, said: Report, changed: Changed) -> None:
         before, after = changed.before, changed.after
-        worth = Placed.MISSING if before is None else standing(_attempt(before), said.attempt, said.run.fence)
+        worth = Placed.MISSING if before is None else standing(_attempt(before), _word(said))
         self._count(subjects.RESULT, worth)
         if before is not None and after is not None:
             if after.code == Code.TAKEN_BACK:
@@ -267,9 +279,10 @@ class Scheduler:
         job_id = check_id("job", body.get("job"))
         actor = check_text("actor", body.get("actor"), ID_CHARS_MAX)
         reason = str(body.get("reason") or "cancelled")[:REASON_CHARS_MAX]
+        made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
 
         def cancel(fence: CarriedFence, job: Job) -> Writing | None:
-            if job.state.terminal:
+            if job.state.terminal or made_ns not in (0, job.created_ns):
                 return None
             end = End(JobState.CANCELLED, Code.CANCELLED, reason, dead=False)
             return ending(job, end, fence, actor=actor)
@@ -297,7 +310,7 @@ class Scheduler:
         )
 
         def again(after: Job) -> Sequence[Message]:
-            look = subjects.submitted(after.id, again=f"attempt:{after.attempt}:{after.version}")
+            look = subjects.submitted(after.id, again=f"attempt:{after.created_ns}:{after.attempt}:{after.version}")
             return [replace(look, not_before_ns=at_ns)]
 
         return Writing([change], again)
@@ -342,4 +355,8 @@ def _running(said: Report) -> Change:
 
 
 def _attempt(job: Job) -> Attempt:
-    return Attempt(job.state, job.attempt, job.run_fence)
+    return Attempt(job.state, job.attempt, job.run_fence, job.created_ns)
+
+
+def _word(said: Report) -> Word:
+    return Word(said.attempt, said.run.fence, said.made_ns)

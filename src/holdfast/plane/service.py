@@ -181,9 +181,9 @@ class Service:
 
         The request is committed when this returns, and done by a scheduler. A job that is over stays as it is.
         """
-        await self.job(caller, job_id)
+        made_ns = (await self.job(caller, job_id)).created_ns
         check_text("reason", reason, REASON_CHARS_MAX)
-        message = subjects.cancel(job_id, caller.name, reason, token=self._store.entropy.token())
+        message = subjects.cancel(job_id, caller.name, reason, token=self._store.entropy.token(), made_ns=made_ns)
 
         async def work(tx: Tx) -> tuple[Job | None, bool]:
             rows = await tx.query(_JOB, {"id": job_id})

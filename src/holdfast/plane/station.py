@@ -115,7 +115,10 @@ class Station:
         body = delivery.message.body
         fence = body.get("run_fence")
         for attempt in self.attempts:
-            if attempt.order.name != (body.get("job"), body.get("attempt")) or fence not in (None, attempt.run_fence):
+            order = attempt.order
+            if (order.job, order.attempt) != (body.get("job"), body.get("attempt")):
+                continue
+            if fence not in (None, attempt.run_fence):
                 continue
             attempt.interrupt(Interruption.STOPPED, f"stopped: {body.get('reason') or 'no reason was given'}")
 

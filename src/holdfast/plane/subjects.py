@@ -1,7 +1,9 @@
 """Every message of the plane: its subject, who consumes it, what it says, and the id under which it is one message.
 
 An id names the cause: submitting job 42 is one cause however often it is published; dispatching its second attempt is
-another than dispatching its first. So a bus may drop what it has seen under an id, and never drops what is new.
+another than dispatching its first. So a bus may drop what it has seen under an id, and never drops what is new. The
+id of a job is free when the job is forgotten, and may be used again: so whatever is said of a job says when that one
+was made (`made_ns`; 0: not known), and the id of a message has that in it, or a fence, which never comes again.
 """
 
 from __future__ import annotations
@@ -68,9 +70,12 @@ def stop_subject(worker: str) -> str:
     return f"{STOP}.{worker}"
 
 
-def submitted(job: str = "{job}", *, again: str = "") -> Message:
-    """A job is to be looked at. `again` names the occasion of a second look, so that it is not taken for the first."""
-    identity = f"{SUBMIT}:{job}:{again}" if again else f"{SUBMIT}:{job}"
+def submitted(job: str = "{job}", *, again: str = "{made_ns}") -> Message:
+    """A job is to be looked at. `again` names the occasion of a second look, so that it is not taken for the first.
+
+    The first has the time when the job was made, which is filled in with its id (`jobrows.about`).
+    """
+    identity = f"{SUBMIT}:{job}:{again}"
     return Message(identity, SUBMIT, {"job": job}, key="" if job == "{job}" else job)
 
 
@@ -78,6 +83,7 @@ def dispatched(job: Job, fence: CarriedFence) -> Message:
     """An attempt, for whichever worker of the pool is free."""
     body = {
         "job": job.id,
+        "made_ns": job.created_ns,
         "attempt": job.attempt,
         "topic": job.topic,
         "tenant": job.tenant,
@@ -92,33 +98,36 @@ def dispatched(job: Job, fence: CarriedFence) -> Message:
     return Message(identity, work_subject(job.pool), body, job.id, fence, job.priority)
 
 
-def started(job: str, attempt: int, worker: str, run: CarriedFence) -> Message:
+def started(job: str, attempt: int, worker: str, run: CarriedFence, *, made_ns: int = 0) -> Message:
     """An attempt has begun."""
-    body = {"job": job, "attempt": attempt, "worker": worker}
+    body = {"job": job, "made_ns": made_ns, "attempt": attempt, "worker": worker}
     return Message(f"{STARTED}:{job}:{attempt}:{run.fence}", STARTED, body, job, run)
 
 
-def finished(job: str, attempt: int, worker: str, run: CarriedFence, outcome: Mapping[str, Any]) -> Message:
+def finished(
+    job: str, attempt: int, worker: str, run: CarriedFence, outcome: Mapping[str, Any], *, made_ns: int = 0
+) -> Message:
     """An attempt has ended; `outcome`: its `status`, `result`, `error`, `retryable`, `retry_after_ns` and `took_ns`."""
-    body = {"job": job, "attempt": attempt, "worker": worker, **outcome}
+    body = {"job": job, "made_ns": made_ns, "attempt": attempt, "worker": worker, **outcome}
     return Message(f"{RESULT}:{job}:{attempt}:{run.fence}", RESULT, body, job, run)
 
 
-def cancel(job: str, actor: str, reason: str, *, token: str) -> Message:
+def cancel(job: str, actor: str, reason: str, *, token: str, made_ns: int = 0) -> Message:
     """Somebody wants a job to end. `token` tells two requests apart."""
-    return Message(f"{CANCEL}:{job}:{token}", CANCEL, {"job": job, "actor": actor, "reason": reason}, job)
+    body = {"job": job, "made_ns": made_ns, "actor": actor, "reason": reason}
+    return Message(f"{CANCEL}:{job}:{token}", CANCEL, body, job)
 
 
 def done(job: Job, fence: CarriedFence) -> Message:
     """A job has reached a terminal state."""
     body = {"job": job.id, "state": str(job.state), "attempt": job.attempt, "result": job.result, "reason": job.reason}
-    return Message(f"{DONE}:{job.id}:{job.version}", DONE, body, job.id, fence)
+    return Message(f"{DONE}:{job.id}:{job.created_ns}:{job.version}", DONE, body, job.id, fence)
 
 
 def stop(job: Job, worker: str, reason: str) -> Message:
     """The worker that runs an attempt should stop it."""
     body = {"job": job.id, "attempt": job.attempt, "reason": reason}
-    return Message(f"{STOP}:{job.id}:{job.attempt}:{job.version}", stop_subject(worker), body, job.id)
+    return Message(f"{STOP}:{job.id}:{job.created_ns}:{job.attempt}:{job.version}", stop_subject(worker), body, job.id)
 
 
 def look_at_run(run: str, risk: str, *, again: str = "", not_before_ns: int = 0) -> Message:
@@ -139,7 +148,7 @@ def step_over(job: Job, fence: CarriedFence | None) -> Message:
         "reason": job.reason,
         "code": job.code,
     }
-    return Message(f"{RUN_RESULT}:{job.id}:{job.version}", RUN_RESULT, body, run, fence)
+    return Message(f"{RUN_RESULT}:{job.id}:{job.created_ns}:{job.version}", RUN_RESULT, body, run, fence)
 
 
 def step_refused(run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED) -> Message:
