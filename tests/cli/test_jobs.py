@@ -117,8 +117,9 @@ def test_a_payload_comes_from_the_line_a_file_or_standard_input(furnished: Shell
     ("words", "code", "said"),
     [
         (("submit", "double", "--payload", "{bad"), 64, "payload: is not JSON"),
-        (("submit", "double", "--payload", "NaN"), 64, "NaN is no number of JSON"),
-        (("submit", "double", "--payload", "[" * 100_000), 64, "payload: is not JSON"),
+        (("submit", "double", "--payload", '{"n": 1, "n": 2}'), 64, "payload.n: is given 2 times; give it once"),
+        (("submit", "double", "--payload", "NaN"), 64, "payload: is NaN, which is not a number in JSON"),
+        (("submit", "double", "--payload", "[" * 100_000), 64, "payload: is nested too deeply"),
         (("submit", "double", "--payload", "@nowhere.json"), 64, "cannot be read: No such file"),
         (("submit", "double", "--payload", '"\\u0000"'), 64, "payload: contains a zero character"),
         (("submit", "no topic"), 64, "topic: 'no topic' is not usable"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsons
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +13,7 @@ from holdfast.cli.options import Json
 from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, say_more
 from holdfast.errors import BadInput
+from holdfast.runtime.json_text import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
@@ -297,13 +297,10 @@ def payload_of(text: str | None, field: str = "payload") -> Any:
     if len(source) > _READ_MAX:
         raise BadInput(field, "is too long", "store it elsewhere and pass a pointer")
     try:
-        return jsons.loads(source, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(field, f"is not JSON ({error})", _PAYLOAD) from None
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+        return json_of(source)
+    except NotJson as error:
+        named = f"{field}.{error.field[:80]}" if error.field else field
+        raise BadInput(named, error.problem, error.fix) from None
 
 
 def labels_of(given: list[str]) -> dict[str, str]:

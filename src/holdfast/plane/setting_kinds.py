@@ -5,7 +5,6 @@ Promises: every value is either understood or `BadInput` with a fix; a secret th
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from holdfast.core.policy import OnError, parse_policy
 from holdfast.errors import BadInput
 from holdfast.plane.app import check_name
 from holdfast.plane.model import check_text, check_whole
+from holdfast.runtime.json_text import NotJson, json_of
 from holdfast.stores.registry import redacted
 from holdfast.types import NS, duration_ns
 
@@ -300,11 +300,10 @@ class Rules:
     def parse(self, name: str, text: str) -> ApprovalRules:
         """See `Kind`."""
         try:
-            return self.check(name, json.loads(text))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, BadInput):
-                raise
-            raise BadInput(name, f"is not JSON ({error})", "give a list of rules, as in the file") from None
+            value = json_of(text)
+        except NotJson as error:
+            raise BadInput(name, str(error), "give a list of rules, as in the file") from None
+        return self.check(name, value)
 
     def shown(self, value: ApprovalRules) -> list[str]:
         """See `Kind`."""

@@ -33,6 +33,9 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | assets
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON: Final = "application/json"
+_ONCE: Final = ("Content-Type", "Idempotency-Key")
+"""Headers of which one is read, besides that which proves who asks."""
+
 _CLOSING: Final = Problem(
     503, "closing", "the plane is shutting down", {"retry_after": 1.0}, {"retry-after": "1", "connection": "close"}
 )
@@ -75,23 +78,26 @@ class Intake:
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         """Why a request is not let in; None: it is, and `state` says who asks."""
-        strange = self._access.stranger(headers.get("host"), headers.get("origin"))
+        strange = self._access.stranger(headers.get("host"), ", ".join(headers.getlist("origin")) or None)
         if strange is not None:
             return Problem(403, "not-allowed", strange)
         if scope["path"] not in OPEN_PATHS:
-            principal = self._access.principal(headers.get("authorization"))
+            shown = headers.getlist("authorization")
+            principal = self._access.principal(shown[0] if len(shown) == 1 else None)
             hurried = self._too_often(scope, principal)
             if hurried is not None:
                 return hurried
+            if len(shown) > 1:
+                return _repeated("a header is", "Authorization", len(shown))
             if principal is None:
-                given = "authorization" in headers
+                given = bool(shown)
                 detail = "the token is not known" if given else "a bearer token is needed"
                 extra = ', error="invalid_token"' if given else ""
                 return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
             scope["state"]["principal"] = principal
             if self._vitals.draining and scope["path"] != METRICS_PATH:
                 return _CLOSING
-        return _unreadable(headers) or _ambiguous(scope)
+        return _unreadable(headers) or _ambiguous(scope, headers)
 
     def _too_often(self, scope: Scope, principal: Principal | None) -> Problem | None:
         """Whoever has a token is counted by it, whoever has none by their address."""
@@ -123,14 +129,19 @@ def _unreadable(headers: Headers) -> Problem | None:
     return None
 
 
-def _ambiguous(scope: Scope) -> Problem | None:
-    """A parameter that is given twice would be read as one of the two, and nobody could tell which was meant."""
+def _ambiguous(scope: Scope, headers: Headers) -> Problem | None:
+    """What is given twice would be read as one of the two, and nobody could tell which was meant."""
+    for header in _ONCE:
+        if (times := len(headers.getlist(header))) > 1:
+            return _repeated("a header is", header, times)
     given = Counter(name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
     name, times = max(given.items(), key=lambda each: each[1], default=("", 0))
-    if times < 2:
-        return None
+    return None if times < 2 else _repeated("a parameter of the address is", name, times)
+
+
+def _repeated(what: str, name: str, times: int) -> Problem:
     wrong = {"field": name[:FIELD_CHARS_MAX], "problem": f"it is given {times} times", "fix": "give it once"}
-    return Problem(INVALID, "invalid", "a parameter of the address is given more than once", {"errors": [wrong]})
+    return Problem(INVALID, "invalid", f"{what} given more than once", {"errors": [wrong]})
 
 
 def _too_large() -> Problem:

@@ -111,7 +111,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
 
 # What the framework itself refuses.
 _PLAIN: Final[Mapping[int, tuple[str, str | None]]] = {
-    400: ("unreadable", "the body is not JSON"),
+    400: ("unreadable", None),
     403: ("not-allowed", None),
     404: ("not-found", "there is nothing at this address"),
     405: ("method-not-allowed", "this address does not know that method"),
@@ -156,9 +156,6 @@ def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
 
 def invalid(found: Sequence[Mapping[str, Any]]) -> Problem:
     """What is answered to a request that does not fit its description. Names the fields, and repeats no value."""
-    unreadable = [each for each in found if each.get("type") == "json_invalid"]
-    if unreadable:
-        return Problem(400, "unreadable", "the body is not JSON")
     said = [
         {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": "see the API's description"}
         for each in found

@@ -11,6 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.plane.model import Job
 from holdfast.web import paging
 from holdfast.web.auth import Role
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
 from holdfast.web.schemas import (
     CancelJob,
@@ -29,8 +30,8 @@ from holdfast.web.schemas import (
 JOBS = "jobs"
 LETTERS = "letters"
 
-router = APIRouter(tags=["jobs"])
-letters = APIRouter(tags=["dead letters"])
+router = APIRouter(tags=["jobs"], route_class=JsonRoute)
+letters = APIRouter(tags=["dead letters"], route_class=JsonRoute)
 
 _AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": JobShown, "description": "The job was there already."}}
 

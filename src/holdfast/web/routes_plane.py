@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from holdfast.web.auth import Role
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, TenantSegment, needs
 from holdfast.web.schemas_plane import (
     FamilyShown,
@@ -21,7 +22,7 @@ from holdfast.web.schemas_plane import (
     WorkerShown,
 )
 
-router = APIRouter(tags=["plane"])
+router = APIRouter(tags=["plane"], route_class=JsonRoute)
 
 
 @router.get("/workers", dependencies=[needs(Role.VIEWER)], summary="List workers")

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 
 from holdfast.plane.policy_model import Source
 from holdfast.web.auth import Role
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, needs
 from holdfast.web.schemas_policy import ChangeList, ChangeShown, HistoryFilter, PolicyShown, SwitchedShown, SwitchPolicy
 
-router = APIRouter(tags=["error policy"])
+router = APIRouter(tags=["error policy"], route_class=JsonRoute)
 
 
 @router.get("/policy", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="The error policy")

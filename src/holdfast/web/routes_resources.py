@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from holdfast.web import paging
 from holdfast.web.auth import Role
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, needs, own_tenant
 from holdfast.web.schemas_plane import (
     AcquireResource,
@@ -22,7 +23,7 @@ from holdfast.web.schemas_plane import (
 
 RESOURCES = "resources"
 
-router = APIRouter(tags=["resource locks"])
+router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 
 
 @router.post("/resource-locks/acquire", dependencies=[needs(Role.OPERATOR)], summary="Take a resource")

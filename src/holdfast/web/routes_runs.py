@@ -15,6 +15,7 @@ from holdfast.plane.runrows import StoredRun
 from holdfast.types import duration_ns
 from holdfast.web import paging
 from holdfast.web.auth import Role
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
 from holdfast.web.schemas import Key
 from holdfast.web.schemas_runs import (
@@ -45,9 +46,9 @@ RUNS = "runs"
 LINES = "lines"
 APPROVALS = "approvals"
 
-workflows = APIRouter(tags=["workflows"])
-router = APIRouter(tags=["runs"])
-approvals = APIRouter(tags=["approvals"])
+workflows = APIRouter(tags=["workflows"], route_class=JsonRoute)
+router = APIRouter(tags=["runs"], route_class=JsonRoute)
+approvals = APIRouter(tags=["approvals"], route_class=JsonRoute)
 
 _AGAIN: dict[int | str, dict[str, Any]] = {200: {"model": RunShown, "description": "The run was there already."}}
 _KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "description": "It was kept already."}}

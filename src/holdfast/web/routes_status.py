@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from holdfast.web.auth import Role
 from holdfast.web.board import Board
+from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, needs
 from holdfast.web.schemas_status import StatusFilter, StatusShown
 
-router = APIRouter(tags=["status"])
+router = APIRouter(tags=["status"], route_class=JsonRoute)
 
 _HEADERS = {"cache-control": "no-store"}
 
