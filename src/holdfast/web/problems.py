@@ -32,6 +32,7 @@ from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed
+from holdfast.web.wanted import A_NAME, Wanted
 
 INVALID: Final = 422
 """What was sent cannot be right. 400 is for what cannot be read at all."""
@@ -154,19 +155,19 @@ def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
     return errors.BackendError.retry_after if rule.status == 503 else None
 
 
-def invalid(found: Sequence[Mapping[str, Any]]) -> Problem:
+def invalid(found: Sequence[Mapping[str, Any]], wanted: Wanted) -> Problem:
     """What is answered to a request that does not fit its description. Names the fields, and repeats no value."""
     said = [
-        {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": "see the API's description"}
-        for each in found
+        {"field": _field(each["loc"]), "problem": str(each["msg"]), "fix": wanted.fix(each["type"], each["loc"])}
+        for each in found[:_ERRORS_MAX]
     ]
     named = ", ".join(dict.fromkeys(each["field"] for each in said[:5]))
-    return Problem(INVALID, "invalid", f"these cannot be right: {named}", {"errors": said[:_ERRORS_MAX]})
+    return Problem(INVALID, "invalid", f"these cannot be right: {named}", {"errors": said})
 
 
 def _field(place: Sequence[str | int]) -> str:
     """`body.labels.team` is `labels.team`; an unknown name is shown no longer than a known one could be."""
-    parts = [str(part) for part in place[1:]] or [str(place[0])]
+    parts = [str(part) for part in place[1:] if part != A_NAME] or [str(place[0])]
     return ".".join(parts)[:FIELD_CHARS_MAX]
 
 
@@ -183,13 +184,13 @@ def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
     return problem
 
 
-def _allowed(request: Request) -> list[str]:
-    """Every method that an address knows. The framework names those of the first route that it tried."""
-    known: set[str] = set()
-    for template, methods in request.app.openapi()["paths"].items():
+def _known(request: Request) -> dict[str, Any]:
+    """The operations of an address by their methods. The framework names those of the first route that it tried."""
+    known: dict[str, Any] = {}
+    for template, operations in request.app.openapi()["paths"].items():
         if compile_path(template)[0].match(request.scope["path"]):
-            known |= {method.upper() for method in methods}
-    return sorted(known)
+            known |= {method.upper(): operation for method, operation in operations.items()}
+    return known
 
 
 def install(app: FastAPI) -> None:
@@ -204,7 +205,9 @@ def install(app: FastAPI) -> None:
     async def validation(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
             raise error
-        return invalid(error.errors()).response(request_id_of(request))
+        return invalid(error.errors(), Wanted(request.app.openapi(), _known(request)[request.method])).response(
+            request_id_of(request)
+        )
 
     async def http(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
@@ -212,7 +215,7 @@ def install(app: FastAPI) -> None:
         code, detail = _PLAIN.get(error.status_code, ("http", None))
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
-            headers["allow"] = ", ".join(_allowed(request))
+            headers["allow"] = ", ".join(sorted(_known(request)))
         problem = Problem(error.status_code, code, detail or str(error.detail), headers=headers)
         return problem.response(request_id_of(request))
 
