@@ -104,7 +104,7 @@ async def test_what_is_not_there_or_not_known_is_a_problem(web: Stage) -> None:
         check_problem(await client.get("/jobs/"), 404, "not-found")
         refused = await client.delete("/jobs")
         check_problem(refused, 405, "method-not-allowed")
-        assert refused.headers["allow"] == "GET, POST"
+        assert refused.headers["allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.asyncio

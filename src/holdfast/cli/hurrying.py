@@ -14,7 +14,10 @@ import asyncio
 import resource
 from typing import Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from holdfast.web.problems import Problem
 
 REQUEST_LIMIT_S: Final = 30.0
 CONNECTIONS_MAX: Final = 1000
@@ -48,6 +51,16 @@ class HurriedProtocol(H11Protocol):
         """See `asyncio.Protocol`."""
         super().data_received(data)
         self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be read as HTTP never reaches the API, and is answered in its words all the same."""
+        said = Problem(400, "unreadable", "this is not a request of HTTP").response("")
+        head = h11.Response(
+            status_code=400, headers=[*said.raw_headers, (b"connection", b"close")], reason=b"Bad Request"
+        )
+        for event in (head, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""

@@ -86,7 +86,14 @@ class HttpServer:
         self._socket = ours
         hurried = type("Hurried", (HurriedProtocol,), {"most": connections_max()})
         config = uvicorn.Config(
-            app, http=hurried, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False
+            app,
+            http=hurried,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,  # a header that anybody can send says nothing about who asks
         )
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None

@@ -73,8 +73,8 @@ MOVES: Final[Mapping[JobState | None, frozenset[JobState]]] = {
 class InvalidTransition(HoldfastError):
     """The job cannot go from where it is to where it was sent. Nothing was changed; trying again will not help."""
 
-    def __init__(self, before: JobState | None, after: JobState) -> None:
-        super().__init__(f"invalid transition {before or '(none)'} -> {after}")
+    def __init__(self, before: JobState | None, after: JobState, why: str = "") -> None:
+        super().__init__(f"invalid transition {before or '(none)'} -> {after}{why and f': {why}'}")
         self.before = before
         self.after = after
 

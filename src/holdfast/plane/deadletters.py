@@ -39,6 +39,9 @@ _JOB: Final = sql("job_get")
 Intake: TypeAlias = Callable[[Submission, str], Callable[[Tx], Awaitable[tuple[Job, bool]]]]
 """Makes a job for a pool, as part of a transaction; or raises, and then nothing is made."""
 
+_NOT_OVER: Final = "it is not over, and goes on by itself; wait for its end, or cancel it"
+_NO_LETTER: Final = "it has no dead letter, and only that can be tried again; submit it as a new job"
+
 
 class DeadLetters:
     """The dead letters of one plane."""
@@ -90,7 +93,7 @@ class DeadLetters:
         async def work(tx: Tx) -> tuple[Job, bool]:
             letter = await _letter(tx, {"id": job.id, "tenant": job.tenant})
             if letter is None or letter.made_ns != job.created_ns:
-                raise InvalidTransition(job.state, JobState.PENDING)
+                raise InvalidTransition(job.state, JobState.PENDING, _NO_LETTER if job.state.terminal else _NOT_OVER)
             return await again(tx, letter)
 
         return await self._database.write(work)

@@ -59,6 +59,7 @@ class Intake:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = origin_form(scope)
         headers = Headers(scope=scope)
         given = headers.get(REQUEST_ID_HEADER, "")
         request_id = given if _REQUEST_ID.match(given) else self._entropy.token()[:16]
@@ -69,7 +70,8 @@ class Intake:
             refused = self._refusal(scope, headers)
             if refused is None:
                 body = _Body(receive, BODY_BYTES_MAX)
-                await self._app({**scope, "path": segments(scope)}, body.receive, answer.send)
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                await self._app({**scope, "path": segments(scope), "method": method}, body.receive, answer.send)
                 return
         except Exception as error:  # noqa: BLE001 - nothing of the inside may get out, and the server goes on
             refused = logged(UNEXPECTED, error, request_id)
@@ -148,6 +150,17 @@ def _too_large() -> Problem:
     return Problem(413, "too-large", _TOO_LARGE, headers={"connection": "close"})
 
 
+def origin_form(scope: Scope) -> Scope:
+    """A target with scheme and host (RFC 9112, 3.2.2) is that path here; its host counts, and not the header's."""
+    raw = scope.get("raw_path") or b"/"
+    if raw.startswith(b"/") or b"://" not in raw:
+        return scope
+    host, slash, path = raw.partition(b"://")[2].partition(b"/")
+    raw = (slash + path) or b"/"
+    headers = [(b"host", host), *((name, value) for name, value in scope["headers"] if name != b"host")]
+    return {**scope, "raw_path": raw, "path": unquote(raw.decode("ascii", "replace")), "headers": headers}
+
+
 def segments(scope: Scope) -> str:
     """The path, with a slash or percent sign inside a segment still encoded. `unquote` makes a segment whole again."""
     raw = scope.get("raw_path")
@@ -173,7 +186,10 @@ class _Body:
 
 
 class _Answer:
-    """An answer on its way out: gets the request id, and is counted."""
+    """An answer on its way out: gets the request id, is kept by nobody unless it says so, and is counted.
+
+    HEAD is asked of a route as GET, and loses its body here (RFC 9110, 9.3.2).
+    """
 
     def __init__(self, send: Send, request_id: str, method: str, answers: Counter[tuple[str, int]]) -> None:
         self._send = send
@@ -188,5 +204,8 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             headers[REQUEST_ID_HEADER] = self._request_id
             headers["x-content-type-options"] = "nosniff"
+            headers.setdefault("cache-control", "no-store")  # some carry a secret, and none stays right
             self._answers[self._method, message["status"]] += 1
+        elif self._method == "HEAD":
+            message = {**message, "body": b""}
         await self._send(message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -193,6 +193,11 @@ def _known(request: Request) -> dict[str, Any]:
     return known
 
 
+def _allowed(methods: Collection[str]) -> list[str]:
+    """Whatever can be got can be asked for its head."""
+    return sorted({*methods, "HEAD"} if "GET" in methods else methods)
+
+
 def install(app: FastAPI) -> None:
     """Make the application answer with problems."""
 
@@ -215,7 +220,7 @@ def install(app: FastAPI) -> None:
         code, detail = _PLAIN.get(error.status_code, ("http", None))
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
-            headers["allow"] = ", ".join(sorted(_known(request)))
+            headers["allow"] = ", ".join(_allowed(_known(request)))
         problem = Problem(error.status_code, code, detail or str(error.detail), headers=headers)
         return problem.response(request_id_of(request))
 

@@ -143,6 +143,7 @@ async def retry_letter(letter_id: Segment, response: Response, service: Serving,
 @letters.delete(
     "/dead-letters/{letter_id}",
     status_code=204,
+    response_class=Response,
     dependencies=[needs(Role.OPERATOR)],
     summary="Forget a dead letter",
 )

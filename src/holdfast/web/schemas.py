@@ -6,6 +6,7 @@ what time, so that their clocks do not matter. Unknown fields are refused, and n
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -19,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticKnownError
 
 from holdfast.core.jobs import JobState
 from holdfast.plane import resource_locks as resources
@@ -32,6 +33,7 @@ T = TypeVar("T")
 YEAR_S: Final = 366 * 86_400.0
 CURSOR_CHARS_MAX: Final = 2000
 LABEL_PATTERN: Final = r"^[A-Za-z0-9._:/-]+$"
+_DIGITS: Final = re.compile(r"-?[0-9]+\Z")
 
 
 class _NeverNull:
@@ -46,6 +48,15 @@ class _NeverNull:
 def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
+
+def _digits(value: object) -> object:
+    if isinstance(value, str) and _DIGITS.match(value) is None:
+        raise PydanticKnownError("int_parsing")
+    return value
+
+
+IN_DIGITS: Final = BeforeValidator(_digits)
+"""A number in an address: digits, and not all else that Python reads as a number (1_0, +1, spaces)."""
 
 AS_WHOLE: Final = BeforeValidator(_whole)
 """In JSON there is one kind of number: 3.0 is 3. Comes after the limits, or they would not be described."""
@@ -79,7 +90,7 @@ OwnToken: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.001, le=YEAR_S)]
 Ttl: TypeAlias = Annotated[float, Field(ge=resources.TTL_LOW_NS / NS, le=resources.TTL_MAX_NS / NS)]
-Limit: TypeAlias = Annotated[int, Field(ge=1, le=PAGE_MAX)]
+Limit: TypeAlias = Annotated[int, Field(ge=1, le=PAGE_MAX), IN_DIGITS]
 Cursor: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=CURSOR_CHARS_MAX)]
 ModeName: TypeAlias = Literal["shared", "exclusive"]
 StateName: TypeAlias = Annotated[JobState, Field(description="Where a job is in its life.")]

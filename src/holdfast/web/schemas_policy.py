@@ -11,7 +11,7 @@ from holdfast.plane.policies import HISTORY_PAGE_MAX, REASON_CHARS_MAX
 from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Standing
 from holdfast.plane.policy_service import ClassReport, PolicyReport
 from holdfast.types import NS
-from holdfast.web.schemas import AS_WHOLE, Asked, Filter, Label, Told, moment
+from holdfast.web.schemas import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
 
 REVISION_MAX: Final = 2**53 - 1  # beyond it, numbers of JSON are not exact everywhere
 
@@ -36,8 +36,8 @@ class HistoryFilter(Filter):
     """Which changes."""
 
     risk: Label | None = None
-    limit: Annotated[int, Field(ge=1, le=HISTORY_PAGE_MAX)] = 100
-    below: Annotated[int, Field(ge=0, le=REVISION_MAX)] | None = Field(
+    limit: Annotated[int, Field(ge=1, le=HISTORY_PAGE_MAX), IN_DIGITS] = 100
+    below: Annotated[int, Field(ge=0, le=REVISION_MAX), IN_DIGITS] | None = Field(
         None, description="Only with a smaller revision."
     )
 

@@ -18,6 +18,7 @@ from holdfast.plane.run_service import RUN_ID_CHARS_MAX
 from holdfast.plane.runrows import RunEvent, StoredRun
 from holdfast.web.schemas import (
     AS_WHOLE,
+    IN_DIGITS,
     Asked,
     Cursor,
     Filter,
@@ -98,7 +99,9 @@ class WorkflowPage(Told):
 class VersionFilter(Filter):
     """Which version of a definition, and whose."""
 
-    version: Given[Annotated[int, Field(ge=1, le=VERSION_MAX)]] = Field(None, description="By default the newest.")
+    version: Given[Annotated[int, Field(ge=1, le=VERSION_MAX), IN_DIGITS]] = Field(
+        None, description="By default the newest."
+    )
     tenant: Given[Label] = Field(None, description="As this tenant sees it; only for callers not bound to one.")
 
 

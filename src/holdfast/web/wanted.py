@@ -61,16 +61,15 @@ class Wanted:
 
     def _at(self, place: Place) -> Schema:
         """The schema of a place; empty: there is none."""
-        if place[0] == "body":
-            content = self._operation.get("requestBody", {}).get("content", {})
-            found, rest = self._whole(content.get("application/json", {}).get("schema", {})), place[1:]
-        else:
+        if place[0] != "body":
             known = self._operation.get("parameters", ())
             named = (each["schema"] for each in known if (each["in"], each["name"]) == tuple(place[:2]))
             return _given(self._whole(next(named, {})))
-        if rest and rest[-1] == A_NAME:
-            return {"type": "string", **self._inside(found, rest[:-2]).get("propertyNames", {})}
-        return self._inside(found, rest)
+        content = self._operation.get("requestBody", {}).get("content", {})
+        body = self._whole(content.get("application/json", {}).get("schema", {}))
+        if place[-1] == A_NAME:
+            return {"type": "string", **self._inside(body, place[1:-2]).get("propertyNames", {})}
+        return self._inside(body, place[1:])
 
     def _inside(self, schema: Schema, steps: Place) -> Schema:
         for step in steps:
