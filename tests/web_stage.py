@@ -37,6 +37,7 @@ from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
+from web_described import check
 
 T = TypeVar("T")
 
@@ -80,10 +81,12 @@ class Stage:
     app: FastAPI
 
     def client(self, name: str | None = None) -> httpx.AsyncClient:
-        """Somebody who asks with their token; None: without one."""
+        """Somebody who asks with their token; None: without one. What they are answered has to be as described."""
         headers = {} if name is None else {"authorization": f"Bearer {TOKENS[name]}"}
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", headers=headers)
+        return httpx.AsyncClient(
+            transport=transport, base_url="http://localhost/api/v1", headers=headers, event_hooks={"response": [check]}
+        )
 
     async def submit(self, *, tenant: str = "default", topic: str = "sum", job: str | None = None) -> Job:
         """A job, without the API."""

@@ -29,6 +29,7 @@ from holdfast.plane.settings import Settings
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
 from holdfast.web.schemas_runs import ApprovalShown
+from web_described import check
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,7 +55,9 @@ class Desk:
     async def ask(self, method: str, path: str, who: str | None = "approver", **body: Any) -> httpx.Response:
         headers = {} if who is None else {"authorization": f"Bearer {token_of(who)}"}
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers, event_hooks={"response": [check]}
+        ) as client:
             return await client.request(method, path, **body)
 
     async def submit(self, who: str = "operator", **more: Any) -> str:

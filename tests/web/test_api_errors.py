@@ -24,6 +24,7 @@ from holdfast.plane.service import NotAllowed, Parts, Service
 from holdfast.web.api import create_app
 from holdfast.web.intake import BODY_BYTES_MAX
 from holdfast.web.problems import TABLE, problem_of
+from web_described import check
 from web_stage import TOKENS, Stage, service_at, tokens
 
 E = errors
@@ -215,6 +216,7 @@ def asking(app: FastAPI) -> httpx.AsyncClient:
         transport=httpx.ASGITransport(app),
         base_url="http://localhost/api/v1",
         headers={"authorization": f"Bearer {TOKENS['admin']}"},
+        event_hooks={"response": [check]},
     )
 
 

@@ -22,16 +22,25 @@ from holdfast.plane.vitals import Vitals
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access
 from holdfast.web.probe import create_probe
+from web_described import check
 from web_stage import TOKENS, service_at, tokens
 
 OPEN = Access(open_to_all=True)
+
+
+async def _check(answer: httpx.Response) -> None:
+    if not answer.request.url.path.startswith("/api/"):  # which is described for those that have one
+        await check(answer)
 
 
 @asynccontextmanager
 async def asking(vitals: Vitals, access: Access = OPEN, token: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_probe(vitals, access))
     headers = {} if token is None else {"authorization": f"Bearer {TOKENS[token]}"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+    hooks = {"response": [_check]}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=headers, event_hooks=hooks
+    ) as client:
         yield client
 
 

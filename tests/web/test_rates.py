@@ -12,6 +12,7 @@ from holdfast.errors import BadInput
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access
 from holdfast.web.rates import Rates
+from web_described import check
 from web_stage import TOKENS, service_at, tokens
 
 
@@ -46,7 +47,9 @@ def test_a_rate_that_is_none_is_refused(rate: int) -> None:
 def client(app: object, address: str, name: str | None = None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, client=(address, 1))  # type: ignore[arg-type]  # an ASGI application
     headers = {} if name is None else {"authorization": f"Bearer {TOKENS[name]}"}
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+    return httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=headers, event_hooks={"response": [check]}
+    )
 
 
 @pytest.mark.asyncio

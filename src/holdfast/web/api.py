@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE
 from holdfast.plane.service import Service
 from holdfast.plane.vitals import Vitals
 from holdfast.web import (
     assets,
+    described,
     health,
     routes_jobs,
     routes_plane,
@@ -29,29 +29,17 @@ from holdfast.web import (
 from holdfast.web.auth import Access
 from holdfast.web.board import Board
 from holdfast.web.rates import Rates
+from holdfast.web.rights import Needs
 from holdfast.web.schemas_plane import ProblemShown
 
 PREFIX: Final = "/api/v1"
 API_VERSION: Final = "1"
 
-_PROBLEMS: Final = {
-    400: "The body cannot be read.",
-    401: "No token, or one that is not known.",
-    403: "The role, or the tenant, does not allow it.",
-    404: "There is no such thing.",
-    409: "Busy, not owned, or not possible in this state.",
-    412: "A newer fence was seen.",
-    413: "The body is too long.",
-    415: "The body is not JSON.",
-    422: "A field cannot be right.",
-    429: "Too many requests of this caller.",
-    500: "Something went wrong here.",
-    503: "The plane, or a store of it, cannot serve now.",
-}
-_PROBLEM_CONTENT: Final = {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemShown"}}}
-_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"description": text, "content": _PROBLEM_CONTENT} for status, text in _PROBLEMS.items()
-}
+ROUTERS: Final = (
+    *(routes_jobs.router, routes_jobs.letters, routes_plane.router),
+    *(routes_resources.router, routes_status.router, routes_policy.router),
+    *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
+)
 
 
 def create_app(
@@ -81,19 +69,22 @@ def _routed(*, docs: bool) -> FastAPI:
         docs_url="/docs" if docs else None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=_RESPONSES,
         generate_unique_id_function=_operation,
     )
-    for router in (
-        *(routes_jobs.router, routes_jobs.letters, routes_plane.router),
-        *(routes_resources.router, routes_status.router, routes_policy.router),
-        *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
-    ):
+    for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
     app.router.routes.extend(assets.ROUTES)
     app.openapi = _Description(app)  # type: ignore[method-assign]  # the documented way to change the description
     return app
+
+
+def needed() -> dict[str, Needs]:
+    """What each operation that takes a token needs, by its name."""
+    routers: tuple[APIRouter, ...] = (*ROUTERS, health.router)
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    asked = ((route.name, each.dependency) for route in routes for each in route.dependencies)
+    return {name: need for name, need in asked if isinstance(need, Needs)}
 
 
 def _operation(route: APIRoute) -> str:
@@ -116,5 +107,5 @@ class _Description:
             shown = ProblemShown.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= shown.pop("$defs", {})
             schemas["ProblemShown"] = shown
-            self._made = made
+            self._made = described.complete(made, needed())
         return self._made

@@ -8,6 +8,7 @@ addresses. Both need no token: load balancers have none. `/metrics` does.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -26,8 +27,13 @@ from holdfast.web.schemas_plane import Alive, Ready
 router = APIRouter(tags=["health"])
 
 _TEXT: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "Prometheus text, or OpenMetrics for those who accept it",
+        "content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")},
+    }
 }
+_SOON: Final = BackendError.retry_after
+_LATER: Final = {"retry-after": f"{max(1, math.ceil(_SOON))}"}
 
 
 def install(app: FastAPI, vitals: Vitals, access: Access, *, rates: Rates | None, jobs: bool) -> None:
@@ -60,7 +66,8 @@ async def healthz(request: Request, vitals: Asked) -> Alive | Response:
     troubles = vitals.troubles()
     if not troubles:
         return Alive(status="alive")
-    problem = Problem(503, "not-working", "; ".join(troubles), {"reasons": troubles})
+    members = {"reasons": troubles, "retry_after": _SOON}
+    problem = Problem(503, "not-working", "; ".join(troubles), members, _LATER)
     return problem.response(request_id_of(request))
 
 
@@ -71,11 +78,8 @@ async def readyz(request: Request, vitals: Asked) -> Ready | Response:
     wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer != OK]
     if not wrong:
         return Ready(status="ready", parts=checks)
-    retry = BackendError.retry_after
-    members = {"parts": checks, "retry_after": retry}
-    problem = Problem(
-        503, "not-ready", f"not ready: {', '.join(wrong)}", members, {"retry-after": f"{max(1, round(retry))}"}
-    )
+    members = {"parts": checks, "retry_after": _SOON}
+    problem = Problem(503, "not-ready", f"not ready: {', '.join(wrong)}", members, _LATER)
     return problem.response(request_id_of(request))
 
 

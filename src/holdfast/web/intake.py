@@ -33,6 +33,7 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | assets
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON: Final = "application/json"
+_BODILESS: Final = frozenset({"GET", "HEAD"})  # a body means nothing there (RFC 9110, 9.3.1), and is not read
 _ONCE: Final = ("Content-Type", "Idempotency-Key")
 """Headers of which one is read, besides that which proves who asks."""
 
@@ -83,23 +84,24 @@ class Intake:
         strange = self._access.stranger(headers.get("host"), ", ".join(headers.getlist("origin")) or None)
         if strange is not None:
             return Problem(403, "not-allowed", strange)
-        if scope["path"] not in OPEN_PATHS:
-            shown = headers.getlist("authorization")
-            principal = self._access.principal(shown[0] if len(shown) == 1 else None)
-            hurried = self._too_often(scope, principal)
-            if hurried is not None:
-                return hurried
-            if len(shown) > 1:
-                return _repeated("a header is", "Authorization", len(shown))
-            if principal is None:
-                given = bool(shown)
-                detail = "the token is not known" if given else "a bearer token is needed"
-                extra = ', error="invalid_token"' if given else ""
-                return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
-            scope["state"]["principal"] = principal
-            if self._vitals.draining and scope["path"] != METRICS_PATH:
-                return _CLOSING
-        return _unreadable(headers) or _ambiguous(scope, headers)
+        if scope["path"] in OPEN_PATHS:
+            return None
+        shown = headers.getlist("authorization")
+        principal = self._access.principal(shown[0] if len(shown) == 1 else None)
+        hurried = self._too_often(scope, principal)
+        if hurried is not None:
+            return hurried
+        if len(shown) > 1:
+            return _repeated("a header is", "Authorization", len(shown))
+        if principal is None:
+            detail = "the token is not known" if shown else "a bearer token is needed"
+            extra = ', error="invalid_token"' if shown else ""
+            return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
+        scope["state"]["principal"] = principal
+        if self._vitals.draining and scope["path"] != METRICS_PATH:
+            return _CLOSING
+        unreadable = None if scope["method"] in _BODILESS else _unreadable(headers)
+        return unreadable or _ambiguous(scope, headers)
 
     def _too_often(self, scope: Scope, principal: Principal | None) -> Problem | None:
         """Whoever has a token is counted by it, whoever has none by their address."""

@@ -55,6 +55,9 @@ class ProblemShown(Told):
     fence: Given[int] = None
     seen: Given[int] = None
     parts: Given[dict[str, str]] = None
+    reasons: Given[list[str]] = None
+    reason: Given[str] = None
+    retryable: Given[bool] = None
 
 
 # Workers and the snapshot.
