@@ -9,6 +9,7 @@ import httpx
 from starlette.routing import compile_path
 
 from holdfast.web.api import description
+from holdfast.web.codes import CODES
 
 TOLD: Final = ("x-request-id", "retry-after", "location", "www-authenticate", "allow")
 """Headers that a caller acts upon: each is described where it is sent, and sent where it is described."""
@@ -60,4 +61,6 @@ async def check(answer: httpx.Response) -> None:
     if answer.headers.get("content-type") == "application/problem+json" and answer.request.method != "HEAD":
         await answer.aread()
         known = _document()["components"]["schemas"]["ProblemShown"]["properties"]
-        assert set(answer.json()) <= set(known), answer.text
+        told = answer.json()
+        assert set(told) <= set(known), answer.text
+        assert CODES[told["code"]][0] == answer.status_code, answer.text

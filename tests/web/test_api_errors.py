@@ -22,6 +22,7 @@ from holdfast.plane.policy_model import PolicyMoved
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed, Parts, Service
 from holdfast.web.api import create_app
+from holdfast.web.codes import CODES
 from holdfast.web.intake import BODY_BYTES_MAX
 from holdfast.web.problems import TABLE, problem_of
 from web_described import check
@@ -80,6 +81,9 @@ def test_no_error_is_forgotten() -> None:
     declared = {"holdfast.errors", "holdfast.core.jobs", "holdfast.core.approving", "holdfast.core.workflow_problems"}
     public = {kind for kind in below(errors.HoldfastError) if kind.__module__ in declared} | set(TABLE)
     assert public <= {type(error) for error, _, _ in SAID}
+    fences = {"fenced-out", "not-entered"}  # which no operation answers: they are the plane's own business
+    assert {rule.code for rule in TABLE.values()} - set(CODES) == fences
+    assert all(CODES[rule.code][0] == rule.status for rule in TABLE.values() if rule.code in CODES)
     assert len(TABLE) >= 15
 
 

@@ -22,8 +22,7 @@ Document: TypeAlias = dict[str, Any]
 ABOUT: Final = """\
 Every answer of an operation has an `X-Request-Id`; each that is not a success is a problem (RFC 9457) with a `code` for
 programs. `HEAD` works wherever `GET` does. Another method than those of an address is 405, and `Allow` names those.
-What cannot be read as HTTP at all is 400. What
-`security` names after `HTTPBearer` is the role that an operation takes."""
+What cannot be read as HTTP at all is 400. The role that an operation takes stands after `HTTPBearer` in `security`."""
 
 OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "submit": {409: "The id is taken, or the idempotency key was used for another job."},
