@@ -11,13 +11,18 @@ import pytest_asyncio
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
 from holdfast.plane.databases import open_database
-from holdfast.plane.resource_locks import (
+from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.resource_breaks import ResourceBreaks
+from holdfast.plane.resource_locks import ResourceLocks
+from holdfast.plane.resource_model import (
+    BEFORE_ALL,
+    RETRY_MAX_NS,
     SLOTS,
     WISH_NS,
+    Ask,
     Mode,
     ResourceGrant,
     ResourceHolder,
-    ResourceLocks,
 )
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
@@ -99,6 +104,8 @@ async def test_the_same_ask_with_the_same_token_is_the_same_grant(locks: Resourc
     assert again.holder.remaining_ns > 5 * NS
     with pytest.raises(BadInput, match="mode"):
         await take(locks, token=token, mode="shared")
+    with pytest.raises(BadInput, match="owner: this token holds it as me"):
+        await take(locks, token=token, owner="somebody else")
 
 
 @pytest.mark.asyncio
@@ -155,10 +162,105 @@ async def test_who_waits_is_told_that_it_is_busy_when_the_time_is_over(locks: Re
 
 
 @pytest.mark.asyncio
+async def test_who_has_left_gets_nothing_and_its_wish_is_gone(locks: ResourceLocks) -> None:
+    reader, patience = await take(locks, mode="shared"), Patience()
+    waiting = asyncio.create_task(take(locks, owner="writer", timeout=30, patience=patience))
+    async with asyncio.timeout(30):
+        while not await _wished(locks):  # noqa: ASYNC110 - what is looked at is in the database
+            await asyncio.sleep(0.005)
+        patience.end(Parting.LEFT)
+        with pytest.raises(LockBusy, match="nobody waits"):
+            await waiting
+    assert (await take(locks, owner="late reader", mode="shared")).holder.fence > reader.holder.fence
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("own", [None, "a-token-that-the-caller-made-up-0001"])
+async def test_a_grant_to_who_left_meanwhile_is_given_back(locks: ResourceLocks, own: str | None) -> None:
+    patience = Patience()
+    patience.end(Parting.LEFT)
+    with pytest.raises(LockBusy, match="nobody waits"):
+        await take(locks, owner="ghost", ttl=3600, token=own, patience=patience)
+    assert await locks.holders("blue", "pack") == []
+
+
+@pytest.mark.asyncio
+async def test_who_holds_a_resource_keeps_it_when_it_asks_again_and_hangs_up(locks: ResourceLocks) -> None:
+    token, gone = "a-token-that-the-caller-made-up-0001", Patience()
+    first = await take(locks, token=token)
+    gone.end(Parting.LEFT)
+    with pytest.raises(LockBusy, match="nobody waits"):
+        await take(locks, token=token, patience=gone)
+    assert (await locks.release("blue", "pack", token)).fence == first.holder.fence
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("renewed", [True, False])
+async def test_a_grant_of_which_its_holder_has_heard_another_way_is_not_given_back(
+    locks: ResourceLocks, renewed: bool
+) -> None:
+    """The connection of the first ask breaks; the caller asks again, or renews, before that is noticed."""
+    token = "a-token-that-the-caller-made-up-0001"
+    heard_late = await take(locks, token=token, ttl=60)
+    ask = Ask("blue", "pack", "me", Mode.EXCLUSIVE, 60 * NS, True, token)
+    if renewed:
+        await locks.renew("blue", "pack", token, ttl=60)
+    else:
+        await take(locks, token=token, ttl=60)
+    await locks._undo(ask, heard_late)
+    assert [each.fence for each in await locks.holders("blue", "pack")] == [heard_late.holder.fence]
+
+
+@pytest.mark.asyncio
+async def test_an_ask_that_is_cancelled_on_its_way_holds_nothing(locks: ResourceLocks) -> None:
+    for turns in range(12):  # of the event loop: before, while and after it is written
+        asking = asyncio.create_task(take(locks, owner="ghost", ttl=3600))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        (answer,) = await asyncio.gather(asking, return_exceptions=True)
+        if isinstance(answer, ResourceGrant):  # it was quicker
+            await locks.release("blue", "pack", answer.token)
+        assert await locks.holders("blue", "pack") == []
+
+
+@pytest.mark.asyncio
+async def test_what_an_operator_takes_away_is_free_at_once_and_leaves_a_record(locks: ResourceLocks) -> None:
+    breaks = ResourceBreaks(locks._database, locks)
+    readers = [await take(locks, owner=f"r{number}", mode="shared") for number in range(3)]
+    with pytest.raises(LockBusy):
+        await take(locks, owner="dead writer")
+    (one,) = await breaks.force_release("blue", "pack", actor="ann", reason="it hangs", fence=readers[1].holder.fence)
+    assert (one.owner, one.actor, one.reason, one.fence) == ("r1", "ann", "it hangs", readers[1].holder.fence)
+    with pytest.raises(NotOwner):
+        await locks.renew("blue", "pack", readers[1].token)
+    waiting = asyncio.create_task(take(locks, owner="next", mode="shared", timeout=30))
+    rest = await breaks.force_release("blue", "pack", actor="ann", reason="all of them")
+    assert [each.owner for each in rest] == ["r0", "r2"]
+    async with asyncio.timeout(30):
+        assert (await waiting).holder.fence > readers[2].holder.fence
+    assert await breaks.force_release("red", "pack", actor="ann", reason="nobody's") == []
+    told = await breaks.page("blue")
+    assert {each.owner for each in told} == {"r0", "r1", "r2"}
+    assert await breaks.page("red") == []
+    assert await breaks.page(limit=2) == told[:2]
+    assert not any(reader.token in repr(told) for reader in readers)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("reason", "actor"), [("", "ann"), ("  ", "ann"), ("a\0b", "ann"), ("why", "")])
+async def test_nothing_is_taken_away_without_a_reason_and_a_name(locks: ResourceLocks, reason: str, actor: str) -> None:
+    await take(locks)
+    with pytest.raises(BadInput):
+        await ResourceBreaks(locks._database, locks).force_release("blue", "pack", actor=actor, reason=reason)
+    assert len(await locks.holders("blue", "pack")) == 1
+
+
+@pytest.mark.asyncio
 async def test_a_list_is_read_page_by_page_and_shows_no_token(locks: ResourceLocks) -> None:
     grants = [await take(locks, f"r{number % 4}", mode="shared") for number in range(10)]
     seen: list[ResourceHolder] = []
-    while page := await locks.page("blue", after=(seen[-1].resource, seen[-1].fence) if seen else ("", 0), limit=3):
+    while page := await locks.page("blue", after=seen[-1].place if seen else BEFORE_ALL, limit=3):
         seen += page
     assert len(seen) == 10
     assert [(each.resource, each.fence) for each in seen] == sorted((each.resource, each.fence) for each in seen)
@@ -190,6 +292,7 @@ async def test_records_that_are_over_do_not_pile_up(locks: ResourceLocks) -> Non
         ({"ttl": 3601}, "ttl"),
         ({"ttl": float("nan")}, "ttl"),
         ({"owner": ""}, "owner"),
+        ({"owner": "  "}, "owner"),
         ({"owner": "a\nb"}, "owner"),
         ({"mode": "both"}, "mode"),
         ({"timeout": 31}, "timeout"),
@@ -197,6 +300,7 @@ async def test_records_that_are_over_do_not_pile_up(locks: ResourceLocks) -> Non
         ({"token": "short"}, "token"),
         ({"token": "é" * 40}, "token"),
         ({"name": ""}, "resource"),
+        ({"name": " "}, "resource"),
         ({"name": "a{b}"}, "resource"),
     ],
 )
@@ -213,6 +317,4 @@ async def _wished(locks: ResourceLocks) -> bool:
 
 
 def test_a_writer_who_comes_back_as_told_keeps_its_place() -> None:
-    from holdfast.plane.resource_locks import RETRY_MAX_NS
-
     assert 2 * RETRY_MAX_NS < WISH_NS

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.errors import LockBusy, NotOwner
-from holdfast.plane.resource_locks import WISH_NS, Mode, ResourceGrant, ResourceHolder, ResourceLocks, _slot
+from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.resource_breaks import ResourceBreaks
+from holdfast.plane.resource_locks import ResourceLocks
+from holdfast.plane.resource_model import WISH_NS, Mode, ResourceGrant, ResourceHolder, slot_of
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS, Instant
@@ -43,6 +46,9 @@ class Held:
     token: str
     fence: int
     until_ns: int
+
+    def extend(self, until_ns: int) -> None:
+        self.until_ns = until_ns + (until_ns == self.until_ns)  # never to the same moment
 
 
 @dataclass
@@ -79,7 +85,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.clock = VirtualClock()
         self.model = Model()
-        assert _slot("t", "one") != _slot("t", "two")  # one ask sweeps a slot; the model sweeps a resource
+        assert slot_of("t", "one") != slot_of("t", "two")  # one ask sweeps a slot; the model sweeps a resource
         self.run(self.open())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -120,6 +126,28 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         self.model.held.append(held)
         self.model.known.append(held)
 
+    @rule(resource=RESOURCES, mode=MODES, owner=OWNERS)
+    def ask_and_leave(self, resource: str, mode: Mode, owner: str) -> None:
+        """Whatever it would have been told, nothing of it stays but that fences may have risen."""
+        gone = Patience()
+        gone.end(Parting.LEFT)
+        self.model.sweep(resource, self.clock.now_ns)
+        try:
+            self.run(self.locks.acquire("t", resource, owner=owner, mode=mode, ttl=30, patience=gone))
+        except LockBusy:
+            self.model.wishes.pop((resource, owner), None)
+            return
+        raise AssertionError("a grant to somebody who is gone")
+
+    @rule(resource=RESOURCES)
+    def take_away(self, resource: str) -> None:
+        expected = [each.fence for each in self.model.holders(resource, self.clock.now_ns)]
+        breaks = ResourceBreaks(self.database, self.locks)
+        broken = self.run(breaks.force_release("t", resource, actor="ann", reason="a test"))
+        assert [each.fence for each in broken] == sorted(expected)
+        self.model.held = [each for each in self.model.held if each.resource != resource or each.fence not in expected]
+        self.model.wishes = {key: until for key, until in self.model.wishes.items() if key[0] != resource}
+
     @precondition(lambda self: self.model.known)
     @rule(data=st.data(), ttl=TTLS)
     def ask_again_with_the_same_token(self, data: st.DataObject, ttl: int) -> None:
@@ -127,9 +155,10 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         if not self.model.alive(held, self.clock.now_ns):
             return
         self.model.sweep(held.resource, self.clock.now_ns)
-        again = self.run(self.locks.acquire("t", held.resource, owner="x", mode=held.mode, ttl=ttl, token=held.token))
+        same: Any = {"owner": held.owner, "mode": held.mode, "token": held.token}
+        again = self.run(self.locks.acquire("t", held.resource, ttl=ttl, **same))
         assert again.holder.fence == held.fence
-        held.until_ns = self.clock.now_ns + ttl * NS
+        held.extend(self.clock.now_ns + ttl * NS)
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data(), ttl=TTLS)
@@ -137,7 +166,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         held = data.draw(st.sampled_from(self.model.known))
         self.by_the_owner(held, self.locks.renew("t", held.resource, held.token, ttl=ttl))
         if self.model.alive(held, self.clock.now_ns):
-            held.until_ns = self.clock.now_ns + ttl * NS
+            held.extend(self.clock.now_ns + ttl * NS)
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data())

@@ -99,11 +99,39 @@ async def test_tenants_have_resources_of_their_own_whoever_asks_for_them(web: St
 
 
 @pytest.mark.asyncio
+async def test_an_admin_takes_a_resource_away_and_what_was_taken_is_on_record(web: Stage) -> None:
+    async with web.client("admin") as admin, web.client("blue") as blue, web.client("red") as red:
+        stuck = (await acquire(blue, owner="stuck", ttl=3600)).json()
+        asked = {"resource": "pack", "reason": "its host is gone"}
+        assert (await blue.post("/resource-locks/break", json=asked)).status_code == 403
+        assert (await admin.post("/resource-locks/break", json=asked)).json() == {"broken": []}, "of another tenant"
+        (broken,) = (await admin.post("/resource-locks/break", json={**asked, "tenant": "blue"})).json()["broken"]
+        assert (broken["owner"], broken["fence"]) == ("stuck", stuck["fence"])
+        assert (broken["actor"], broken["reason"]) == ("admin", "its host is gone")
+        assert (await with_token(blue, "renew", stuck["token"])).status_code == 409
+        assert (await acquire(blue, owner="next")).json()["fence"] > stuck["fence"]
+        for who in (admin, blue):
+            assert (await who.get("/resource-locks/broken")).json() == {"items": [broken], "next": None}
+        assert (await red.get("/resource-locks/broken")).json()["items"] == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("wrong", [{}, {"reason": " "}, {"reason": "x" * 501}, {"reason": "ok", "fence": 0}])
+async def test_nothing_is_taken_away_without_a_reason(web: Stage, wrong: dict[str, Any]) -> None:
+    async with web.client("admin") as client:
+        assert (await client.post("/resource-locks/break", json={"resource": "pack", **wrong})).status_code == 422
+        said = {"resource": "pack", "reason": "x" * 500}
+        assert (await client.post("/resource-locks/break", json=said)).status_code == 200
+
+
+@pytest.mark.asyncio
 async def test_a_lost_answer_can_be_asked_for_again(web: Stage) -> None:
     async with web.client("operator") as client:
         token = "made-up-by-the-caller-0123456789abcdef"
         first, again = (await acquire(client, token=token)).json(), (await acquire(client, token=token)).json()
         assert (first["fence"], first["token"]) == (again["fence"], again["token"]) == (first["fence"], token)
+        other = await acquire(client, token=token, owner="somebody else")
+        assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "owner")
 
 
 @pytest.mark.asyncio
@@ -116,8 +144,10 @@ async def test_a_lost_answer_can_be_asked_for_again(web: Stage) -> None:
         ({"mode": "both"}, "mode"),
         ({"timeout": 31}, "timeout"),
         ({"owner": ""}, "owner"),
+        ({"owner": " "}, "owner"),
         ({"owner": 5}, "owner"),
         ({"resource": ""}, "resource"),
+        ({"resource": " "}, "resource"),
         ({"resource": "a{b}"}, "resource"),
         ({"token": "short"}, "token"),
         ({"now": 1}, "now"),

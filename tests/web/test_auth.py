@@ -54,6 +54,8 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("POST", "/api/v1/resource-locks/acquire"): (OPERATE, False),
     ("POST", "/api/v1/resource-locks/renew"): (OPERATE, False),
     ("POST", "/api/v1/resource-locks/release"): (OPERATE, False),
+    ("POST", "/api/v1/resource-locks/break"): (RULE, False),
+    ("GET", "/api/v1/resource-locks/broken"): (VIEW, False),
     ("GET", "/api/v1/resource-locks"): (VIEW, False),
     ("GET", "/metrics"): (VIEW, True),
 }

@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "jobs": "jobbing",
     "runs": "flowing",
     "approvals": "approving",
+    "resources": "resourcing",
     "policy": "policing",
     "inventory": "inventorying",
     "alerts": "alerting",

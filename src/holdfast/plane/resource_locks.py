@@ -5,10 +5,14 @@ all records of it are gone; each holder has a token and an expiry of its own, so
 touches another's; renewal and release with anything but the token of a present holder is `NotOwner`, and changes
 nothing. A writer that was turned away keeps new readers out for `WISH_NS`, and longer if it asks again within that
 time. A resource belongs to one tenant: the two together are its name, and there is no other way to name it. The same
-ask repeated with the same token gives the same grant, so that an answer that was lost can be asked for again.
+ask repeated with the same token gives the same grant, so that an answer that was lost can be asked for again; another
+mode or owner under that token is refused. Whoever is known to have gone away before the answer holds nothing and keeps
+nobody out. What an operator takes away is gone at once, and leaves a record for good.
 
 Does not promise a turn among writers: whoever asks first after a release has it. Is not re-entrant, and a reader cannot
-become a writer: it would wait for itself. `owner` is a label for people and proves nothing.
+become a writer: it would wait for itself. `owner` is a label for people and proves nothing. A holder from whom a
+resource was taken is not told: it finds out at its next renewal, and what it writes is refused where fences are checked
+once somebody else has been there.
 
 Both modes are rows of the plane's database, and not leases: readers and a writer must exclude each other in one atomic
 step, which leases of several holders cannot offer on every engine; one mechanism also means one place to look.
@@ -18,33 +22,43 @@ Clock: that of the database (for SQLite, of this host, which is the only one tha
 
 from __future__ import annotations
 
-import hashlib
-import re
-from dataclasses import dataclass, field
-from enum import StrEnum
+import asyncio
+import logging
 from typing import Any, Final
 
-from holdfast.errors import BadInput, LockBusy, NotOwner
+from holdfast.errors import HoldfastError, LockBusy, NotOwner, Timeout
+from holdfast.flows.saying import say
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_text, check_whole
+from holdfast.plane.model import check_whole
+from holdfast.plane.patience import Parting, Patience
 from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.resource_model import (
+    BEFORE_ALL,
+    PAGE_MAX,
+    TIMEOUT_MAX_NS,
+    TTL_S,
+    WISH_NS,
+    Ask,
+    HolderPlace,
+    Mode,
+    ResourceGrant,
+    ResourceHolder,
+    channel_of,
+    check_mode,
+    check_owner,
+    check_resource,
+    check_token,
+    check_ttl,
+    holder_of,
+    named,
+    proof,
+)
 from holdfast.plane.schema import prepare
 from holdfast.ports import Clock, Entropy
-from holdfast.types import MS, NS, Duration, check_key, check_label, duration_ns
+from holdfast.types import MS, NS, Duration, check_label, duration_ns
 
-SLOTS: Final = 256
-TTL_S: Final = 30.0
-TTL_LOW_NS: Final = 100 * MS
-TTL_MAX_NS: Final = 3600 * NS
-TIMEOUT_MAX_NS: Final = 30 * NS
-WISH_NS: Final = 10 * NS
-RETRY_MAX_NS: Final = 2 * NS  # well below WISH_NS, so that a writer who comes back as told keeps its place
-TOKEN_CHARS_MIN: Final = 32
-TOKEN_CHARS_MAX: Final = 200
-OWNER_CHARS_MAX: Final = 200
-PAGE_MAX: Final = 1000
+UNDO_S: Final = 5.0  # for giving back what nobody waits for; after that it ends with its time
 
-_TOKEN: Final = re.compile(f"[!-~]{{{TOKEN_CHARS_MIN},{TOKEN_CHARS_MAX}}}\\Z")
 _SLOT: Final = sql("resource_slot")
 _HOLD: Final = {"sqlite": _SLOT, "postgres": f"{_SLOT} FOR UPDATE"}
 _NOW: Final = sql("resource_now_postgres")
@@ -53,40 +67,16 @@ _HOLDERS: Final = sql("resource_holders")
 _GRANT: Final = sql("resource_grant")
 _RENEW: Final = sql("resource_renew")
 _RELEASE: Final = sql("resource_release")
+_UNDO: Final = sql("resource_undo")
 _SWEEP: Final = sql("resource_sweep")
-_LIST: Final = sql("resource_list")
+_LIST_ALL: Final = sql("resource_list_all")
+_LIST_TENANT: Final = sql("resource_list_tenant")
 _WISH: Final = sql("resource_wish")
 _WISHED: Final = sql("resource_wished")
 _UNWISH: Final = sql("resource_unwish")
 _UNWISH_OVER: Final = sql("resource_unwish_over")
 
-
-class Mode(StrEnum):
-    """How a resource is held."""
-
-    SHARED = "shared"  # with any number of others who share it
-    EXCLUSIVE = "exclusive"  # alone
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceHolder:
-    """One holder of one resource, for anyone to see."""
-
-    tenant: str
-    resource: str
-    mode: Mode
-    owner: str
-    fence: int
-    granted_ns: int
-    remaining_ns: int  # when it was looked at
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceGrant:
-    """What a holder gets. The token is its proof, and is shown to nobody else."""
-
-    holder: ResourceHolder
-    token: str = field(repr=False)
+_log: Final = logging.getLogger("holdfast.plane")
 
 
 class ResourceLocks:
@@ -96,10 +86,12 @@ class ResourceLocks:
         self._database = database
         self._clock = clock
         self._entropy = entropy
+        self._undoing: set[asyncio.Task[None]] = set()  # the event loop itself would let them be collected
 
     async def prepare(self) -> None:
         """Make the tables if they are not there."""
-        await prepare(self._database, "resource_schema")
+        for name in ("resource_schema", "resource_break_schema"):
+            await prepare(self._database, name)
 
     async def acquire(
         self,
@@ -111,32 +103,40 @@ class ResourceLocks:
         ttl: Duration = TTL_S,
         timeout: Duration = 0.0,
         token: str | None = None,
+        patience: Patience | None = None,
     ) -> ResourceGrant:
         """Take a resource, or `LockBusy` when it cannot be had within `timeout`.
 
         `token`: one that the caller has made up, so that it can ask again when it has not heard the answer; an ask with
-        the token of a present holder gives the same grant, with its expiry set anew.
+        the token of a present holder gives the same grant, with its expiry set anew. `patience`: how the wait is ended
+        from outside. For somebody who has left, it ends with `LockBusy` and leaves nothing behind.
         """
-        ask = _Ask(
-            *_named(tenant, resource),
-            check_text("owner", owner, OWNER_CHARS_MAX),
+        ask = Ask(
+            *named(tenant, resource),
+            check_owner(owner),
             check_mode(mode),
-            _ttl_ns(ttl),
+            check_ttl(ttl),
+            token is not None,
             self._entropy.token() if token is None else check_token(token),
         )
         limit_ns = duration_ns("timeout", timeout, high_ns=TIMEOUT_MAX_NS)
-        if limit_ns == 0:
-            return _granted(await self._database.write(lambda tx: self._try(tx, ask)))
-        return await self._wait(ask, limit_ns)
+        patience = patience or Patience()
+        answer = await (self._wait(ask, limit_ns, patience) if limit_ns else self._asked(ask))
+        if patience.ended is Parting.LEFT:
+            await self._undo(ask, answer)
+            raise LockBusy(f"nobody waits for resource {ask.resource!r} any more", key=ask.resource)
+        if isinstance(answer, LockBusy):
+            raise answer
+        return answer
 
     async def renew(self, tenant: str, resource: str, token: str, *, ttl: Duration = TTL_S) -> ResourceHolder:
         """Set the expiry of one holder to `ttl` from now, or `NotOwner`."""
-        where, ttl_ns = _proof(tenant, resource, token), _ttl_ns(ttl)
+        where, ttl_ns = proof(tenant, resource, token), check_ttl(ttl)
 
         async def work(tx: Tx) -> ResourceHolder | None:
-            now_ns, _ = await self._turn(tx, where["slot"])
+            now_ns, _ = await self.turn(tx, where["slot"])
             rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + ttl_ns})
-            return _holder(rows[0], now_ns) if rows else None
+            return holder_of(rows[0], now_ns) if rows else None
 
         renewed = await self._database.write(work)
         if renewed is None:
@@ -145,13 +145,13 @@ class ResourceLocks:
 
     async def release(self, tenant: str, resource: str, token: str) -> ResourceHolder:
         """Give a resource back, or `NotOwner`. Returns what was held."""
-        where = _proof(tenant, resource, token)
+        where = proof(tenant, resource, token)
 
         async def work(tx: Tx) -> ResourceHolder | None:
-            now_ns, _ = await self._turn(tx, where["slot"])
+            now_ns, _ = await self.turn(tx, where["slot"])
             rows = await tx.query(_RELEASE, {**where, "now_ns": now_ns})
-            tx.ring(_channel(where["slot"]))
-            return _holder(rows[0], now_ns) if rows else None
+            tx.ring(channel_of(where["slot"]))
+            return holder_of(rows[0], now_ns) if rows else None
 
         released = await self._database.write(work)
         if released is None:
@@ -160,50 +160,69 @@ class ResourceLocks:
 
     async def holders(self, tenant: str, resource: str) -> list[ResourceHolder]:
         """Who holds a resource now, first come first."""
-        name, key = _named(tenant, resource)
+        name, key = named(tenant, resource)
 
         async def work(tx: Tx) -> list[ResourceHolder]:
             now_ns = await self._now(tx)
             rows = await tx.query(_HOLDERS, {"tenant": name, "resource": key, "now_ns": now_ns})
-            return [_holder(row, now_ns) for row in rows]
+            return [holder_of(row, now_ns) for row in rows]
 
         return await self._database.read(work)
 
-    async def page(self, tenant: str, *, after: tuple[str, int] = ("", 0), limit: int = 100) -> list[ResourceHolder]:
-        """Holders of a tenant's resources, by resource and fence. The next page comes after those of the last one."""
-        check_label("tenant", tenant)
-        check_whole("limit", limit, 1, PAGE_MAX)
-        resource, fence = after
+    async def page(
+        self,
+        tenant: str | None = None,
+        *,
+        resource: str | None = None,
+        after: HolderPlace = BEFORE_ALL,
+        limit: int = 100,
+    ) -> list[ResourceHolder]:
+        """Holders of the resources of a tenant, or of all, in the order of their places; or of those of one name.
+
+        The next page comes after the `place` of the last one.
+        """
+        where = {
+            "tenant": after.tenant if tenant is None else check_label("tenant", tenant),
+            "resource": after.resource,
+            "fence": after.fence,
+            "only": None if resource is None else check_resource(resource),
+            "most": check_whole("limit", limit, 1, PAGE_MAX),
+        }
+        statement = _LIST_ALL if tenant is None else _LIST_TENANT
 
         async def work(tx: Tx) -> list[ResourceHolder]:
             now_ns = await self._now(tx)
-            where = {"tenant": tenant, "resource": resource, "fence": fence, "now_ns": now_ns, "most": limit}
-            return [_holder(row, now_ns) for row in await tx.query(_LIST, where)]
+            return [holder_of(row, now_ns) for row in await tx.query(statement, {**where, "now_ns": now_ns})]
 
         return await self._database.read(work)
 
+    async def turn(self, tx: Tx, slot: int) -> tuple[int, int]:
+        """As part of a transaction, wait for our turn at a slot. What time it then is, and the newest fence."""
+        rows = await tx.query(_HOLD[tx.dialect], {"slot": slot})
+        return await self._now(tx), rows[0]["fence"]
+
     # One transaction.
 
-    async def _try(self, tx: Tx, ask: _Ask) -> ResourceGrant | LockBusy:
+    async def _try(self, tx: Tx, ask: Ask) -> ResourceGrant | LockBusy:
         """One ask. Busy is returned and not raised, because a writer's wish has to be committed with it."""
         slot, where = ask.slot, {"tenant": ask.tenant, "resource": ask.resource}
-        now_ns, newest = await self._turn(tx, slot)
+        now_ns, newest = await self.turn(tx, slot)
         await tx.query(_SWEEP, {"slot": slot, "now_ns": now_ns})
         await tx.query(_UNWISH_OVER, {"slot": slot, "now_ns": now_ns})
         rows = await tx.query(_HOLDERS, {**where, "now_ns": now_ns})
         own = next((row for row in rows if row["token"] == ask.digest), None)
         if own is not None:
             return await self._again(tx, ask, own, now_ns)
-        holders = [_holder(row, now_ns) for row in rows]
+        holders = [holder_of(row, now_ns) for row in rows]
         if ask.mode is Mode.EXCLUSIVE and holders:
             await tx.query(_WISH, {**where, "owner": ask.owner, "slot": slot, "until_ns": now_ns + WISH_NS})
-            return _busy(ask, holders[0].owner, max(each.remaining_ns for each in holders))
+            return ask.busy(holders[0].owner, max(each.remaining_ns for each in holders))
         if any(each.mode is Mode.EXCLUSIVE for each in holders):
-            return _busy(ask, holders[0].owner, holders[0].remaining_ns)
+            return ask.busy(holders[0].owner, holders[0].remaining_ns)
         if ask.mode is Mode.SHARED:
             wished = (await tx.query(_WISHED, {**where, "now_ns": now_ns}))[0]["until_ns"]
             if wished is not None:
-                return _busy(ask, None, wished - now_ns)
+                return ask.busy(None, wished - now_ns)
         else:
             await tx.query(_UNWISH, {**where, "owner": ask.owner})
         # The clock is the floor, so that a database that was restored from a copy does not hand out old fences again.
@@ -214,125 +233,70 @@ class ResourceLocks:
         holder = ResourceHolder(ask.tenant, ask.resource, ask.mode, ask.owner, fence, now_ns, ask.ttl_ns)
         return ResourceGrant(holder, ask.token)
 
-    async def _again(self, tx: Tx, ask: _Ask, own: Row, now_ns: int) -> ResourceGrant:
-        if own["mode"] != ask.mode:
-            raise BadInput("mode", f"this token holds it {own['mode']}", "release it, and ask with another token")
-        proof = {"tenant": ask.tenant, "resource": ask.resource, "token": ask.digest}
-        rows = await tx.query(_RENEW, {**proof, "now_ns": now_ns, "expires_ns": now_ns + ask.ttl_ns})
-        return ResourceGrant(_holder(rows[0], now_ns), ask.token)
-
-    async def _turn(self, tx: Tx, slot: int) -> tuple[int, int]:
-        """Wait for our turn at a slot. What time it then is, and the newest fence."""
-        rows = await tx.query(_HOLD[tx.dialect], {"slot": slot})
-        return await self._now(tx), rows[0]["fence"]
+    async def _again(self, tx: Tx, ask: Ask, own: Row, now_ns: int) -> ResourceGrant:
+        ask.again(own)
+        where = {"tenant": ask.tenant, "resource": ask.resource, "token": ask.digest}
+        rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + ask.ttl_ns})
+        return ResourceGrant(holder_of(rows[0], now_ns), ask.token, fresh=False)
 
     async def _now(self, tx: Tx) -> int:
         if tx.dialect == "postgres":
             return int((await tx.query(_NOW))[0]["now_ns"])
         return self._clock.now().wall
 
-    # Waiting.
+    # Asking, waiting, and leaving.
 
-    async def _wait(self, ask: _Ask, limit_ns: int) -> ResourceGrant:
+    async def _asked(self, ask: Ask) -> ResourceGrant | LockBusy:
+        """One ask, committed. If nobody will ever know whether it was granted, it is not."""
+        try:
+            return await self._database.write(lambda tx: self._try(tx, ask))
+        except (asyncio.CancelledError, Timeout):
+            if not ask.own:  # whoever made its token up can ask again, and would lose what it is told then
+                await self._undo(ask, None)
+            raise
+
+    async def _wait(self, ask: Ask, limit_ns: int, patience: Patience) -> ResourceGrant | LockBusy:
         """Ask whenever the resource may have become free: at a ring, or when a holder's time is over."""
         until_ns = self._clock.now().mono + limit_ns
-        bell = self._database.bell(_channel(ask.slot))
+        bell = self._database.bell(channel_of(ask.slot))
         try:
-            while True:  # ends by `LockBusy` when the time is over
-                answer = await self._database.write(lambda tx: self._try(tx, ask))
+            while True:  # ends when the time is over
+                answer = await self._asked(ask)
                 left_ns = until_ns - self._clock.now().mono
                 if isinstance(answer, ResourceGrant) or left_ns <= 0:
-                    return _granted(answer)
-                await bell.wait(min(left_ns, max(MS, round(answer.retry_after * NS))))
+                    return answer
+                await patience.wait(bell, min(left_ns, max(MS, round(answer.retry_after * NS))))
+                if patience.ended is not None:
+                    return answer
         finally:
             bell.close()
 
+    async def _undo(self, ask: Ask, answer: ResourceGrant | LockBusy | None) -> None:
+        """Take back what an ask has left behind: its grant and its wish. `answer` None: it is not known what that was.
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    tenant: str
-    resource: str
-    owner: str
-    mode: Mode
-    ttl_ns: int
-    token: str = field(repr=False)
+        Goes on when whoever waits for it is cancelled, and not for ever.
+        """
+        if isinstance(answer, ResourceGrant) and not answer.fresh:
+            return  # its holder has heard of it before
+        expires_ns = None if not isinstance(answer, ResourceGrant) else answer.holder.granted_ns + ask.ttl_ns
+        where: dict[str, Any] = {"tenant": ask.tenant, "resource": ask.resource}
 
-    @property
-    def slot(self) -> int:
-        return _slot(self.tenant, self.resource)
+        async def work(tx: Tx) -> None:
+            await self.turn(tx, ask.slot)
+            if not isinstance(answer, LockBusy):
+                await tx.query(_UNDO, {**where, "token": ask.digest, "expires_ns": expires_ns})
+            # Somebody else who waits under the same name has its wish back at its next try.
+            await tx.query(_UNWISH, {**where, "owner": ask.owner})
+            tx.ring(channel_of(ask.slot))
 
-    @property
-    def digest(self) -> str:
-        return _digest(self.token)
+        async def bounded() -> None:
+            try:
+                async with asyncio.timeout(UNDO_S):
+                    await self._database.write(work)
+            except (HoldfastError, TimeoutError) as error:
+                say(_log, logging.WARNING, "a resource that nobody waits for was not given back", error)
 
-
-def check_mode(value: object) -> Mode:
-    """A mode, also by its name, or `BadInput`."""
-    try:
-        return Mode(value)  # type: ignore[arg-type]  # the enum refuses what it is not
-    except ValueError:
-        raise BadInput("mode", f"{value!r:.60} is no mode", "use shared or exclusive") from None
-
-
-def check_token(value: object) -> str:
-    """A token that a caller has made up, or `BadInput`. Does not show it."""
-    if isinstance(value, str) and _TOKEN.match(value) is not None:
-        return value
-    fix = f"give {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} printable ASCII characters, no spaces, that nobody can guess"
-    raise BadInput("token", "is not usable", fix)
-
-
-def _ttl_ns(ttl: Duration) -> int:
-    return duration_ns("ttl", ttl, low_ns=TTL_LOW_NS, high_ns=TTL_MAX_NS)
-
-
-def _named(tenant: str, resource: str) -> tuple[str, str]:
-    return check_label("tenant", tenant), check_key("resource", resource)
-
-
-def _proof(tenant: str, resource: str, token: object) -> dict[str, Any]:
-    name, key = _named(tenant, resource)
-    if not isinstance(token, str) or not token or len(token) > TOKEN_CHARS_MAX:
-        raise NotOwner(key=key)  # no such token was ever given out
-    return {"tenant": name, "resource": key, "token": _digest(token), "slot": _slot(name, key)}
-
-
-def _digest(token: str) -> str:
-    """What is stored of a token. It has 128 bits or more, so a plain digest cannot be turned back."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _slot(tenant: str, resource: str) -> int:
-    return hashlib.sha256(f"{tenant}\0{resource}".encode("utf-8", "surrogatepass")).digest()[0] % SLOTS
-
-
-def _channel(slot: int) -> str:
-    return f"resource:{slot}"
-
-
-def _granted(answer: ResourceGrant | LockBusy) -> ResourceGrant:
-    if isinstance(answer, LockBusy):
-        raise answer
-    return answer
-
-
-def _busy(ask: _Ask, holder: str | None, remaining_ns: int) -> LockBusy:
-    why = "somebody waits to have it alone" if holder is None else f"held by {holder}"
-    return LockBusy(
-        f"resource {ask.resource!r} is busy: {why}",
-        key=ask.resource,
-        holder=holder,
-        retry_after=min(remaining_ns, RETRY_MAX_NS) / NS,
-    )
-
-
-def _holder(row: Row, now_ns: int) -> ResourceHolder:
-    return ResourceHolder(
-        row["tenant"],
-        row["resource"],
-        Mode(row["mode"]),
-        row["owner"],
-        row["fence"],
-        row["granted_ns"],
-        max(0, row["expires_ns"] - now_ns),
-    )
+        task = asyncio.create_task(bounded(), name="resource undo")
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        await asyncio.shield(task)

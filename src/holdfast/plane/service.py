@@ -45,6 +45,7 @@ from holdfast.plane.placement import Placement
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.ports import Audit, Bus, Database, Tx
+from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
 from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
@@ -114,6 +115,7 @@ class Service:
         rule = None if parts.policing is None else parts.policing.rule
         self.policy = PolicyService.on(parts.database, parts.store.clock, rule)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
+        self.breaks = ResourceBreaks(parts.database, self.resources)
 
     @property
     def flows(self) -> RunService:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
+from holdfast.plane.resource_model import BEFORE_ALL, HolderPlace
 from holdfast.web import paging
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, needs, own_tenant
-from holdfast.web.schemas_plane import (
+from holdfast.web.schemas_resources import (
     AcquireResource,
+    BreakFilter,
+    BreakPage,
+    BreakResource,
+    BreakShown,
+    BrokenShown,
     GrantShown,
     HolderPage,
     HolderShown,
@@ -20,24 +26,32 @@ from holdfast.web.schemas_plane import (
     RenewResource,
     ResourceFilter,
 )
+from holdfast.web.waiting import patient
 
 RESOURCES = "resources"
+BREAKS = "breaks"
 
 router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 
 
 @router.post("/resource-locks/acquire", dependencies=[needs(Role.OPERATOR)], summary="Take a resource")
-async def acquire(asked: AcquireResource, service: Serving, caller: Asking) -> GrantShown:
-    """Take a resource, shared or alone. 409 with Retry-After while it cannot be had."""
-    grant = await service.resources.acquire(
-        own_tenant(caller, asked.tenant),
-        asked.resource,
-        owner=asked.owner,
-        mode=asked.mode,
-        ttl=asked.ttl,
-        timeout=asked.timeout,
-        token=asked.token,
-    )
+async def acquire(asked: AcquireResource, request: Request, service: Serving, caller: Asking) -> GrantShown:
+    """Take a resource, shared or alone. 409 with Retry-After while it cannot be had.
+
+    Whoever hangs up while it waits gets nothing and keeps nobody out.
+    """
+    tenant = own_tenant(caller, asked.tenant)
+    async with patient(request) as patience:
+        grant = await service.resources.acquire(
+            tenant,
+            asked.resource,
+            owner=asked.owner,
+            mode=asked.mode,
+            ttl=asked.ttl,
+            timeout=asked.timeout,
+            token=asked.token,
+            patience=patience,
+        )
     return GrantShown.to(grant)
 
 
@@ -55,6 +69,26 @@ async def release(asked: ReleaseResource, service: Serving, caller: Asking) -> R
     return ReleasedShown(released=HolderShown.of(await service.resources.release(tenant, asked.resource, asked.token)))
 
 
+@router.post("/resource-locks/break", dependencies=[needs(Role.ADMIN)], summary="Take a resource away")
+async def take_away(asked: BreakResource, service: Serving, caller: Asking) -> BrokenShown:
+    """Take a resource from whoever holds it, by force. What was taken is kept for good, with the reason."""
+    tenant = own_tenant(caller, asked.tenant)
+    broken = await service.breaks.force_release(
+        tenant, asked.resource, actor=caller.name, reason=asked.reason, fence=asked.fence
+    )
+    return BrokenShown(broken=[BreakShown.of(each) for each in broken])
+
+
+@router.get("/resource-locks/broken", dependencies=[needs(Role.VIEWER)], summary="What was taken away")
+async def taken_away(service: Serving, caller: Asking, which: Annotated[BreakFilter, Query()]) -> BreakPage:
+    """From whom resources were taken by force, by whom and why, newest first."""
+    after = paging.after(BREAKS, which.cursor)
+    found = await service.breaks.page(caller.scope(which.tenant), after=after, limit=which.limit + 1)
+    items = found[: which.limit]
+    place = items[-1].place if len(found) > which.limit else None
+    return BreakPage(items=[BreakShown.of(each) for each in items], next=paging.next_of(BREAKS, place))
+
+
 @router.get("/resource-locks", dependencies=[needs(Role.VIEWER)], summary="Who holds which resource")
 async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFilter, Query()]) -> HolderPage:
     """The holders of a tenant's resources, or of one resource."""
@@ -62,7 +96,7 @@ async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFil
     if which.resource is not None:
         found = await service.resources.holders(tenant, which.resource)
         return HolderPage(items=[HolderShown.of(each) for each in found], next=None)
-    after = ("", 0) if which.cursor is None else paging.place_in(RESOURCES, which.cursor)
+    after = BEFORE_ALL if which.cursor is None else HolderPlace(tenant, *paging.place_in(RESOURCES, which.cursor))
     found = await service.resources.page(tenant, after=after, limit=which.limit + 1)
     items = found[: which.limit]
     more = len(found) > which.limit

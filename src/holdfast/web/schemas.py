@@ -23,7 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 
 from holdfast.core.jobs import JobState
-from holdfast.plane import resource_locks as resources
+from holdfast.plane import resource_model as resources
 from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
@@ -33,6 +33,8 @@ T = TypeVar("T")
 YEAR_S: Final = 366 * 86_400.0
 CURSOR_CHARS_MAX: Final = 2000
 LABEL_PATTERN: Final = r"^[A-Za-z0-9._:/-]+$"
+SEEN_PATTERN: Final = r"^[ -~]*[!-~][ -~]*$"
+"""Text for people in which there is something to see."""
 _DIGITS: Final = re.compile(r"-?[0-9]+\Z")
 
 
@@ -83,7 +85,8 @@ Labels: TypeAlias = Annotated[
         }
     ),
 ]
-Resource: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -z|~]+$", max_length=400)]
+Named: TypeAlias = Annotated[str, StringConstraints(pattern=SEEN_PATTERN, max_length=ID_CHARS_MAX)]
+Resource: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -z|~]*[!-z|~][ -z|~]*$", max_length=400)]
 OwnToken: TypeAlias = Annotated[
     str,
     StringConstraints(pattern=r"^[!-~]+$", min_length=resources.TOKEN_CHARS_MIN, max_length=resources.TOKEN_CHARS_MAX),

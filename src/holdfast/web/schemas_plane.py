@@ -1,4 +1,4 @@
-"""What goes in and out over HTTP about the plane itself, its locks, and resource locks. See `schemas`."""
+"""What goes in and out over HTTP about the plane itself and its locks. See `schemas`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,17 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from holdfast.inspection import Inspection
-from holdfast.plane import resource_locks as resources
 from holdfast.plane.service import Document, Worker
 from holdfast.plane.tenants import SLOTS_MAX, Tenant
-from holdfast.types import NS
 from holdfast.web.schemas import (
     AS_WHOLE,
     Asked,
-    Cursor,
     Filter,
     Given,
-    Key,
-    Label,
     Limit,
-    ModeName,
-    OwnToken,
-    Resource,
     Told,
-    Ttl,
     moment,
 )
-
-_TENANT = "Only for callers who are not bound to a tenant."
 
 
 class FieldProblem(Told):
@@ -201,98 +190,6 @@ class TenantShown(Told):
     def of(cls, tenant: Tenant) -> TenantShown:
         """For going out."""
         return cls(tenant=tenant.name, running=tenant.running, slots=tenant.slots, own=tenant.own)
-
-
-# Resource locks.
-
-
-class AcquireResource(Asked):
-    """A resource that somebody wants to have."""
-
-    resource: Resource
-    owner: Key = Field(description="Who has it, for people. Proves nothing.")
-    mode: ModeName = "exclusive"
-    ttl: Ttl = resources.TTL_S
-    timeout: float = Field(0, ge=0, le=resources.TIMEOUT_MAX_NS / NS, description="How long to wait for it.")
-    token: OwnToken | None = Field(
-        None, description="Made up by the caller, at random, so that it can ask again if the answer is lost."
-    )
-    tenant: Label | None = Field(None, description=_TENANT)
-
-
-class RenewResource(Asked):
-    """A resource that somebody has and wants to keep."""
-
-    resource: Resource
-    token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
-    ttl: Ttl = resources.TTL_S
-    tenant: Label | None = Field(None, description=_TENANT)
-
-
-class ReleaseResource(Asked):
-    """A resource that somebody has and gives back."""
-
-    resource: Resource
-    token: Annotated[str, StringConstraints(max_length=resources.TOKEN_CHARS_MAX)]
-    tenant: Label | None = Field(None, description=_TENANT)
-
-
-class ResourceFilter(Filter):
-    """Which resources, and which page of their holders."""
-
-    resource: Given[Resource] = None
-    tenant: Given[Label] = Field(None, description=_TENANT)
-    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
-    limit: Limit = 100
-
-
-class HolderShown(Told):
-    """A holder of a resource. Its token is shown to nobody."""
-
-    tenant: str
-    resource: str
-    mode: ModeName
-    owner: str
-    fence: int
-    granted_at: datetime
-    remaining: float
-
-    @classmethod
-    def of(cls, holder: resources.ResourceHolder) -> HolderShown:
-        """For going out."""
-        return cls(
-            tenant=holder.tenant,
-            resource=holder.resource,
-            mode=holder.mode.value,
-            owner=holder.owner,
-            fence=holder.fence,
-            granted_at=moment(holder.granted_ns),
-            remaining=holder.remaining_ns / NS,
-        )
-
-
-class GrantShown(HolderShown):
-    """What a new holder gets: the token is its proof, and is told this once."""
-
-    token: str = Field(repr=False)
-
-    @classmethod
-    def to(cls, grant: resources.ResourceGrant) -> GrantShown:
-        """For going out to the holder."""
-        return cls(**HolderShown.of(grant.holder).model_dump(), token=grant.token)
-
-
-class HolderPage(Told):
-    """Some holders of resources, by resource, then first come first."""
-
-    items: list[HolderShown]
-    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
-
-
-class ReleasedShown(Told):
-    """What was given back."""
-
-    released: HolderShown
 
 
 # Health.

@@ -1,0 +1,3 @@
+-- Contract: what operators took away from one tenant, newest first, after a place (`:at_ns`, `:id`) in that order.
+SELECT * FROM plane_resource_break WHERE tenant = :tenant AND (at_ns, id) < (:at_ns, :id)
+ORDER BY at_ns DESC, id DESC LIMIT :most

@@ -1,4 +1,0 @@
--- Contract: holders of a tenant's resources after a place (`:resource`, `:fence`), by resource, then first come first.
-SELECT * FROM plane_resource_lock
-WHERE tenant = :tenant AND (resource, fence) > (:resource, :fence) AND expires_ns > :now_ns
-ORDER BY resource, fence LIMIT :most
