@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
+import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cli.planes import Up, furnish
@@ -24,6 +29,12 @@ SECRET = "s3cr3t-word"
 def furnished(shell: Shell) -> Shell:
     furnish(shell)
     return shell
+
+
+def wishes(shell: Shell) -> int:
+    """How many wait to have a resource alone."""
+    with closing(sqlite3.connect(shell.directory / "plane.db")) as file:
+        return int(file.execute("SELECT COUNT(*) FROM plane_resource_wish").fetchone()[0])
 
 
 def fetched(url: str) -> object:
@@ -75,6 +86,27 @@ def test_ending_waits_for_what_runs(furnished: Shell) -> None:
     again = Up(furnished, "--only", "scheduler")
     assert furnished.run("jobs", "follow", job).code == 0
     assert again.end().code == 0
+
+
+def test_who_waits_for_a_resource_does_not_hold_up_the_end_and_the_api_answers_to_it(furnished: Shell) -> None:
+    up = Up(furnished)
+    here = json.dumps(str(furnished.directory))
+    furnished.run("jobs", "submit", "slow", "--payload", here)
+    until((furnished.directory / "begun").exists, "a function that runs")
+    with httpx.Client(base_url=up.address, timeout=60, trust_env=False) as client, ThreadPoolExecutor(1) as pool:
+        asked = {"resource": "db", "owner": "first", "ttl": 600}
+        assert client.post("/api/v1/resource-locks/acquire", json=asked).status_code == 200
+        waiting = pool.submit(client.post, "/api/v1/resource-locks/acquire", json={**asked, "timeout": 30})
+        until(lambda: wishes(furnished) == 1, "somebody who waits")
+        up.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        answer = waiting.result(60)
+        assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "closing", "1")
+        assert time.monotonic() - began < 15, "it would have waited for 30 s"
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/api/v1/jobs").json()["code"] == "closing"
+        (furnished.directory / "go").touch()
+    assert up.ended().code == 0
 
 
 def test_a_second_signal_gives_back_what_runs_and_the_next_start_finishes_it(furnished: Shell) -> None:

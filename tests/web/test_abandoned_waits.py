@@ -136,3 +136,20 @@ async def test_a_grant_to_somebody_who_has_just_hung_up_is_given_back(
             granted = await plane.service.resources.acquire("default", "db", owner="next", timeout=30)
         assert await plane.owners() == ["next"]
         assert granted.holder.remaining_ns
+
+
+async def test_who_waits_when_the_process_begins_to_end_is_told_at_once_and_the_api_answers_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as plane, plane.client() as client:
+        await plane.service.resources.acquire("default", "db", owner="first", ttl=3600)
+        asked = {"resource": "db", "owner": "second", "timeout": 30}
+        waiting = asyncio.create_task(client.post("/resource-locks/acquire", json=asked))
+        await plane.until(1)
+        plane.vitals.drain()
+        async with asyncio.timeout(10):
+            answer = await waiting
+        assert (answer.status_code, answer.json()["code"]) == (503, "closing")
+        assert answer.headers["retry-after"] == "1"
+        assert (await client.get("/jobs")).json()["code"] == "closing"
+        assert (await client.get(f"http://127.0.0.1:{plane.port}/healthz")).status_code == 200
+        # Whoever comes back as told, at another process, still has its place before new readers.
+        await plane.until(1)

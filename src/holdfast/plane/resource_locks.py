@@ -26,7 +26,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, LockBusy, NotOwner, Timeout
+from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
 from holdfast.flows.saying import say
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_whole
@@ -109,7 +109,8 @@ class ResourceLocks:
 
         `token`: one that the caller has made up, so that it can ask again when it has not heard the answer; an ask with
         the token of a present holder gives the same grant, with its expiry set anew. `patience`: how the wait is ended
-        from outside. For somebody who has left, it ends with `LockBusy` and leaves nothing behind.
+        from outside. For somebody who has left, it ends with `LockBusy` and leaves nothing behind. In a process that
+        begins to end, it ends with `Closed`, and the wish of a writer stands: it may come back elsewhere in time.
         """
         ask = Ask(
             *named(tenant, resource),
@@ -126,7 +127,7 @@ class ResourceLocks:
             await self._undo(ask, answer)
             raise LockBusy(f"nobody waits for resource {ask.resource!r} any more", key=ask.resource)
         if isinstance(answer, LockBusy):
-            raise answer
+            raise Closed("the plane is shutting down") if patience.ended is Parting.CLOSING else answer
         return answer
 
     async def renew(self, tenant: str, resource: str, token: str, *, ttl: Duration = TTL_S) -> ResourceHolder:

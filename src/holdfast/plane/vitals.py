@@ -5,6 +5,9 @@ has failed, a keeper that has stopped renewing although leases are held. A store
 outage would restart a whole fleet. *Checks* say what keeps the process from working now: a store, a part that does not
 run, and its own end, from the moment at which that begins. *Readings* are what its parts count.
 
+Whoever waits in the process for something that may take long is told when it begins to end, so that no wait holds it
+up.
+
 Clock: the event loop's, for the time that a store has to answer.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -23,6 +27,7 @@ from holdfast.guards.refusals import REFUSALS
 from holdfast.plane import families, readings
 from holdfast.plane.asking import Asking
 from holdfast.plane.parts import Health, State
+from holdfast.plane.patience import Parting, Patience
 from holdfast.plane.service import CHECKED, Caller, Service
 from holdfast.runtime.lock_readings import of_locks
 
@@ -55,6 +60,7 @@ class Vitals:
         self._counting = Asking()
         self._more: list[Callable[[], Iterable[Reading]]] = []
         self._servers: list[Callable[[], Reading]] = []
+        self._waits: set[Patience] = set()
         self.counts_jobs = False  # a server here tells of the jobs of the whole plane
         self.draining = False
 
@@ -68,8 +74,21 @@ class Vitals:
         self.counts_jobs |= jobs
 
     def drain(self) -> None:
-        """The process has begun to end: it takes nothing more, and is well."""
+        """The process has begun to end: it takes nothing more, and is well. Whoever waits here is told."""
         self.draining = True
+        for each in self._waits:
+            each.end(Parting.CLOSING)
+
+    @contextmanager
+    def waiting(self, patience: Patience) -> Iterator[None]:
+        """Somebody waits in this process while the block runs, and is told when it begins to end, or has."""
+        self._waits.add(patience)
+        if self.draining:
+            patience.end(Parting.CLOSING)
+        try:
+            yield
+        finally:
+            self._waits.discard(patience)
 
     def troubles(self) -> list[str]:
         """Why the process does not do its work although it lives; none: it does."""

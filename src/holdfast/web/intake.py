@@ -23,7 +23,7 @@ from holdfast.types import NS
 from holdfast.web import assets
 from holdfast.web.auth import Access, Principal
 from holdfast.web.metrics import Answers
-from holdfast.web.problems import FIELD_CHARS_MAX, INVALID, UNEXPECTED, Problem, logged
+from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, UNEXPECTED, Problem, logged
 
 BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
@@ -38,7 +38,7 @@ _ONCE: Final = ("Content-Type", "Idempotency-Key")
 """Headers of which one is read, besides that which proves who asks."""
 
 _CLOSING: Final = Problem(
-    503, "closing", "the plane is shutting down", {"retry_after": 1.0}, {"retry-after": "1", "connection": "close"}
+    503, CLOSING, "the plane is shutting down", {"retry_after": 1.0}, {"retry-after": "1", "connection": "close"}
 )
 _REALM: Final = 'Bearer realm="holdfast"'
 _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"

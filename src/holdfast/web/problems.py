@@ -37,6 +37,7 @@ from holdfast.web.wanted import A_NAME, Wanted
 INVALID: Final = 422
 """What was sent cannot be right. 400 is for what cannot be read at all."""
 
+CLOSING: Final = "closing"
 FIELD_CHARS_MAX: Final = 200
 _ERRORS_MAX: Final = 50
 
@@ -106,7 +107,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     errors.Misconfigured: Rule(500, "misconfigured", "the plane is not set up to do this"),
     errors.BackendError: Rule(503, "unavailable", _UNREACHED),
     errors.RetryLater: Rule(503, "retry-later", "this cannot be done now; try again"),
-    errors.Closed: Rule(503, "closing", "the plane is shutting down"),
+    errors.Closed: Rule(503, CLOSING, "the plane is shutting down"),
     errors.HoldfastError: Rule(500, "internal", "something went wrong here"),
 }
 
@@ -177,8 +178,8 @@ def request_id_of(request: Request) -> str:
 
 
 def logged(problem: Problem, error: BaseException, request_id: str) -> Problem:
-    """The problem itself; the error is logged if it is not the caller's."""
-    if problem.status >= 500:
+    """The problem itself; the error is logged if it is not the caller's, and the end of a process is no error."""
+    if problem.status >= 500 and problem.code != CLOSING:
         level = logging.ERROR if problem.status == 500 else logging.WARNING
         say(_log, level, "a request failed", error, status=problem.status, code=problem.code, request=request_id)
     return problem

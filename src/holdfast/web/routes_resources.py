@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from holdfast.plane.resource_model import BEFORE_ALL, HolderPlace
-from holdfast.web import paging
+from holdfast.web import health, paging
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, needs, own_tenant
@@ -35,13 +35,16 @@ router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 
 
 @router.post("/resource-locks/acquire", dependencies=[needs(Role.OPERATOR)], summary="Take a resource")
-async def acquire(asked: AcquireResource, request: Request, service: Serving, caller: Asking) -> GrantShown:
+async def acquire(
+    asked: AcquireResource, request: Request, service: Serving, caller: Asking, vitals: health.Asked
+) -> GrantShown:
     """Take a resource, shared or alone. 409 with Retry-After while it cannot be had.
 
-    Whoever hangs up while it waits gets nothing and keeps nobody out.
+    Whoever hangs up while it waits gets nothing and keeps nobody out. A process that begins to end lets nobody wait:
+    503 with Retry-After.
     """
     tenant = own_tenant(caller, asked.tenant)
-    async with patient(request) as patience:
+    async with patient(request, vitals) as patience:
         grant = await service.resources.acquire(
             tenant,
             asked.resource,

@@ -1,8 +1,7 @@
-"""Waiting on behalf of somebody at the other end of a connection: noticed when they hang up.
+"""Waiting on behalf of somebody at the other end of a connection: until they hang up, or the process begins to end.
 
-Promises: while the block runs, the end of the connection ends the patience of whoever waits in it. Nothing is
-cancelled. Does not promise to notice everything: a caller whose machine or network is gone says no word of it, and is
-there until the wait is over.
+Promises: while the block runs, both end the patience of whoever waits in it. Nothing is cancelled. Does not promise to
+notice everything: a caller whose machine or network is gone says no word of it, and is there until the wait is over.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.vitals import Vitals
 
 
 @asynccontextmanager
-async def patient(request: Request) -> AsyncIterator[Patience]:
+async def patient(request: Request, vitals: Vitals) -> AsyncIterator[Patience]:
     """The patience of whoever asks. The body of the request has been read before."""
     patience = Patience()
     watching = asyncio.create_task(_watch(request.receive, patience), name="connection of a waiter")
     try:
-        yield patience
+        with vitals.waiting(patience):
+            yield patience
     finally:
         watching.cancel()
         await asyncio.wait((watching,))
