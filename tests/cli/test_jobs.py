@@ -47,7 +47,11 @@ def test_a_job_that_fails_is_a_dead_letter_that_can_be_tried_again(furnished: Sh
     assert "this will never work" in done.out
     dead = furnished.run("jobs", "dead")
     assert dead.out.splitlines()[1].split()[0] == job
-    assert [each["code"] for each in furnished.run("jobs", "dead", "--json").json["items"]] == ["fatal"]
+    (letter,) = furnished.run("jobs", "dead", "--json").json["items"]
+    assert (letter["code"], "body" in letter) == ("fatal", False)
+    assert furnished.run("jobs", "dead", job, "--json").json["body"]["payload"] is None
+    assert '"payload": null' in furnished.run("jobs", "dead", job).out
+    assert furnished.run("jobs", "dead", "nobodys").code == 1
     first = furnished.run("jobs", "retry", job, "--json").json
     second = furnished.run("jobs", "retry", job, "--json").json
     assert (first["made"], second["made"]) == (True, False)
@@ -94,6 +98,7 @@ def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     page = furnished.run("jobs", "list", "--tenant", "acme", "--limit", "2", "--json").json
     assert [each["id"] for each in page["items"]] == ["slow-2", "slow-1"]
     assert page["items"][0]["labels"] == {"a": "b=c"}
+    assert not {"payload", "result"} & set(page["items"][0])
     rest = furnished.run("jobs", "list", "--tenant", "acme", "--after", page["next"], "--json").json
     assert ([each["id"] for each in rest["items"]], rest["next"]) == (["slow-0"], None)
     table = furnished.run("jobs", "list", "--state", "pending", "--topic", "double").out.splitlines()

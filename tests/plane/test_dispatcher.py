@@ -69,7 +69,7 @@ async def test_a_place_that_becomes_free_goes_to_the_next_in_line(planes: Planes
             await plane.reach(1, JobState.DISPATCHED)
             [job] = await plane.queries.page(state=JobState.DISPATCHED)
             assert (await plane.running())[1] == {POOL: 1}
-            await plane.bus.publish([finished(job, 1, run_of(job)).message])
+            await plane.bus.publish([finished(job.id, 1, run_of(job.id)).message])
             await plane.reach(number + 1, JobState.SUCCEEDED)
     assert await check_histories(plane) == {}
 

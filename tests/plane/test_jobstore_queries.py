@@ -12,9 +12,10 @@ from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput, RowMissing
 from holdfast.plane import subjects
 from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, Place, place_of
+from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, JobQueries, Place, place_of
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat
+from holdfast.plane.ports import Database, Tx, Work
 from holdfast.plane.tenants import Tenant
 from holdfast.types import NS
 
@@ -56,6 +57,58 @@ async def test_pages_are_newest_first_filtered_and_without_gaps(plane: Replica) 
     counts = await plane.queries.counts()
     assert (counts[JobState.PENDING], counts[JobState.CANCELLED], counts[JobState.RUNNING]) == (11, 1, 0)
     assert set(await plane.queries.counts(finished=False, tenant="t0")) == ACTIVE
+
+
+class Weighing:
+    """A database that notes how much each answer to a reader weighs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.heaviest = 0
+
+    async def read(self, work: Work[Any]) -> Any:
+        async def weighed(tx: Tx) -> Any:
+            return await work(_Weighed(tx, self))  # type: ignore[arg-type]  # readers query, and nothing else
+
+        return await self._database.read(weighed)
+
+
+class _Weighed:
+    def __init__(self, tx: Tx, scales: Weighing) -> None:
+        self._tx = tx
+        self._scales = scales
+
+    async def query(self, statement: str, parameters: Any = None) -> Any:
+        rows = await self._tx.query(statement, parameters)
+        self._scales.heaviest = max(self._scales.heaviest, len(str([dict(row) for row in rows])))
+        return rows
+
+
+@pytest.mark.parametrize("tenant", [None, "t1"])
+async def test_a_page_reads_nothing_of_what_jobs_were_given_and_have_made(plane: Replica, tenant: str | None) -> None:
+    await plane.beat(capacity=100)
+    jobs = [await plane.submit(tenant=f"t{n % 2}", payload="x" * 300_000, max_attempts=1) for n in range(6)]
+    for job in jobs:
+        await plane.scheduler.on_submit(submitted(job))
+        await plane.scheduler.on_result(finished(job, 1, run_of(job), error="boom"))
+    scales = Weighing(plane.database)
+    queries, letters = JobQueries(scales), DeadLetters(plane.store)  # type: ignore[arg-type]  # it reads, and no more
+    letters._database = scales  # type: ignore[assignment]
+    expected = [job.id for job in reversed(jobs) if tenant in (None, job.tenant)]
+    for state in (None, JobState.FAILED):
+        seen, after = [], AFTER_ALL
+        while page := await queries.page(tenant=tenant, state=state, after=after, limit=2):
+            seen += [job.id for job in page]
+            after = Place(page[-1].created_ns, page[-1].id)
+        assert seen == expected
+    seen, after = [], AFTER_ALL
+    while dead := await letters.page(tenant=tenant, after=after, limit=2):
+        seen += [letter.id for letter in dead]
+        after = Place(dead[-1].at_ns, dead[-1].id)
+    assert seen == expected
+    live = await plane.submit(tenant="t1", payload="x" * 300_000)
+    assert [job.id for job in await queries.page(tenant=tenant, state=JobState.PENDING)] == [live.id]
+    assert 0 < scales.heaviest < 10_000
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ def list_(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List jobs, newest first."""
-    from holdfast.cli.jobviews import job_dict, job_table
+    """List jobs, newest first. A payload and a result are in show."""
+    from holdfast.cli.jobviews import job_table, outline_dict
     from holdfast.plane.jobqueries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
@@ -128,7 +128,7 @@ def list_(
         page = await ground.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         if json:
-            put_json({"items": [job_dict(job) for job in page.items], "next": following})
+            put_json({"items": [outline_dict(job) for job in page.items], "next": following})
         elif not page.items:
             out().print("there are no such jobs" if tenant or state or topic or after else "there are no jobs")
         else:
@@ -228,6 +228,9 @@ def retry(
 
 
 def dead(
+    letter: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Everything about this one.", show_default=False)
+    ] = None,
     tenant: Tenant = None,
     limit: Limit = 50,
     after: After = None,
@@ -235,11 +238,19 @@ def dead(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List dead letters, newest first: what nobody will try again by itself."""
-    from holdfast.cli.jobviews import letter_dict, letter_table
+    """List dead letters, newest first: what nobody will try again by itself. With an id, that one and its body."""
+    from holdfast.cli.jobviews import as_json, letter_dict, letter_table
     from holdfast.plane.jobqueries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
+        if letter is not None:
+            one = await ground.service.dead_letter(caller, letter)
+            if json:
+                put_json({**letter_dict(one), "body": dict(one.body)})
+            else:
+                put_table(letter_table([one]))
+                out().print(cell(as_json(dict(one.body))), soft_wrap=True)
+            return Exit.OK
         place = AFTER_ALL if after is None else place_of(after)
         page = await ground.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
         following = None if page.after is None else page.after.text

@@ -16,6 +16,7 @@ from rich.text import Text
 from holdfast.cli.screen import cell, moment, plain_table, seconds
 from holdfast.core.jobs import JobState
 from holdfast.plane.model import DeadLetter, Job, JobEvent
+from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.types import NS
 
 _STYLES: Final = {
@@ -42,6 +43,11 @@ def at(ns: int) -> datetime:
 
 def job_dict(job: Job) -> dict[str, Any]:
     """One job, for programs."""
+    return {**outline_dict(job), "payload": job.payload, "result": job.result}
+
+
+def outline_dict(job: Job | JobOutline) -> dict[str, Any]:
+    """One job of a list, for programs."""
     return {
         "id": job.id,
         "tenant": job.tenant,
@@ -51,8 +57,6 @@ def job_dict(job: Job) -> dict[str, Any]:
         "priority": job.priority,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
-        "payload": job.payload,
-        "result": job.result,
         "reason": job.reason,
         "code": job.code,
         "worker": job.worker,
@@ -85,8 +89,8 @@ def event_dict(event: JobEvent) -> dict[str, Any]:
     }
 
 
-def letter_dict(letter: DeadLetter) -> dict[str, Any]:
-    """One dead letter, for programs."""
+def letter_dict(letter: DeadLetter | LetterOutline) -> dict[str, Any]:
+    """One dead letter of a list, for programs."""
     return {
         "id": letter.id,
         "job": letter.job,
@@ -97,7 +101,6 @@ def letter_dict(letter: DeadLetter) -> dict[str, Any]:
         "last_state": None if letter.last_state is None else str(letter.last_state),
         "attempts": letter.attempts,
         "at": at(letter.at_ns).isoformat(),
-        "body": dict(letter.body),
         "retried_as": letter.retried_as,
     }
 
@@ -107,7 +110,7 @@ def state_cell(state: JobState) -> Text:
     return cell(str(state), _STYLES[state])
 
 
-def job_table(jobs: Sequence[Job], now_ns: int) -> Table:
+def job_table(jobs: Sequence[JobOutline], now_ns: int) -> Table:
     """Jobs, one line each."""
     table = plain_table(
         *(("ID", "left"), ("TENANT", "left"), ("TOPIC", "left"), ("STATE", "left"), ("PRIORITY", "right")),
@@ -168,7 +171,7 @@ def event_line(event: JobEvent) -> Text:
     return text
 
 
-def letter_table(letters: Sequence[DeadLetter]) -> Table:
+def letter_table(letters: Sequence[DeadLetter | LetterOutline]) -> Table:
     """Dead letters, one line each."""
     table = plain_table(
         *(("ID", "left"), ("TENANT", "left"), ("TOPIC", "left"), ("CODE", "left"), ("ATTEMPTS", "right")),

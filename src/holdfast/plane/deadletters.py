@@ -22,6 +22,7 @@ from holdfast.plane.jobqueries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
 from holdfast.plane.jobrows import job_of, letter_of, sql
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import ID_CHARS_MAX, DeadLetter, Job, Submission, check_text, check_whole
+from holdfast.plane.outlines import LetterOutline, letter_outline_of
 from holdfast.plane.ports import Tx
 from holdfast.types import check_label
 
@@ -58,8 +59,10 @@ class DeadLetters:
         rows = await self._database.read(lambda tx: tx.query(_GET, values))
         return letter_of(rows[0]) if rows else None
 
-    async def page(self, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100) -> list[DeadLetter]:
-        """Dead letters, newest first. The next page comes after `Place(letter.at_ns, letter.id)` of the last one."""
+    async def page(
+        self, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100
+    ) -> list[LetterOutline]:
+        """Dead letters in outline, newest first. The next page: `Place(letter.at_ns, letter.id)` of the last one."""
         values = {
             "tenant": None if tenant is None else check_label("tenant", tenant),
             "at_ns": after.at_ns,
@@ -67,7 +70,7 @@ class DeadLetters:
             "most": check_whole("limit", limit, 1, PAGE_MAX),
         }
         statement = _LIST_ALL if tenant is None else _LIST_TENANT
-        return [letter_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
+        return [letter_outline_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
 
     async def retry(self, letter_id: str, *, tenant: str | None = None, actor: str = "operator") -> tuple[Job, bool]:
         """Try a dead letter again as a new job, `<old>-retry-<8 characters>`, with all attempts and no deadline.

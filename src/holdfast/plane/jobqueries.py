@@ -2,7 +2,8 @@
 
 Promises: a page costs what it returns, however many finished jobs are stored, as long as it is asked for by tenant, by
 a state that is not over, or without a filter; a filter by a terminal state or a topic walks past what does not fit. A
-page ends where the next begins: nothing is shown twice or left out because jobs arrive meanwhile.
+page ends where the next begins: nothing is shown twice or left out because jobs arrive meanwhile. Pages are of
+outlines, so that their size does not depend on what jobs were given or have made.
 
 Clock: none.
 """
@@ -15,6 +16,7 @@ from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.model import Job, check_whole
+from holdfast.plane.outlines import JobOutline, outline_of
 from holdfast.plane.ports import Database
 from holdfast.types import check_label
 
@@ -68,8 +70,8 @@ class JobQueries:
         topic: str | None = None,
         after: Place = AFTER_ALL,
         limit: int = 100,
-    ) -> list[Job]:
-        """Jobs, newest first. The next page comes after `Place(job.created_ns, job.id)` of the last one."""
+    ) -> list[JobOutline]:
+        """Jobs in outline, newest first. The next page comes after `Place(job.created_ns, job.id)` of the last one."""
         wanted = None if state is None else check_state(state)
         values = {
             "tenant": None if tenant is None else check_label("tenant", tenant),
@@ -81,7 +83,7 @@ class JobQueries:
         }
         by_tenant = _LIST_ALL if tenant is None else _LIST_TENANT
         statement = _LIST_LIVE if wanted in ACTIVE else by_tenant
-        return [job_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
+        return [outline_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
 
     async def counts(self, *, tenant: str | None = None, finished: bool = True) -> dict[JobState, int]:
         """How many jobs are in each state, none included. With the finished ones it reads every job that is stored."""

@@ -30,14 +30,14 @@ def job_of(row: Row) -> Job:
         priority=row["priority"],
         attempt=row["attempt"],
         max_attempts=row["max_attempts"],
-        payload=_value(row["payload"]),
+        payload=value_of(row["payload"]),
         created_ns=row["created_ns"],
         updated_ns=row["updated_ns"],
         version=row["version"],
         fence=row["holdfast_fence"],
         run_fence=row["run_fence"],
         worker=row["worker"],
-        result=_value(row["result"]),
+        result=value_of(row["result"]),
         reason=row["reason"],
         code=row["code"],
         idempotency_key=row["idempotency_key"],
@@ -46,11 +46,11 @@ def job_of(row: Row) -> Job:
         not_before_ns=row["not_before_ns"],
         submitted_by=row["submitted_by"],
         trace=row["trace"],
-        labels=_value(row["labels"]),
+        labels=value_of(row["labels"]),
     )
 
 
-def _value(text: str | None) -> Any:
+def value_of(text: str | None) -> Any:
     """From JSON. What most rows have is known without reading."""
     if text is None or text == "null":
         return None

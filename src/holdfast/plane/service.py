@@ -41,6 +41,7 @@ from holdfast.plane.model import (
     check_text,
     check_whole,
 )
+from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.plane.placement import Placement
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
@@ -160,8 +161,8 @@ class Service:
         topic: str | None = None,
         after: Place = AFTER_ALL,
         limit: int = 100,
-    ) -> Page[Job]:
-        """Jobs, newest first."""
+    ) -> Page[JobOutline]:
+        """Jobs in outline, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self._queries.page(
             tenant=caller.scope(tenant), state=state, topic=topic, after=after, limit=most + 1
@@ -209,8 +210,8 @@ class Service:
 
     async def dead_letters(
         self, caller: Caller, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100
-    ) -> Page[DeadLetter]:
-        """Dead letters, newest first."""
+    ) -> Page[LetterOutline]:
+        """Dead letters in outline, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self._letters.page(tenant=caller.scope(tenant), after=after, limit=most + 1)
         items = found[:most]

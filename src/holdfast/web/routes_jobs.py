@@ -18,10 +18,12 @@ from holdfast.web.schemas import (
     EventList,
     EventShown,
     JobFilter,
+    JobOutlineShown,
     JobPage,
     JobShown,
     Key,
     LetterFilter,
+    LetterOutlineShown,
     LetterPage,
     LetterShown,
     SubmitJob,
@@ -61,7 +63,7 @@ async def submit(
 
 @router.get("/jobs", dependencies=[needs(Role.VIEWER)], summary="List jobs")
 async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Query()]) -> JobPage:
-    """Jobs, newest first."""
+    """Jobs in outline, newest first. One job has its payload and its result."""
     page = await service.jobs(
         caller,
         tenant=which.tenant,
@@ -70,13 +72,13 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
         after=paging.after(JOBS, which.cursor),
         limit=which.limit,
     )
-    return JobPage(items=[JobShown.of(job) for job in page.items], next=paging.next_of(JOBS, page.after))
+    return JobPage(items=[JobOutlineShown.of(job) for job in page.items], next=paging.next_of(JOBS, page.after))
 
 
 @router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
 async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
     """One job."""
-    return JobShown.of(await service.job(caller, job_id))
+    return JobShown.whole(await service.job(caller, job_id))
 
 
 @router.get("/jobs/{job_id}/events", dependencies=[needs(Role.VIEWER)], summary="The history of a job")
@@ -98,7 +100,7 @@ async def cancel(
     """Ask for a job to be ended. The request is kept; a scheduler does it. Can be repeated."""
     found, asked = await service.cancel(caller, job_id, reason=(why or CancelJob()).reason)
     response.status_code = 202 if asked else 200
-    return JobShown.of(found)
+    return JobShown.whole(found)
 
 
 @router.post(
@@ -115,17 +117,18 @@ async def retry(job_id: Segment, response: Response, service: Serving, caller: A
 
 @letters.get("/dead-letters", dependencies=[needs(Role.VIEWER)], summary="List dead letters")
 async def dead_letters(service: Serving, caller: Asking, which: Annotated[LetterFilter, Query()]) -> LetterPage:
-    """Dead letters, newest first."""
+    """Dead letters in outline, newest first. One dead letter has its body."""
     page = await service.dead_letters(
         caller, tenant=which.tenant, after=paging.after(LETTERS, which.cursor), limit=which.limit
     )
-    return LetterPage(items=[LetterShown.of(each) for each in page.items], next=paging.next_of(LETTERS, page.after))
+    items = [LetterOutlineShown.of(each) for each in page.items]
+    return LetterPage(items=items, next=paging.next_of(LETTERS, page.after))
 
 
 @letters.get("/dead-letters/{letter_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a dead letter")
 async def dead_letter(letter_id: Segment, service: Serving, caller: Asking) -> LetterShown:
     """One dead letter. That of a job has the job's id."""
-    return LetterShown.of(await service.dead_letter(caller, letter_id))
+    return LetterShown.whole(await service.dead_letter(caller, letter_id))
 
 
 @letters.post(
@@ -155,4 +158,4 @@ async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) ->
 def _made(response: Response, made: Job, new: bool) -> JobShown:
     response.status_code = 201 if new else 200
     response.headers["location"] = f"/api/v1/jobs/{quote(made.id, safe='')}"
-    return JobShown.of(made)
+    return JobShown.whole(made)

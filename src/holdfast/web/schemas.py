@@ -26,6 +26,7 @@ from holdfast.core.jobs import JobState
 from holdfast.plane import resource_model as resources
 from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
+from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")
@@ -172,8 +173,8 @@ class JobFilter(Filter):
     limit: Limit = 100
 
 
-class JobShown(Told):
-    """A job."""
+class JobOutlineShown(Told):
+    """A job as a list has it: without what it was given and what came of it."""
 
     id: str
     tenant: str
@@ -183,8 +184,6 @@ class JobShown(Told):
     priority: int
     attempt: int = Field(description="How many attempts have begun.")
     max_attempts: int
-    payload: Any
-    result: Any
     reason: str | None
     code: str | None
     worker: str | None
@@ -202,41 +201,27 @@ class JobShown(Told):
     labels: dict[str, str]
 
     @classmethod
-    def of(cls, job: Job) -> JobShown:
+    def of(cls, job: JobOutline) -> JobOutlineShown:
         """For going out."""
-        return cls(
-            id=job.id,
-            tenant=job.tenant,
-            topic=job.topic,
-            pool=job.pool,
-            state=job.state,
-            priority=job.priority,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            payload=job.payload,
-            result=job.result,
-            reason=job.reason,
-            code=job.code,
-            worker=job.worker,
-            fence=job.fence,
-            run_fence=job.run_fence,
-            version=job.version,
-            idempotency_key=job.idempotency_key,
-            timeout=None if job.timeout_ns is None else job.timeout_ns / NS,
-            created_at=moment(job.created_ns),
-            updated_at=moment(job.updated_ns),
-            deadline_at=None if job.deadline_ns is None else moment(job.deadline_ns),
-            not_before=moment(job.not_before_ns) if job.not_before_ns else None,
-            submitted_by=job.submitted_by,
-            trace=job.trace,
-            labels=dict(job.labels),
-        )
+        return cls(**_outline(job))
+
+
+class JobShown(JobOutlineShown):
+    """A job."""
+
+    payload: Any
+    result: Any
+
+    @classmethod
+    def whole(cls, job: Job) -> JobShown:
+        """For going out."""
+        return cls(**_outline(job), payload=job.payload, result=job.result)
 
 
 class JobPage(Told):
-    """Some jobs, newest first."""
+    """Some jobs in outline, newest first."""
 
-    items: list[JobShown]
+    items: list[JobOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
@@ -284,8 +269,8 @@ class LetterFilter(Filter):
     limit: Limit = 100
 
 
-class LetterShown(Told):
-    """A job or a message that nobody will try again by itself."""
+class LetterOutlineShown(Told):
+    """A dead letter as a list has it: without its body."""
 
     id: str
     job: str
@@ -296,32 +281,73 @@ class LetterShown(Told):
     last_state: StateName | None
     attempts: int
     at: datetime
-    body: dict[str, Any]
     retried_as: str | None
 
     @classmethod
-    def of(cls, letter: DeadLetter) -> LetterShown:
+    def of(cls, letter: LetterOutline) -> LetterOutlineShown:
         """For going out."""
-        return cls(
-            id=letter.id,
-            job=letter.job,
-            tenant=letter.tenant,
-            topic=letter.topic,
-            reason=letter.reason,
-            code=letter.code,
-            last_state=letter.last_state,
-            attempts=letter.attempts,
-            at=moment(letter.at_ns),
-            body=dict(letter.body),
-            retried_as=letter.retried_as,
-        )
+        return cls(**_letter_outline(letter))
+
+
+class LetterShown(LetterOutlineShown):
+    """A job or a message that nobody will try again by itself."""
+
+    body: dict[str, Any]
+
+    @classmethod
+    def whole(cls, letter: DeadLetter) -> LetterShown:
+        """For going out."""
+        return cls(**_letter_outline(letter), body=dict(letter.body))
 
 
 class LetterPage(Told):
-    """Some dead letters, newest first."""
+    """Some dead letters in outline, newest first."""
 
-    items: list[LetterShown]
+    items: list[LetterOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+def _outline(job: Job | JobOutline) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "tenant": job.tenant,
+        "topic": job.topic,
+        "pool": job.pool,
+        "state": job.state,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "reason": job.reason,
+        "code": job.code,
+        "worker": job.worker,
+        "fence": job.fence,
+        "run_fence": job.run_fence,
+        "version": job.version,
+        "idempotency_key": job.idempotency_key,
+        "timeout": None if job.timeout_ns is None else job.timeout_ns / NS,
+        "created_at": moment(job.created_ns),
+        "updated_at": moment(job.updated_ns),
+        "deadline_at": None if job.deadline_ns is None else moment(job.deadline_ns),
+        "not_before": moment(job.not_before_ns) if job.not_before_ns else None,
+        "submitted_by": job.submitted_by,
+        "trace": job.trace,
+        "labels": dict(job.labels),
+    }
+
+
+def _letter_outline(letter: DeadLetter | LetterOutline) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "job": letter.job,
+        "tenant": letter.tenant,
+        "topic": letter.topic,
+        "reason": letter.reason,
+        "code": letter.code,
+        "last_state": letter.last_state,
+        "attempts": letter.attempts,
+        "at": moment(letter.at_ns),
+        "retried_as": letter.retried_as,
+    }
 
 
 def moment(wall_ns: int) -> datetime:
