@@ -98,8 +98,8 @@ class Store(Protocol):
         """Who holds the key, or None."""
         ...
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
-        """The leases whose key begins with `prefix`, sorted by key, at most `limit`."""
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
+        """The leases whose key begins with `prefix` and sorts behind `after`, sorted by key, at most `limit`."""
         ...
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:

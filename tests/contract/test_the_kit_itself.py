@@ -177,9 +177,9 @@ class FoldsCase(MemoryStore):
 class PrefixIsAPattern(MemoryStore):
     """Hands the prefix to a pattern match without escaping it."""
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         head = prefix.split("*", maxsplit=1)[0].split("?", maxsplit=1)[0]
-        return self.table.holdings(head, limit)
+        return self.table.holdings(head, limit, after)
 
 
 class BreaksWithoutARecord(MemoryStore):

@@ -133,9 +133,9 @@ class PlannedStore:
         result: Holding | None = await self._do("inspect", key, lambda: self._inner.inspect(key, timeout_ns))
         return result
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         result: list[Holding] = await self._do(
-            "holdings", prefix, lambda: self._inner.holdings(prefix, limit, timeout_ns)
+            "holdings", prefix, lambda: self._inner.holdings(prefix, limit, timeout_ns, after)
         )
         return result
 

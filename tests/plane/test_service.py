@@ -274,9 +274,10 @@ async def test_a_tenants_limit_is_its_own_or_the_default(plane_service: Service)
 @pytest.mark.asyncio
 async def test_locks_are_shown_with_their_holder_and_the_inventory_names_every_family(every_service: Service) -> None:
     async with SCHEDULER_JOB.lock(every_service.parts.locks, job="42") as lease:
-        (seen,) = await every_service.locks()
+        (seen,), following = await every_service.locks()
         assert (seen.key, seen.fence, seen.family) == (lease.key, lease.fence, "scheduler.job")
-        assert await every_service.locks(prefix="elsewhere") == []
+        assert following is None
+        assert await every_service.locks(prefix="elsewhere") == ([], None)
     assert [line["family"] for line in every_service.inventory()] == list(FAMILIES)
 
 

@@ -62,6 +62,25 @@ def test_a_majority_that_can_never_work_is_misconfigured(play_quorum: Play) -> N
     play_quorum(scenario)
 
 
+def test_a_list_has_what_a_majority_holds_however_much_else_single_nodes_have(play_quorum: Play) -> None:
+    """Votes that nobody took back fill the lists of the nodes, which are cut before what is held."""
+
+    async def scenario(store: Store, nodes: list[Node]) -> None:
+        keys = [f"held {number}" for number in range(4)]
+        for key in keys:
+            await granted(store, ask()._replace(key=key))
+        for number, node in enumerate(nodes):
+            for left in range(10):
+                await granted(node.blocking, ask()._replace(key=f"a vote of {number}: {left}"))
+        for limit in (1, 3, 4, 5):
+            seen = [each.key for each in await store.holdings("", limit, CALL)]
+            assert seen == keys[:limit]
+            rest = [each.key for each in await store.holdings("", 100, CALL, seen[-1])]
+            assert rest == keys[limit:]
+
+    play_quorum(scenario)
+
+
 @pytest.mark.parametrize("slow", [0, 2, 4])
 def test_nobody_waits_for_a_node_that_never_answers(play_quorum: Play, slow: int) -> None:
     """The limit of each call is a minute, and the node does not answer before the test is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -240,6 +241,25 @@ async def test_the_plane_shows_its_workers_locks_families_and_limits(web: Stage)
         assert (await body(await client.put("/tenants/blue/limits", json={"slots": 2}), 200))["own"]
         assert (await body(await client.get("/tenants/blue/limits"), 200))["slots"] == 2
         assert not (await body(await client.put("/tenants/blue/limits", json={"slots": None}), 200))["own"]
+
+
+@pytest.mark.asyncio
+async def test_locks_are_read_page_by_page_and_none_is_left_out(web: Stage) -> None:
+    keys = sorted(f"page:{number}" for number in range(12))
+    async with AsyncExitStack() as held, web.client("viewer") as client:
+        for key in keys:
+            await held.enter_async_context(web.service.parts.locks.lock(key))
+        for limit in (1, 5, 12, 500):
+            seen: list[str] = []
+            which: dict[str, Any] = {"prefix": "page:", "limit": limit}
+            while True:
+                page = await body(await client.get("/locks", params=which), 200)
+                seen += [each["key"] for each in page["items"]]
+                if page["next"] is None:
+                    break
+                which["cursor"] = page["next"]
+            assert seen == keys
+        assert (await body(await client.get("/locks?cursor=zz"), 422))["errors"][0]["field"] == "cursor"
 
 
 @pytest.mark.asyncio

@@ -85,6 +85,40 @@ async def test_no_list_shows_a_token(web: Stage) -> None:
     assert all("token" not in each for each in seen)
 
 
+async def all_of(client: httpx.AsyncClient, path: str, **which: Any) -> list[dict[str, Any]]:
+    """Every page of a list."""
+    seen: list[dict[str, Any]] = []
+    while True:
+        page = (await client.get(path, params=which)).json()
+        seen += page["items"]
+        if page["next"] is None:
+            return seen
+        which["cursor"] = page["next"]
+
+
+@pytest.mark.asyncio
+async def test_who_sees_every_tenant_is_shown_the_holders_of_all_page_by_page(web: Stage) -> None:
+    async with web.client("operator") as anybody, web.client("blue") as blue:
+        for tenant in ("blue", "default", "red"):
+            for number in range(6):
+                how = {"tenant": tenant, "resource": f"r{number % 2}", "mode": "shared"}
+                assert (await acquire(anybody, **how)).status_code == 200
+        for limit in (1, 4, 500):
+            seen = await all_of(anybody, "/resource-locks", limit=limit)
+            places = [(each["tenant"], each["resource"], each["fence"]) for each in seen]
+            assert (len(seen), places) == (18, sorted(set(places)))
+            ours = await all_of(blue, "/resource-locks", limit=limit)
+            assert ours == [{**each, "remaining": mine["remaining"]} for each, mine in zip(seen[:6], ours, strict=True)]
+            one = await all_of(anybody, "/resource-locks", limit=limit, resource="r1")
+            assert [each["tenant"] for each in one] == ["blue"] * 3 + ["default"] * 3 + ["red"] * 3
+            assert {each["resource"] for each in one} == {"r1"}
+            assert len(await all_of(anybody, "/resource-locks", limit=limit, resource="r1", tenant="red")) == 3
+        for wrong in ("zz", "W10"):
+            for which in ({}, {"resource": "r1"}, {"tenant": "red"}):
+                answer = await anybody.get("/resource-locks", params={"cursor": wrong, **which})
+                assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "cursor")
+
+
 @pytest.mark.asyncio
 async def test_tenants_have_resources_of_their_own_whoever_asks_for_them(web: Stage) -> None:
     async with web.client("blue") as blue, web.client("red") as red, web.client("operator") as anybody:

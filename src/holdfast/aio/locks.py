@@ -170,12 +170,14 @@ class Locks(AnyLocks):
         check_key("name", name)
         return inspection(name, await self.ports.store.inspect(name, self.ports.request_timeout_ns))
 
-    async def list(self, prefix: str = "", limit: int = 1000) -> list[Inspection]:
-        """The locks that are held now, sorted by name."""
+    async def list(self, prefix: str = "", limit: int = 1000, *, after: str = "") -> list[Inspection]:
+        """The locks that are held now, sorted by name; behind the name `after`, where a list goes on."""
         if prefix != "":
             check_key("prefix", prefix)
+        if after != "":
+            check_key("after", after)
         check_limit(limit)
-        found = await self.ports.store.holdings(prefix, limit, self.ports.request_timeout_ns)
+        found = await self.ports.store.holdings(prefix, limit, self.ports.request_timeout_ns, after)
         return [inspection(holding.key, holding) for holding in found]
 
     async def force_release(self, name: str, *, reason: str, actor: str | None = None) -> ForcedRelease | None:

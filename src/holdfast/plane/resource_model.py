@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
-from holdfast.plane.jobqueries import LATEST_NS, Place, place_of
+from holdfast.plane.jobqueries import Place, place_of
 from holdfast.plane.model import check_text
 from holdfast.plane.ports import Row
 from holdfast.types import MS, NS, Duration, check_key, check_label, duration_ns
@@ -75,11 +75,11 @@ class HolderPlace(NamedTuple):
         return f"{self.tenant}~{self.resource}"
 
     @classmethod
-    def named(cls, name: str, fence: int) -> HolderPlace:
+    def named(cls, name: str, fence: int, field: str = "after") -> HolderPlace:
         """The place of a `name` and a fence, or `BadInput`."""
         tenant, mark, resource = name.partition("~")
-        if not mark or not 0 <= fence <= LATEST_NS:
-            raise BadInput("after", "is not a place in this list", "pass on what the page before said, unchanged")
+        if not mark:
+            raise BadInput(field, "is not a place in this list", "pass on what the page before said, unchanged")
         return cls(tenant, resource, fence)
 
 

@@ -54,7 +54,6 @@ from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.workers import Workers
-from holdfast.types import check_key
 
 __all__ = ["CHECKED", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 
@@ -264,11 +263,17 @@ class Service:
         row = rows[0]
         return Document(json.loads(row["body"]), row["writer"], row["at_ns"], row["holdfast_fence"])
 
-    async def locks(self, *, prefix: str = "", limit: int = 100) -> list[Inspection]:
-        """The leases that are held now, by key. Their keys name things of all tenants."""
-        if prefix:
-            check_key("prefix", prefix)
-        return await self.parts.locks.list(prefix, check_whole("limit", limit, 1, PAGE_MAX))
+    async def locks(
+        self, *, prefix: str = "", after: str = "", limit: int = 100
+    ) -> tuple[list[Inspection], str | None]:
+        """The leases that are held now, by key, and the key after which the next page begins.
+
+        Their keys name things of all tenants.
+        """
+        most = check_whole("limit", limit, 1, PAGE_MAX)
+        found = await self.parts.locks.list(prefix, most + 1, after=after)
+        items = found[:most]
+        return items, items[-1].key if len(found) > most else None
 
     def inventory(self) -> list[dict[str, Any]]:
         """Every kind of lock that the plane takes."""

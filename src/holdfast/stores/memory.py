@@ -114,9 +114,9 @@ class MemoryStore:
         """See `ports.Store.inspect`."""
         return self.table.inspect(key)
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`."""
-        return self.table.holdings(prefix, limit)
+        return self.table.holdings(prefix, limit, after)
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
         """See `ports.Store.force_release`."""

@@ -142,14 +142,14 @@ class MemoryTable:
             entry = self._live(key, now)
             return None if entry is None else self._holding(key, entry, now)
 
-    def holdings(self, prefix: str, limit: int) -> list[Holding]:
-        """Tell what is known about every key that begins with `prefix`."""
+    def holdings(self, prefix: str, limit: int, after: str = "") -> list[Holding]:
+        """Tell what is known about every key that begins with `prefix` and sorts behind `after`."""
         with self._mutex:
             now = self._clock.now()
             found = sorted(
                 (key, entry)
                 for key, entry in self._state.entries.items()
-                if key.startswith(prefix) and entry.expires_ns > now.boot
+                if key.startswith(prefix) and key > after and entry.expires_ns > now.boot
             )
             return [self._holding(key, entry, now) for key, entry in found[: max(0, limit)]]
 

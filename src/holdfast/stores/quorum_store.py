@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
@@ -312,12 +313,20 @@ class QuorumStore:
         )
         return one_holding(list(seen.values()), self._nodes.number)
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
-        """See `ports.Store.holdings`."""
-        seen = await self._nodes.all_that_are_well(
-            "list locks", lambda store, within: store.holdings(prefix, limit, within), timeout_ns
-        )
-        return all_holdings(list(seen.values()), limit, self._nodes.number)
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
+        """See `ports.Store.holdings`. Keys that no majority has take up room in the lists of nodes: it is asked on."""
+        deadline = self._clock.now().mono + timeout_ns
+        shown: list[Holding] = []
+        while True:  # ends with the last key, for each round begins behind the one before
+            ask = partial(_holdings, prefix, limit, after)
+            seen = await self._nodes.all_that_are_well("list locks", ask, deadline - self._clock.now().mono)
+            lists = list(seen.values())
+            found = all_holdings(lists, limit, self._nodes.number)
+            ends = [each[-1].key for each in lists if 0 < limit <= len(each)]
+            after = min(ends, default=after)  # up to here every node has said all
+            shown += [each for each in found if not ends or each.key <= after]
+            if not ends or len(shown) >= limit:
+                return shown[: max(0, limit)]
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
         """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step.
@@ -371,3 +380,7 @@ _MEANING = {Verdict.WON: True, Verdict.LOST: False}
 
 def _fences(votes: Answers[Grant | Busy]) -> list[int]:
     return [each.fence for each in votes.values() if isinstance(each, Grant)]
+
+
+async def _holdings(prefix: str, limit: int, after: str, store: Store, timeout_ns: int) -> list[Holding]:
+    return await store.holdings(prefix, limit, timeout_ns, after)

@@ -268,7 +268,7 @@ class RedisStore:
                 return holding(key, value, left_ms, max(tickets, ears))
         raise garbled(self._address, "an inspection")
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`. Walks the whole key space in steps (SCAN) and shows only values of our format."""
         deadline = self._driver.deadline(timeout_ns)
         found: dict[str, Holding] = {}  # SCAN may name a key twice
@@ -281,7 +281,8 @@ class RedisStore:
                 raise refusal(reply, self._address)
             match reply:
                 case [bytes(cursor), list(names)] if all(type(name) is bytes for name in names):
-                    locks = [name for name in map(text_or_none, names) if name is not None]
+                    seen = [name for name in map(text_or_none, names) if name is not None]
+                    locks = [name for name in seen if name.removeprefix(self._prefix) > after]
                 case _:
                     raise garbled(self._address, "a scan")
             for at in range(0, len(locks), KEYS_A_CALL):

@@ -221,9 +221,9 @@ class Ledger:
         found = self._holdings(key, key + "\0", 1, timeout_ns)
         return found[0] if found else None
 
-    def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
-        """Tell who holds the keys that begin with a prefix."""
-        return self._holdings(prefix, prefix + _LAST, limit, timeout_ns)
+    def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str) -> list[Holding]:
+        """Tell who holds the keys that begin with a prefix and sort behind another."""
+        return self._holdings(max(prefix, after + "\0") if after else prefix, prefix + _LAST, limit, timeout_ns)
 
     def _holdings(self, first: str, last: str, limit: int, timeout_ns: int) -> list[Holding]:
         now = self.judge.now()

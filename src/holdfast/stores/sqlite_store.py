@@ -142,9 +142,9 @@ class SqliteStore:
         """See `ports.Store.inspect`."""
         return await self._colour.run(lambda left: self.ledger.inspect(key, left), timeout_ns)
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`."""
-        return await self._colour.run(lambda left: self.ledger.holdings(prefix, limit, left), timeout_ns)
+        return await self._colour.run(lambda left: self.ledger.holdings(prefix, limit, left, after), timeout_ns)
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
         """See `ports.Store.force_release`."""

@@ -88,6 +88,18 @@ async def holdings_are_sorted_by_key_and_limited(world: World) -> None:
 
 
 @check()
+async def holdings_go_on_behind_a_key_whoever_holds_it(world: World) -> None:
+    store = await world.open()
+    base = world.fresh_key()
+    keys = sorted(f"{base}/{tail}" for tail in ("b", "a10", "a2", "é", "Z", "a", "~"))
+    for key in keys:
+        await world.grant(store, world.ask(key))
+    for after in ("", *keys, f"{base}/", f"{base}/a1", f"{base}0", "~~~"):
+        shown = [holding.key for holding in await store.holdings(f"{base}/", 3, CALL_NS, after)]
+        expect_equal(shown, [key for key in keys if key > after][:3], f"the keys that holdings shows behind {after!r}")
+
+
+@check()
 async def holdings_with_no_prefix_show_every_key(world: World) -> None:
     store = await world.open()
     ask = world.ask(world.fresh_key())

@@ -118,9 +118,9 @@ class SimQuorumStore(SimStore):
         """See `ports.Store.inspect`."""
         return await self._quorum.inspect(key, timeout_ns)
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`."""
-        return await self._quorum.holdings(prefix, limit, timeout_ns)
+        return await self._quorum.holdings(prefix, limit, timeout_ns, after)
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
         """See `ports.Store.force_release`."""

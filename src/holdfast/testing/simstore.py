@@ -215,10 +215,10 @@ class SimStore:
         found: Holding | None = await self.call("inspect", key, lambda: self._server.table.inspect(key), timeout_ns)
         return found
 
-    async def holdings(self, prefix: str, limit: int, timeout_ns: int) -> list[Holding]:
+    async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`."""
         found: list[Holding] = await self.call(
-            "holdings", prefix, lambda: self._server.table.holdings(prefix, limit), timeout_ns
+            "holdings", prefix, lambda: self._server.table.holdings(prefix, limit, after), timeout_ns
         )
         return found
 

@@ -193,10 +193,10 @@ class Board:
 
     async def _locks(self) -> Sequence[Inspection]:
         """Some of the locks that are held; those of loops in any case."""
-        found = {each.key: each for each in await self.service.locks(limit=LOCKS + 1)}
+        found = {each.key: each for each in (await self.service.locks(limit=LOCKS + 1))[0]}
         if len(found) > LOCKS:
             for loop in _LOOPS:
-                found |= {each.key: each for each in await self.service.locks(prefix=loop.key, limit=1)}
+                found |= {each.key: each for each in (await self.service.locks(prefix=loop.key, limit=1))[0]}
         return list(found.values())
 
     async def _answer(self, part: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from holdfast.web import paging
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, TenantSegment, needs
@@ -21,6 +22,8 @@ from holdfast.web.schemas_plane import (
     WorkerList,
     WorkerShown,
 )
+
+LOCKS = "locks"
 
 router = APIRouter(tags=["plane"], route_class=JsonRoute)
 
@@ -40,8 +43,10 @@ async def snapshot(service: Serving) -> SnapshotShown:
 @router.get("/locks", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="List the locks that are held")
 async def locks(service: Serving, which: Annotated[LockFilter, Query()]) -> LockList:
     """Who holds which lock, since when, for how long, under which fence. Their keys name things of all tenants."""
-    found = await service.locks(prefix=which.prefix, limit=which.limit)
-    return LockList(items=[LockShown.of(each) for each in found])
+    after = "" if which.cursor is None else paging.place_in(LOCKS, which.cursor)[0]
+    found, last = await service.locks(prefix=which.prefix, after=after, limit=which.limit)
+    following = None if last is None else paging.cursor_of(LOCKS, last, 0)
+    return LockList(items=[LockShown.of(each) for each in found], next=following)
 
 
 @router.get("/inventory", dependencies=[needs(Role.VIEWER)], summary="Every kind of lock that the plane takes")

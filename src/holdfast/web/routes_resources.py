@@ -94,14 +94,13 @@ async def taken_away(service: Serving, caller: Asking, which: Annotated[BreakFil
 
 @router.get("/resource-locks", dependencies=[needs(Role.VIEWER)], summary="Who holds which resource")
 async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFilter, Query()]) -> HolderPage:
-    """The holders of a tenant's resources, or of one resource."""
-    tenant = own_tenant(caller, which.tenant)
-    if which.resource is not None:
-        found = await service.resources.holders(tenant, which.resource)
-        return HolderPage(items=[HolderShown.of(each) for each in found], next=None)
-    after = BEFORE_ALL if which.cursor is None else HolderPlace(tenant, *paging.place_in(RESOURCES, which.cursor))
-    found = await service.resources.page(tenant, after=after, limit=which.limit + 1)
+    """Who holds resources of a tenant, or of all that the caller sees; or those of one name."""
+    after = BEFORE_ALL
+    if which.cursor is not None:
+        after = HolderPlace.named(*paging.place_in(RESOURCES, which.cursor), field="cursor")
+    scope = caller.scope(which.tenant)
+    found = await service.resources.page(scope, resource=which.resource, after=after, limit=which.limit + 1)
     items = found[: which.limit]
-    more = len(found) > which.limit
-    following = paging.cursor_of(RESOURCES, items[-1].resource, items[-1].fence) if more else None
+    last = items[-1].place if len(found) > which.limit else None
+    following = None if last is None else paging.cursor_of(RESOURCES, last.name, last.fence)
     return HolderPage(items=[HolderShown.of(each) for each in items], next=following)

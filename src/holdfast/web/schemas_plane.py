@@ -13,6 +13,7 @@ from holdfast.plane.tenants import SLOTS_MAX, Tenant
 from holdfast.web.schemas import (
     AS_WHOLE,
     Asked,
+    Cursor,
     Filter,
     Given,
     Limit,
@@ -111,6 +112,7 @@ class LockFilter(Filter):
     """Which locks."""
 
     prefix: Annotated[str, StringConstraints(pattern=r"^[ -z|~]*$", max_length=400)] = ""
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
     limit: Limit = 100
 
 
@@ -140,9 +142,10 @@ class LockShown(Told):
 
 
 class LockList(Told):
-    """The locks that are held now, by key."""
+    """Some of the locks that are held now, by key."""
 
     items: list[LockShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
 class FamilyShown(Told):

@@ -110,7 +110,7 @@ class GrantShown(HolderShown):
 
 
 class HolderPage(Told):
-    """Some holders of resources, by resource, then first come first."""
+    """Some holders of resources, by tenant, then by resource, then first come first."""
 
     items: list[HolderShown]
     next: str | None = Field(description=_NEXT)
