@@ -89,8 +89,8 @@ async def keep_busy(plane: Replica, took_ns: int, dispatched: int) -> None:
     """End jobs after so long, and submit others, until so many are with workers that have one place."""
 
     async def there() -> bool:
-        for job in await plane.queries.page(state=JobState.DISPATCHED):
-            await plane.scheduler.on_result(over(job, took_ns))
+        for found in await plane.queries.page(state=JobState.DISPATCHED):
+            await plane.scheduler.on_result(over(await plane.job(found.id), took_ns))
         await submit_many(plane, dispatched + 2, ["acme"])
         await plane.reach(1, JobState.DISPATCHED)
         return (await plane.queries.counts())[JobState.DISPATCHED] == dispatched
@@ -129,13 +129,13 @@ async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_cos
         assert plane.scheduler.dispatcher.statistics()["taken_back"] == AHEAD
         [first] = await plane.queries.page(state=JobState.DISPATCHED)
         assert first.id == sent[0].id  # the others would have been begun after it
-        back = await plane.job(sent[-1])
+        back = await plane.job(sent[-1].id)
         assert (back.attempt, back.code, back.not_before_ns) == (0, "taken_back", 0)
         attempts = Attempts(plane.database)
-        for job, wanted in ((sent[-1], False), (first, True)):
-            assert (await attempts.look((job.id, 0, 1), 7, 0)).wanted is wanted
+        for each, wanted in ((sent[-1], False), (first, True)):
+            assert (await attempts.look((each.id, 0, 1), 7, 0)).wanted is wanted
         urgent, _ = await plane.store.submit(Submission(TOPIC, tenant="acme", priority=9), POOL)
-        await plane.scheduler.on_result(over(first, 10 * BRIEF_NS))
+        await plane.scheduler.on_result(over(await plane.job(first.id), 10 * BRIEF_NS))
         await plane.in_state(urgent, JobState.DISPATCHED)
         assert (await plane.queries.counts())[JobState.DISPATCHED] == 1
         await plane.scheduler.on_result(over(await plane.job(urgent), 10 * BRIEF_NS))
