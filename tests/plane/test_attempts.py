@@ -48,6 +48,7 @@ async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Data
     await bus.prepare()
     store = JobStore(database, bus, SystemClock(), SystemEntropy())
     job, _ = await store.submit(Submission("t", id="j"), "default")
+    await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
     for made_ns, wanted in ((job.created_ns, True), (job.created_ns - 1, False), (0, True)):
         assert await Attempts(database).look(("j", made_ns, 1), 7, 0) == Look(wanted)
     await bus.close()

@@ -101,6 +101,7 @@ async def broken(stage: Stage, seen: Seen) -> None:
         "acquire": {"resource": "r", "owner": "o"},
         "renew": {"resource": "r", "token": "t"},
         "release": {"resource": "r", "token": "t"},
+        "take_away": {"resource": "r", "reason": "x"},
     }
     async with noting(app, seen) as client:
         for name, method, url in operations():
@@ -156,6 +157,8 @@ async def resources(client: httpx.AsyncClient) -> None:
     mine = {"resource": "r", "token": held["token"]}
     for verb in ("renew", "release", "renew", "release"):
         await client.post(f"/resource-locks/{verb}", json=mine)
+    await client.post("/resource-locks/break", json={"resource": "r", "reason": "its holder is gone"})
+    await client.get("/resource-locks/broken")
 
 
 async def flows(stage: Stage, client: httpx.AsyncClient) -> None:
