@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.errors import Unavailable
+from holdfast.errors import Timeout, Unavailable
 from holdfast.plane.gathering import Failed, Gathering
 
 
@@ -20,12 +20,17 @@ class Counter:
         self.go = asyncio.Event()
         self.go.set()
         self.broken: Exception | None = None
+        self.cancelled: asyncio.Future[None] | None = None  # what the first batch awaits is cancelled
         self.poison: int | None = None
 
     async def together(self, items: Sequence[int]) -> Sequence[int | Failed]:
         self.batches.append(list(items))
         self.began.set()
         await self.go.wait()
+        if self.cancelled is not None:
+            waited_for, self.cancelled = self.cancelled, None
+            waited_for.cancel()
+            await waited_for
         if self.broken is not None:
             raise self.broken
         if self.poison in items:
@@ -149,3 +154,49 @@ async def test_one_who_asks_for_many_and_is_cancelled_leaves_nobody_behind() -> 
     counter.go.set()
     assert await gathering.ask(5) == 10
     assert counter.batches == [[1, 2], [5]], "what had not begun was never done"
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_cancelled_from_within_is_an_error_of_its_own_and_the_next_one_is_served() -> None:
+    """Something that the batch awaited was cancelled by somebody else: those who asked were not."""
+    counter = Counter()
+    counter.go.clear()
+    counter.cancelled = asyncio.get_running_loop().create_future()
+    gathering = Gathering(counter.together)
+    first = [asyncio.create_task(gathering.ask(each)) for each in (1, 2)]
+    await counter.began.wait()
+    next_one = asyncio.create_task(gathering.ask(3))
+    await asyncio.sleep(0)
+    counter.go.set()
+    async with asyncio.timeout(30):
+        ends = await asyncio.gather(*first, return_exceptions=True)
+        assert [type(each) for each in ends] == [Timeout, Timeout], "it may have happened"
+        assert await next_one == 6
+    assert counter.batches == [[1, 2], [3]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("begun", [True, False])
+async def test_when_the_serving_is_cancelled_nobody_is_left_waiting_and_the_next_who_asks_is_served(
+    begun: bool,
+) -> None:
+    counter = Counter()
+    counter.go.clear()
+    gathering = Gathering(counter.together)
+    before = asyncio.all_tasks()
+    asking = [asyncio.create_task(gathering.ask_all([1, 2]))]
+    await asyncio.sleep(0)  # they have asked, and the serving begins in the next turn
+    serving = asyncio.all_tasks() - before - {*asking}
+    assert serving
+    if begun:
+        await counter.began.wait()
+        asking.append(asyncio.create_task(gathering.ask_all([3])))
+        await asyncio.sleep(0)
+    for each in serving:
+        each.cancel()
+    async with asyncio.timeout(30):
+        ends = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ends)
+        counter.go.set()
+        assert await gathering.ask(5) == 10
+    assert counter.batches == ([[1, 2], [5]] if begun else [[5]])

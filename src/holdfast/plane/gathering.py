@@ -4,7 +4,9 @@ Promises: a caller that is alone is served at once, and nobody waits for company
 is the next batch. Answers go to those who asked, in their order; an error of one item is nobody else's. When a batch
 falls as a whole for a reason that may be one item's (anything but trouble with a store), each is tried by itself, so
 that every caller gets its own answer. A caller that was cancelled before its batch began is left out of it; after that
-its item is done, and nobody is told.
+its item is done, and nobody is told. Nobody waits for ever: if something that a batch awaited was cancelled under it,
+those in it are told that nobody knows what became of their items, and the next batch is served; if the serving itself
+is cancelled, as at the end of an event loop, so is everybody who waits.
 
 Does not promise an order between callers, beyond that of their batches. Belongs to one event loop at a time.
 """
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from holdfast.errors import BackendError, Closed
+from holdfast.errors import BackendError, Closed, Timeout
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -43,6 +46,11 @@ async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R |
         return await together(items)
     except (BackendError, Closed) as error:
         return [Failed(_copy(error)) for _ in items]
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # it is meant for us
+        return [Failed(Timeout("what was asked for was cancelled on its way, and may have happened")) for _ in items]
     except Exception as error:  # noqa: BLE001 - it belongs to one of those who asked, and to nobody else
         if len(items) == 1:
             return [Failed(error)]
@@ -91,6 +99,7 @@ class Gathering(Generic[A, R]):
             self._waiting = deque()
             # A task begins in the next turn of the loop: whoever asks in this one is with us.
             self._serving = loop.create_task(self._serve(self._waiting))
+            self._serving.add_done_callback(partial(_leave, self._waiting))
         self._waiting.append((item, future))
         return future
 
@@ -103,9 +112,7 @@ class Gathering(Generic[A, R]):
                 try:
                     await self._answer(batch)
                 finally:  # also when the loop ends in the middle of it
-                    for _, future in batch:
-                        if not future.done():
-                            future.cancel()
+                    _leave(batch)
 
     def _next(self, waiting: deque[tuple[A, asyncio.Future[R]]]) -> list[tuple[A, asyncio.Future[R]]]:
         """Those at the head of the line who can go together. Who was cancelled is left out."""
@@ -135,6 +142,13 @@ class Gathering(Generic[A, R]):
                 future.set_exception(answer.error)
             else:
                 future.set_result(answer)
+
+
+def _leave(waiting: Iterable[tuple[A, asyncio.Future[R]]], _: asyncio.Task[None] | None = None) -> None:
+    """Nobody is served any more: whoever still waits is not kept."""
+    for _item, future in waiting:
+        if not future.done():
+            future.cancel()
 
 
 def _copy(error: Exception) -> Exception:
