@@ -15,7 +15,7 @@ from fixtures_databases import THINGS, insert, numbers
 from fixtures_postgres import PostgresConnect, every_postgres
 from fixtures_scheduling import POOL, Planes
 from holdfast.core.jobs import JobState
-from holdfast.errors import BadInput, FencedOut, Misconfigured, RowMissing
+from holdfast.errors import BadInput, FencedOut, Misconfigured, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import families
 from holdfast.plane.databases import open_database
@@ -48,6 +48,13 @@ async def raised(tx: Tx) -> int:
     before = (await tx.query(LOOK))[0]["note"]
     await tx.put(MOVE, {"before": before, "after": str(int(before) + 1)}, rows=1)
     return int(before)
+
+
+def make_again(connect: PostgresConnect) -> None:
+    """A function of the server that asks for its transaction again, whoever calls it."""
+    owner: psycopg.Connection[tuple[object, ...]] = connect(autocommit=True)
+    body = "BEGIN RAISE EXCEPTION 'again' USING ERRCODE = 'serialization_failure'; END"
+    owner.execute(f"CREATE FUNCTION again() RETURNS INT LANGUAGE plpgsql AS $$ {body} $$")
 
 
 async def note(database: Database) -> str:
@@ -159,6 +166,44 @@ async def test_more_than_fits_one_statement_is_one_transaction(base: PostgresDat
         await base.write(work, checked=True)
     assert await numbers(base) == [1]
     assert base.statistics()["held"] == 1
+
+
+@every_postgres
+async def test_a_work_that_needs_a_transaction_gets_one_also_after_it_was_asked_for_again_and_again(
+    base: PostgresDatabase, postgres_connect: PostgresConnect
+) -> None:
+    """That it needs one is found out at the last of its tries: then it is run once more, and not given up."""
+    make_again(postgres_connect)
+    held: list[bool] = []
+
+    async def work(tx: Tx) -> list[Row]:
+        held.append(tx.holds)
+        if len(held) < 5:
+            await tx.query("SELECT again()")
+        return await _writes_by_asking(tx)
+
+    assert await base.write(work, checked=True) == [{"id": 1}, {"id": 5}]
+    assert held == [False] * 5 + [True]
+    assert (base.statistics()["held"], base.statistics()["run_again"]) == (1, 4)
+
+
+@every_postgres
+async def test_a_work_that_the_server_never_lets_through_ends_in_an_error_of_the_store(
+    base: PostgresDatabase, postgres_connect: PostgresConnect
+) -> None:
+    make_again(postgres_connect)
+    held: list[bool] = []
+
+    async def work(tx: Tx) -> None:
+        held.append(tx.holds)
+        if len(held) == 3:
+            await _writes_by_asking(tx)
+        await tx.query("SELECT again()")
+
+    with pytest.raises(Unavailable):
+        await base.write(work, checked=True)
+    assert held == [False] * 3 + [True] * 3
+    assert await numbers(base) == [1]
 
 
 async def test_a_work_that_raises_writes_nothing(database: Database) -> None:

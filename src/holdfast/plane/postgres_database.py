@@ -162,23 +162,22 @@ class PostgresDatabase:
         return result
 
     async def _tried(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:
-        pause = _PAUSE_NS
-        for left in reversed(range(_TRIES)):
+        pause, left = _PAUSE_NS, _TRIES
+        while True:
             try:
                 return await self._attempt(work, reads=reads, apart=apart)
-            except _MustHold:
+            except _MustHold:  # of works that go apart: so this happens once, and is none of the tries
                 apart = False
                 self._counts["held"] += 1
-                continue
             except _Again as again:
+                left -= 1
                 if not left:
                     raise again.error from again.__cause__
                 if again.lost:
                     await self._pool.heal()
-            self._counts["run_again"] += 1
-            await asyncio.sleep((pause // 2 + self._entropy.below(pause)) / NS)
-            pause *= 2
-        raise AssertionError("the last try returns or raises")
+                self._counts["run_again"] += 1
+                await asyncio.sleep((pause // 2 + self._entropy.below(pause)) / NS)
+                pause *= 2
 
     async def _attempt(self, work: Work[T], *, reads: bool, apart: bool) -> tuple[T, PostgresTx]:
         connection = await self._pool.borrow()
