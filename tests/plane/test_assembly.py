@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,7 +21,7 @@ from holdfast.plane.app import App
 from holdfast.plane.approvals import GATE_TOPIC
 from holdfast.plane.assembly import PARTS, Plane, check_parts
 from holdfast.plane.context import Context
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import State
 from holdfast.plane.service import Caller
@@ -233,6 +233,33 @@ async def test_a_part_that_ends_by_itself_is_told_to_whoever_waits(
             await waiting
         assert [each.state for each in plane.health()] == [State.RUNNING, State.FAILED]
     assert "the api has ended" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_scheduler_that_dispatches_nothing_any_more_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_bell(channel: str) -> NoReturn:
+        raise ValueError(f"no bell for {channel}")
+
+    async with Plane(quick(tmp_path), {"scheduler"}) as plane:
+        ground = plane.ground
+        monkeypatch.setattr(ground.database, "bell", no_bell)
+        await ground.workers.record(Heartbeat("w1", "default", ("double",), 1, 0, ground.clock.now().wall))
+        with pytest.raises(ExceptionGroup) as raised:
+            await asyncio.wait_for(plane.wait(), 60)
+        assert raised.value.subgroup(ValueError) is not None
+        assert [each.state for each in plane.health()] == [State.FAILED]
+
+
+@pytest.mark.asyncio
+async def test_a_loop_that_has_ended_has_failed(tmp_path: Path) -> None:
+    async with Plane(quick(tmp_path), {"reconciler"}) as plane:
+        await until(lambda: _detail(plane, "reconciler")["ticks"] > 0)
+        await plane.ground.locks.close()
+        with pytest.raises(RuntimeError, match="the reconciler ended by itself"):
+            await asyncio.wait_for(plane.wait(), 60)
+        assert [each.state for each in plane.health()] == [State.FAILED]
 
 
 @pytest.mark.asyncio

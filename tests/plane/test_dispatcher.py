@@ -27,6 +27,7 @@ from holdfast.plane import subjects
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.model import Delivery, Job, Submission
 from holdfast.plane.placement import Placed
+from holdfast.types import MS
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,6 +59,26 @@ async def test_a_worker_that_comes_finds_the_jobs_that_waited_for_it(planes: Pla
         assert {(await plane.job(job)).state for job in jobs} == {JobState.PENDING}
         await elsewhere.beat("fresh", 8)
         await plane.reach(3, JobState.DISPATCHED)
+
+
+async def test_a_row_that_cannot_be_read_ends_no_dispatching_for_good(planes: Planes) -> None:
+    """Somebody's heartbeat is broken for a while: jobs wait for as long, and then go on."""
+    plane = await planes.open(idle_ns=MS)
+    await plane.beat()
+
+    async def write(topics: str) -> None:
+        values = {"topics": topics}
+        await plane.database.write(lambda tx: tx.query("UPDATE plane_worker SET topics = :topics", values))
+
+    async def looked_in_vain() -> bool:
+        return plane.scheduler.dispatcher.statistics().get("errors", 0) >= 3
+
+    async with plane.scheduler.serving():
+        await write("no JSON")
+        await holds(looked_in_vain)
+        job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+        await write(f'["{TOPIC}"]')
+        await plane.in_state(job, JobState.DISPATCHED)
 
 
 async def test_a_place_that_becomes_free_goes_to_the_next_in_line(planes: Planes) -> None:

@@ -77,6 +77,7 @@ class Dispatcher:
         self._idle_ns = idle_ns
         self._pools: dict[str, _PoolState] = {}
         self._bells: list[Bell] = []
+        self._running: asyncio.Task[None] | None = None
         self._unread = Trouble(_log, "the workers could not be read", "the workers can be read again")
         self.tally: Counter[str] = Counter()
 
@@ -86,7 +87,7 @@ class Dispatcher:
         slots = self._store.slots
         before, slots.on_freed = slots.on_freed, self.wake
         stop = asyncio.Event()
-        loops = asyncio.create_task(self._loops(stop))
+        loops = self._running = asyncio.create_task(self._loops(stop))
         try:
             yield self
         finally:
@@ -99,6 +100,11 @@ class Dispatcher:
                 state.rung.set()
             await finished(_end(loops))
             self._pools.clear()
+
+    async def ended(self) -> None:
+        """Return when dispatching has ended, or raise why it did."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
 
     def wake(self, pool: str) -> None:
         """Look at a pool: there may be a place, or a job, that was not there before."""
@@ -173,7 +179,8 @@ class Dispatcher:
     async def _served(self) -> list[str]:
         try:
             served = list((await self._placement.workers.view(fresh=True)).pools or ())
-        except (BackendError, Closed) as error:
+        except Exception as error:  # noqa: BLE001 - one row that cannot be read must not end all dispatching for good
+            self.tally["errors"] += not isinstance(error, BackendError | Closed)
             self._unread.met(error)
             return []
         self._unread.ended()

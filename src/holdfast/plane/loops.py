@@ -166,6 +166,11 @@ class Loop:
         await asyncio.wait({self._main})
         self._main.result()
 
+    async def ended(self) -> None:
+        """Return when it has ended, by a stop or because its locks were closed, or raise what ended it otherwise."""
+        if self._main is not None:
+            await asyncio.shield(self._main)
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -111,8 +111,8 @@ class SchedulerPart:
         return True
 
     async def ended(self) -> None:
-        """See `Part`."""
-        await asyncio.Event().wait()
+        """See `Part`. Messages are the bus's to see to; the dispatcher is a task of this process alone."""
+        await self.scheduler.dispatcher.ended()
 
     def detail(self) -> Mapping[str, Any]:
         """See `Part`."""
@@ -148,7 +148,7 @@ class LoopPart:
 
     async def ended(self) -> None:
         """See `Part`."""
-        await asyncio.Event().wait()
+        await self._loop.ended()
 
     def detail(self) -> Mapping[str, Any]:
         """See `Part`."""
