@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures_databases import until
+from fixtures_scheduling import POOL, TOPIC, Replica, submitted
 from fixtures_workers import Gate, WorkerStage
+from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
-from holdfast.plane import App
+from holdfast.plane import App, subjects
 from holdfast.plane.schema import prepare
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
+from holdfast.types import MS
+
+MOMENT_NS = 30 * MS
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,6 +84,49 @@ async def test_draining_is_told_at_once_and_leaving_at_the_end(work_stage: Worke
     gate.go.set()
     assert (await draining).finished
     assert work_stage.registry.left == [worker.name]
+
+
+async def test_a_place_is_not_announced_while_a_function_that_does_not_stop_has_it(work_stage: WorkerStage) -> None:
+    """Told at once, in both directions: the next heartbeat is an hour away."""
+    app, over = App("billing"), threading.Event()
+
+    @app.job("deaf")
+    def deaf(payload: Any) -> None:
+        over.wait(60)
+
+    await work_stage.worker(app, heartbeat=3600, concurrency=2, cancel_grace=0.02)
+    for _ in range(2):
+        await work_stage.result(await work_stage.send("deaf", timeout_ns=MOMENT_NS))
+    await until(lambda: work_stage.registry.heard[-1].capacity == 0)
+    assert work_stage.registry.heard[-1].active == 0, "nothing is expected of it any more"
+    assert work_stage.registry.heard[-1].topics == ("deaf",), "its topic stays known"
+    over.set()
+    await until(lambda: work_stage.registry.heard[-1].capacity == 2)
+
+
+async def test_jobs_wait_while_all_places_are_blocked_and_go_on_when_one_is_free(plane: Replica) -> None:
+    """Longer than a topic that nobody knows is waited for: this one is known, and its jobs stay in line."""
+    await plane.beat("w1", 0)
+    view = await plane.workers.view(fresh=True)
+    assert (view.pool(POOL).workers_for(TOPIC), view.known_topics) == (0, frozenset({TOPIC}))
+    job = await plane.submit()
+    async with plane.scheduler.serving():
+        await plane.heard()
+        plane.clock.push(31)
+        await plane.beat("w1", 0)
+        await plane.scheduler.on_submit(submitted(job))
+        assert (await plane.job(job)).state is JobState.PENDING
+        await plane.beat("w1", 1)
+        await plane.in_state(job, JobState.DISPATCHED)
+
+
+async def test_a_topic_is_not_given_to_colleagues_of_the_only_worker_that_knows_it(plane: Replica) -> None:
+    await plane.beat("w1", 0)
+    await plane.beat("w2", 4, "mail")
+    job = await plane.submit()
+    await plane.scheduler.on_submit(submitted(job))
+    assert (await plane.job(job)).state is JobState.PENDING
+    assert await plane.staged(subjects.WORK) == []
 
 
 async def test_the_registry_of_the_plane_knows_a_worker_while_it_runs(work_stage: WorkerStage, tmp_path: Path) -> None:

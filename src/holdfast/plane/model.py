@@ -188,8 +188,8 @@ class Heartbeat:
     worker: str
     pool: str
     topics: tuple[str, ...]
-    capacity: int
-    active: int
+    capacity: int  # attempts that it can make at once; fewer while functions run on that were told to stop
+    active: int  # attempts that it is making
     at_ns: int
     draining: bool = False
     host: str = ""

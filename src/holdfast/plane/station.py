@@ -1,8 +1,8 @@
 """The places of one worker in one pool: who may be let in, what runs there now, and what will not go away.
 
 Promises: never more attempts at once than there are places, and never more of one topic than it allows; a function that
-does not stop keeps its place until it has ended, and the pool takes fewer messages meanwhile. What is not let in goes
-back to the scheduler, and has cost no attempt. What has waited for a while is looked up before it is begun.
+does not stop keeps its place until it has ended, and the worker announces, and takes, fewer meanwhile. What is not let
+in goes back to the scheduler, and has cost no attempt. What has waited for a while is looked up before it is begun.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -36,7 +37,11 @@ _log: Final = logging.getLogger("holdfast.plane.worker")
 class Station:
     """One pool of one worker."""
 
-    def __init__(self, app: App, pool: str, places: int, workplace: Workplace) -> None:
+    def __init__(
+        self, app: App, pool: str, places: int, workplace: Workplace, announce: Callable[[], None] = lambda: None
+    ) -> None:
+        """`announce` is called when there is news for the registry."""
+        self._announce = announce
         self._app = app
         self._place = workplace
         self.pool = pool
@@ -123,13 +128,13 @@ class Station:
             attempt.interrupt(Interruption.STOPPED, f"stopped: {body.get('reason') or 'no reason was given'}")
 
     def heartbeat(self, at_ns: int, host: str, pid: int) -> Heartbeat:
-        """What this worker says about itself in this pool."""
+        """What this worker says about itself in this pool: a place that is blocked is none, and nobody is at work."""
         return Heartbeat(
             worker=self.worker,
             pool=self.pool,
             topics=self._app.topics(self.pool),
-            capacity=self.places,
-            active=len(self.attempts) + self.stuck,
+            capacity=self.places - self.stuck,
+            active=len(self.attempts),
             at_ns=at_ns,
             draining=self.draining,
             host=host,
@@ -178,12 +183,14 @@ class Station:
         self._stuck[job.topic] += 1
         execution.ending.add_done_callback(partial(self._freed, attempt, job))
         self._adjust()
+        self._announce()
 
     def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
         self._stuck[job.topic] -= 1
         text = "a function has ended after all, and its place is free again"
         say(_log, logging.WARNING, text, job=attempt.order.job, attempt=attempt.order.attempt, topic=job.topic)
         self._adjust()
+        self._announce()
 
     def _adjust(self) -> None:
         """Take messages while there is a place that is not blocked by a function that does not stop."""

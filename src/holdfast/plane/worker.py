@@ -139,9 +139,10 @@ class Worker:
             delays=delays,
             currency=currency,
         )
+        places = [model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}") for pool in chosen]
         self._stations = [
-            Station(app, pool, concurrency, model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}"))
-            for pool in chosen
+            Station(app, pool, concurrency, place, self._beat_now.set)
+            for pool, place in zip(chosen, places, strict=True)
         ]
 
     def statistics(self) -> WorkerStatistics:

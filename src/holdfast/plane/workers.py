@@ -42,12 +42,12 @@ class Pool:
     """What the live workers of a pool can take together."""
 
     name: str
-    workers: int = 0
+    workers: int = 0  # live ones that take jobs
     capacity: int = 0
     topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
 
     def workers_for(self, topic: str) -> int:
-        """How many live workers that are not leaving take jobs of this topic."""
+        """How many live workers take jobs of this topic: those that are not leaving, and have a place at all."""
         return 0 if self.topics is None else self.topics.get(topic, 0)
 
 
@@ -170,11 +170,12 @@ def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
     for each in live:
         pool = pools.get(each.pool) or Pool(each.pool)
         topics = dict(pool.topics or {})
-        for topic in () if each.draining else each.topics:
+        takes = not each.draining and each.capacity > 0  # one whose places are all blocked only makes its topics known
+        for topic in each.topics if takes else ():
             topics[topic] = topics.get(topic, 0) + 1
         pools[each.pool] = replace(
             pool,
-            workers=pool.workers + (not each.draining),
+            workers=pool.workers + takes,
             # One that is leaving has room for what it still has, and for nothing else.
             capacity=pool.capacity + (each.active if each.draining else each.capacity),
             topics=topics,
