@@ -88,3 +88,29 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
         found = await attempts.look(("j", 0, 1), 7, now_ns)
         assert found.silent_since_ns == (2 * NS if silent else None), differs
     await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "run_fence", "overtaken"),
+    [
+        ("RUNNING", 1, 8, True),
+        ("RUNNING", 1, 7, False),  # by itself
+        ("RUNNING", 1, 6, False),
+        ("DISPATCHED", 1, None, False),
+        ("RETRYING", 1, 8, False),  # the end of the other run was heard of
+        ("SUCCEEDED", 1, 8, False),
+        ("RUNNING", 2, 8, False),  # that is another attempt
+    ],
+)
+async def test_a_run_is_overtaken_when_another_one_of_the_same_attempt_is_under_way(
+    database: Database, state: str, attempt: int, run_fence: int | None, overtaken: bool
+) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    values = {"state": state, "attempt": attempt, "run_fence": run_fence}
+    row = "UPDATE plane_job SET state = :state, attempt = :attempt, run_fence = :run_fence"
+    await database.write(lambda tx: tx.query(row, values))
+    assert (await Attempts(database).look(("j", 0, 1), 7, 0)).overtaken is overtaken
+    await bus.close()

@@ -179,6 +179,27 @@ class Known:
         return Look((job, attempt) not in self.over)
 
 
+async def test_a_result_that_is_known_here_is_repeated_only_while_somebody_wants_it(work_stage: WorkerStage) -> None:
+    app, runs, known = App("billing"), list[Any](), Known()
+    app.job("charge")(runs.append)
+    worker = await work_stage.worker(app, currency=known)
+    job = await work_stage.send("charge", job="j")
+    first = await work_stage.result(job)
+    await work_stage.end(job)
+
+    known.trouble = Unavailable("no database")
+    await work_stage.bus.inner.publish([ordered(job, "charge", fence=2)])
+    assert isinstance(await work_stage.end(job, 2), RetryLater)
+    known.trouble = None
+    assert await work_stage.result(job, 2) == first
+
+    known.over.add((job, 1))
+    await work_stage.bus.inner.publish([ordered(job, "charge", fence=3)])
+    await until(lambda: worker.statistics().outdated == 1)
+    assert len(work_stage.said(subjects.RESULT, job)) == 2
+    assert (len(runs), worker.statistics().repeated) == (1, 1)
+
+
 async def test_a_message_that_was_delivered_before_is_run_only_if_it_is_still_wanted(work_stage: WorkerStage) -> None:
     app = App("billing")
     runs: list[str] = []

@@ -2,11 +2,12 @@
 
 Such a message may be a leftover, or a copy that a bus no longer knows as one: another worker has run the attempt
 meanwhile, or the job has ended otherwise. Or its worker has died: then this is a takeover, and the database says since
-when that worker was silent.
+when that worker was silent. Asked also before a worker repeats the result of an attempt instead of running it again.
 
 Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
 waits again because this one failed or was taken back, or that another job has its id by now. A worker is called silent
-only when it had begun this attempt, has missed two of its heartbeats, and had not begun to leave. Does not promise the
+only when it had begun this attempt, has missed two of its heartbeats, and had not begun to leave. A run is called
+overtaken only when another has begun the same attempt since, and its end was not heard of. Does not promise the
 opposite: a result that the scheduler has not written yet is not seen here, nor the death of a worker whose name
 somebody else has taken over.
 
@@ -34,6 +35,7 @@ class Look(NamedTuple):
 
     wanted: bool  # it may still be run
     silent_since_ns: int | None = None  # it was being run by a worker that has died, last heard of at this time
+    overtaken: bool = False  # it is being run under a newer fence than the one that was asked about
 
 
 class Attempts:
@@ -45,7 +47,7 @@ class Attempts:
         self._silence_ns = round(MISSED * heartbeat * NS)
 
     async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
-        """Look at an attempt (`Order.name`) that is to be run now, under that fence of the worker's lease.
+        """Look at an attempt (`Order.name`) that is to be run now, or was run, under that fence of the worker's lease.
 
         One of a job that is not known may be run: nothing is lost by a second run.
         """
@@ -57,8 +59,10 @@ class Attempts:
         if made_ns not in (0, row["created_ns"]):
             return Look(wanted=False)
         wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
-        begun = row["state"] == JobState.RUNNING and row["attempt"] == attempt and (row["run_fence"] or fence) < fence
-        return Look(wanted, self._silent_since(row, now_ns) if begun else None)
+        if row["state"] != JobState.RUNNING or row["attempt"] != attempt or row["run_fence"] is None:
+            return Look(wanted)
+        silent_since_ns = self._silent_since(row, now_ns) if row["run_fence"] < fence else None
+        return Look(wanted, silent_since_ns, overtaken=row["run_fence"] > fence)
 
     def _silent_since(self, row: Row, now_ns: int) -> int | None:
         at_ns: int | None = row["at_ns"]

@@ -1,8 +1,9 @@
 """The results that a worker has published lately, so that an attempt that is delivered again is not run again.
 
 A message whose acknowledgement was lost comes back. If it comes to the worker that finished it, the result is published
-once more, and changes nothing: the bus recognises its id, or the scheduler that the job is over. Bounded in number and
-size, newest kept; so this spares work, and is no promise: what protects an effect from being repeated is a guard.
+once more, and changes nothing: the bus recognises its id, or the scheduler that the job is over. (Unless another worker
+has begun the attempt since: then it is run again, see `station`.) Bounded in number and size, newest kept; so this
+spares work, and is no promise: what protects an effect from being repeated is a guard.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from holdfast.flows.saying import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.attempt import Attempt, NotHere, Workplace
 from holdfast.plane.executing import Interruption
-from holdfast.plane.model import Delivery, Heartbeat
-from holdfast.plane.order import order_of
+from holdfast.plane.model import Delivery, Heartbeat, Message
+from holdfast.plane.order import Order, order_of
 from holdfast.plane.ports import Consumer
 from holdfast.plane.returning import give_back
 from holdfast.types import MS, NS
@@ -92,13 +92,7 @@ class Station:
             place.statistics.turned_away += 1
             raise RetryLater(0.0, NotHere(f"worker {place.worker} is ending"))
         known = place.finished.get(order.name)
-        if known is not None:
-            try:
-                await place.bus.publish([known])
-            except BackendError as error:
-                place.statistics.unreachable += 1
-                raise place.later(error) from error
-            place.statistics.repeated += 1
+        if known is not None and await self._repeated(order, known):
             return
         job = self._app.functions.get(order.topic)
         if job is None:
@@ -110,7 +104,8 @@ class Station:
             await give_back(place, order, f"worker {place.worker} has no place for another {order.topic}")
             return
         late = place.clock.now().wall - order.at_ns > LATE_NS
-        await self._make(Attempt(place, order, job, may_be_over=late or delivery.deliveries > 1), job)
+        again = known is not None or delivery.deliveries > 1
+        await self._make(Attempt(place, order, job, may_be_over=late or again), job)
 
     async def stop(self, delivery: Delivery) -> None:
         """One message on `stop.<worker>`. What is not here any more has nothing to stop.
@@ -140,6 +135,30 @@ class Station:
             host=host,
             pid=pid,
         )
+
+    async def _repeated(self, order: Order, known: Message) -> bool:
+        """Say the result of an attempt once more, unless nobody wants it. False: it has to be run again.
+
+        So it is when another worker has begun it since: our result came after that, and counts no more. That worker is
+        at it, which our lease will find out, or was lost; then repeating the result would keep the attempt from ever
+        being finished.
+        """
+        place = self._place
+        try:
+            if place.currency is not None and known.fence is not None:
+                look = await place.currency.look(order.name, known.fence.fence, place.clock.now().wall)
+                if not look.wanted:
+                    place.statistics.outdated += 1
+                    return True
+                if look.overtaken:
+                    place.finished.forget(order.name)
+                    return False
+            await place.bus.publish([known])
+        except BackendError as error:
+            place.statistics.unreachable += 1
+            raise place.later(error) from error
+        place.statistics.repeated += 1
+        return True
 
     async def _make(self, attempt: Attempt, job: JobFunction) -> None:
         self.attempts[attempt] = None
