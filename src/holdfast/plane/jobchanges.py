@@ -45,6 +45,7 @@ class Writing:
     dead: bool = False  # keep a dead letter of it
     capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
     not_before_ns: int | None = None  # without changes: when its time comes; 0: now, so it waits in line
+    pool: str | None = None  # without changes, of a job that no worker has: in whose line it waits from now on
     also: Callable[[Tx, Job], Awaitable[None]] | None = None  # more to write with it; if it raises, nothing is written
 
 
@@ -180,6 +181,8 @@ async def change_many(
             ends[plan.at] = Failed(full)
         else:
             sheet.add(plan)
+            if plan.after.pool != plan.before.pool and not plan.steps:
+                tx.ring(pool_channel(plan.after.pool))  # it has come to that line
             ends[plan.at] = Accepted((Changed(plan.before, plan.after), plan.shift < 0))
     await sheet.write(tx, bus, counting)
     for plan in plans:
@@ -214,8 +217,9 @@ def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
     except Exception as error:  # noqa: BLE001 - whatever a decision raises belongs to the one who wanted it
         return Failed(error)
     not_before_ns = before.not_before_ns if writing.not_before_ns is None else writing.not_before_ns
-    values = {"id": before.id, "version": before.version, "fence": wanted.fence, "not_before_ns": not_before_ns}
-    after = replace(before, version=before.version + 1, fence=wanted.fence, not_before_ns=not_before_ns)
+    kept: dict[str, Any] = {"fence": wanted.fence, "not_before_ns": not_before_ns, "pool": writing.pool or before.pool}
+    values = {"id": before.id, "version": before.version, **kept}
+    after = replace(before, version=before.version + 1, **kept)
     return Planned(at, wanted, before, writing, after, values, ())
 
 

@@ -3,7 +3,8 @@
 Promises: the state and the message to the workers are one transaction, under the job's lock and fence; so a job is
 never marked as dispatched without its message, nor sent without being marked, and there is nothing to roll back. A
 second look at the same job changes nothing. A job that cannot go now is left where the next look will find it: in line,
-if it waits for a place; with a delayed message of its own, if it waits for a time.
+if it waits for a place, and in that of the pool whose workers take its topic; with a delayed message of its own, if it
+waits for a time.
 
 Clock: the wall clock, for time limits only.
 """
@@ -54,6 +55,7 @@ class Placed(StrEnum):
     DISPATCHED = "dispatched"
     POOL_FULL = "pool_full"  # it waits in line
     TENANT_FULL = "tenant_full"  # it waits in line
+    MOVED = "moved"  # there is no place for it; it waits in the line of another pool, which serves its topic now
     NO_WORKER = "no_worker"  # nobody alive can take it; it waits in line, or for a time
     NOT_YET = "not_yet"  # it waits for its time
     ENDED = "ended"
@@ -95,7 +97,7 @@ class Placement:
         try:
             changed = await self.change(job_id, look.deciding, timeout=timeout)
         except (TenantFull, PoolFull) as full:
-            return await self._full(job_id, look, full)
+            return await self._full(job_id, look, full, timeout=timeout)
         return self._noted(look.placed(changed), changed)
 
     async def try_all(self, jobs: Sequence[str]) -> list[Placed | RetryLater]:
@@ -108,7 +110,7 @@ class Placement:
             if isinstance(end, Changed):
                 placed.append(self._noted(look.placed(end), end))
             elif isinstance(end.error, TenantFull | PoolFull):
-                placed.append(await self._full(job, look, end.error))
+                placed.append(await self._still_full(job, look, end.error))
             elif isinstance(end.error, RetryLater):
                 placed.append(end.error)
             else:
@@ -128,9 +130,18 @@ class Placement:
         view = await self.workers.view()
         return await self._changes.make([(new, _OneLook(self, view).deciding) for new in news])
 
-    async def _full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull) -> Placed:
-        if look.timed:
-            await self.change(job_id, lambda _: _in_line)
+    async def _still_full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull) -> Placed | RetryLater:
+        try:
+            return await self._full(job_id, look, full, timeout=0.0)
+        except RetryLater as later:
+            return later
+
+    async def _full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull, *, timeout: float | None) -> Placed:
+        """It waits in line, where the dispatcher of the pool that serves its topic finds it when its turn has come."""
+        if look.timed or look.moves:
+            changed = await self.change(job_id, lambda _: look.in_line, timeout=timeout)
+            if look.moves and changed.after is not None:
+                return Placed.MOVED
         return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
 
     def _noted(self, placed: Placed, changed: Changed) -> Placed:
@@ -164,8 +175,8 @@ class Placement:
         """Let a job that came back from a worker stand in line now, if it still waits for its time. Only a favour."""
 
         def now(job: Job) -> Writing | None:
-            came_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
-            return _in_line(job) if came_back else None
+            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.not_before_ns
+            return Writing(not_before_ns=0) if waits else None
 
         with contextlib.suppress(RetryLater):
             changed = await self.change(job_id, lambda _: now, timeout=0.0)
@@ -222,11 +233,6 @@ class Placement:
         return job.created_ns + self._topic_grace_ns
 
 
-def _in_line(job: Job) -> Writing | None:
-    """A job whose time has come, and which found no place, waits in line from now on."""
-    return Writing(not_before_ns=0) if job.state in _WAITING and job.not_before_ns else None
-
-
 class _OneLook:
     """The decision about one job: computed inside the transaction, perhaps more than once."""
 
@@ -235,6 +241,8 @@ class _OneLook:
         self._placement = placement
         self._view = view
         self.timed = False  # it has a time of its own, and does not wait in line
+        self.moves = False  # workers of another pool take its topic, and none of its own
+        self._pool = ""  # where they are
         self._now_ns = store.clock.now().wall
         self._jitter = store.entropy.below(NO_WORKER_SPREAD_NS)
         self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
@@ -247,7 +255,8 @@ class _OneLook:
         now_ns, view, placement = self._now_ns, self._view, self._placement
         self.timed = job.not_before_ns != 0
         # A job may have come before the first worker that announced its topic, and that may be in another pool.
-        pool = job.pool if job.state in WITH_WORKERS else view.pool_for(job.topic, job.pool)
+        pool = self._pool = job.pool if job.state in WITH_WORKERS else view.pool_for(job.topic, job.pool)
+        self.moves = pool != job.pool
         self._decided = decided = decide(
             look_of(job),
             now_ns=now_ns,
@@ -265,6 +274,12 @@ class _OneLook:
         if isinstance(decided, End):
             return ending(job, decided, fence, actor=placement.actor)
         return self._later(job, decided) if isinstance(decided, Later) else None
+
+    def in_line(self, job: Job) -> Writing | None:
+        """The decision that a job which found no place waits in line from now on, of the pool that serves its topic."""
+        if job.state not in _WAITING or not (self.timed or self.moves):
+            return None
+        return Writing(not_before_ns=0 if self.timed else None, pool=self._pool)
 
     def placed(self, changed: Changed) -> Placed:
         """What became of it."""
@@ -290,7 +305,7 @@ class _OneLook:
         known = job.topic in self._view.known_topics
         due_ns = self._placement.topic_due_ns(job)
         if self._view.pool(job.pool).workers == 0:
-            return _in_line(job) if known else Writing(tell=[_look_again(job, due_ns)], not_before_ns=0)
+            return self.in_line(job) if known else Writing(tell=[_look_again(job, due_ns)], not_before_ns=0)
         at_ns = self._now_ns + later.delay_ns
         at_ns = at_ns if known else min(at_ns, due_ns)
         return Writing(tell=[_look_again(job, at_ns)], not_before_ns=at_ns)

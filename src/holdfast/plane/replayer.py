@@ -4,8 +4,9 @@ Promises: a job whose message was lost goes on: one that waited for a time which
 it could go, one that was scheduled and not sent, one that was sent and that no worker has begun, and one whose worker
 is gone with its message. Each is looked at under its own lock, by the very code that looks at a new job. A job that is
 rightly waiting, because its pool or tenant is full or nobody works for it, is left alone after the first of its kind
-has been tried, so that a long line costs a tick nothing. What went on because of a replay is counted by topic: that is
-recovery, and should be rare.
+has been tried, so that a long line costs a tick nothing. One that stands in the line of a pool whose workers do not
+take its topic, where no dispatcher would find it, is moved to the line of a pool whose workers do. What went on because
+of a replay is counted by topic: that is recovery, and should be rare.
 
 An attempt that was sent is sent once more at half of its time limit, unless a worker's lease says that it runs. If the
 first message was only late, the attempt may run twice, one after the other: its effects are what fences are for. One
@@ -53,7 +54,7 @@ class ReplayerStatistics:
 
     orphan_replayed: Mapping[str, int]  # jobs that went on because of it, by topic
     redispatched: int  # attempts that were sent again; counted above as well
-    waiting: int  # looked at in vain: they rightly wait
+    waiting: int  # looked at in vain: they rightly wait, perhaps in another line from now on
     left: int  # left for the next tick: somebody else had their lock
     running: int  # sent long ago, and at work although nobody has said so yet
     errors: int  # passed over because something unexpected happened
@@ -127,9 +128,10 @@ class Replayer:
     # One job.
 
     async def _look_at_line(self, row: Row) -> None:
-        """One that stands in line: if others like it cannot go, neither can it."""
+        """One that stands in line: if others like it cannot go, neither can it. Unless it is in the wrong line."""
         kinds = {("pool", row["pool"]), ("tenant", row["tenant"]), ("topic", row["pool"], row["topic"])}
-        if kinds & self._in_vain:
+        view = await self._placement.workers.view()
+        if kinds & self._in_vain and view.pool_for(row["topic"], row["pool"]) == row["pool"]:
             self._tally["waiting"] += 1
         else:
             await self._look_at(row)
@@ -148,6 +150,8 @@ class Replayer:
             self._waits("tenant", row["tenant"])
         elif placed is Placed.NO_WORKER:
             self._waits("topic", row["pool"], row["topic"])
+        elif placed is Placed.MOVED:
+            self._tally["waiting"] += 1  # and says nothing about those that are left in the line that it was in
 
     async def _run_again(self, row: Row) -> None:
         """One that has begun, and of which nothing was heard for long."""
