@@ -81,6 +81,9 @@ class Ear:
     async def pending(self, subject: str, group: str) -> int:
         return await self.inner.pending(subject, group)
 
+    async def span(self, subject: str, group: str) -> tuple[int, int] | None:
+        return await self.inner.span(subject, group)
+
     def statistics(self) -> Mapping[str, int]:
         return self.inner.statistics()
 

@@ -19,6 +19,7 @@ from fixtures_buses import (
     message,
     nothing_pending,
 )
+from fixtures_scheduling import holds
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.model import Delivery, Message
@@ -99,6 +100,33 @@ async def test_messages_wait_for_a_consumer_that_comes_later(buses: Buses) -> No
         await got.until(5)
 
     await nothing_pending(bus)
+
+
+async def test_it_is_known_whether_what_waited_at_one_time_has_been_handled(buses: Buses) -> None:
+    """Also while there is always something that waits: whatever comes later has a higher place."""
+    bus = await buses.bus()
+    assert await bus.span(SUBJECT, GROUP) is None
+    await bus.publish([message("1"), message("2")])
+    before = await bus.span(SUBJECT, GROUP)
+    assert before is not None
+    assert before[0] < before[1]
+    last = asyncio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.message.id == "3":
+            await last.wait()
+
+    async def passed() -> bool:
+        now = await bus.span(SUBJECT, GROUP)
+        return now is not None and now[0] > before[1]
+
+    async with bus.consume(how(), got := Recorder(handle)):
+        await bus.publish([message("3")])
+        await got.until(3)
+        await holds(passed)
+        last.set()
+        await nothing_pending(bus)
+    assert await bus.span(SUBJECT, GROUP) is None
 
 
 async def test_a_message_is_acknowledged_when_its_handler_has_returned_and_not_before(buses: Buses) -> None:

@@ -228,6 +228,27 @@ async def test_an_attempt_whose_result_waits_on_the_bus_is_not_run_again(plane: 
     assert (made.statistics().redispatched, made.statistics().left) == (0, 1)
 
 
+async def test_an_attempt_whose_worker_is_gone_is_run_again_although_results_of_others_always_wait(
+    plane: Replica,
+) -> None:
+    """As soon as those that waited when it was found have been handled: its own would have been one of them."""
+    await plane.beat()
+    job = await dispatched(plane)
+    await plane.scheduler.on_started(started(job, 1, run_of(job)))
+    await lost(plane)
+    plane.clock.push(500)
+    made = Replayer(plane.placement)
+    for number, other in ((1, "other"), (2, "third")):
+        await plane.store.bus.publish([finished(other, 1, run_of(other)).message])
+        await replay(plane, made)
+        assert (made.statistics().left, made.statistics().redispatched) == (number, 0), "the first one still waits"
+    handled = "UPDATE plane_message SET state = 2 WHERE message_key = :job"
+    await plane.database.write(lambda tx: tx.query(handled, {"job": "other"}))
+    await replay(plane, made)
+    assert await plane.store.bus.pending(subjects.RESULT, subjects.SCHEDULER) == 1
+    assert [row["message_key"] for row in await plane.staged(subjects.WORK)] == [job.id]
+
+
 async def test_a_topic_that_nobody_has_ever_announced_is_given_up_though_the_message_was_lost(plane: Replica) -> None:
     job = await plane.submit(topic="nobody")
     await lost(plane)

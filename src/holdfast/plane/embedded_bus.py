@@ -76,6 +76,7 @@ class EmbeddedBus:
         self._grace_ns = grace_ns
         self._insert = script("bus_insert", database.dialect)
         self._pending = script("bus_pending", database.dialect)
+        self._span = script("bus_span", database.dialect)
         self._place = 0
         self._consumers: set[EmbeddedConsumer] = set()
         self._sweeping: asyncio.Task[None] | None = None
@@ -129,6 +130,14 @@ class EmbeddedBus:
         where = {"subject": subject, "recipient": group}
         rows = await self._database.read(lambda tx: tx.query(self._pending, where))
         return int(rows[0]["number"])
+
+    async def span(self, subject: str, group: str) -> tuple[int, int] | None:
+        """See `ports.Bus`."""
+        self._check_open()
+        check_subject(subject)
+        where = {"subject": subject, "recipient": group}
+        [row] = await self._database.read(lambda tx: tx.query(self._span, where))
+        return None if row["first_place"] is None else (row["first_place"], row["last_place"])
 
     def statistics(self) -> dict[str, int]:
         """What became of deliveries so far, by how they ended; and how many are in hand."""

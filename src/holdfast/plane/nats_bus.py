@@ -127,11 +127,7 @@ class NatsBus:
 
     async def pending(self, subject: str, group: str) -> int:
         """See `ports.Bus`. A message that is just being relayed may be counted twice."""
-        self._check_open()
-        check_subject(subject)
-        statement = script("outbox_pending", self._database.dialect)
-        where = {"subject": subject, "recipient": group}
-        staged = await self._database.read(lambda tx: tx.query(statement, where))
+        staged = await self._staged(subject, group)
         name = self._connection.names.subject(group, subject)
         context = await self._connection.stream()
         with self._connection.errors():
@@ -139,8 +135,29 @@ class NatsBus:
                 info = await context.stream_info(self._connection.names.stream, subjects_filter=name)
             except nats.js.errors.NotFoundError:
                 self._connection.forget_stream()
-                return int(staged[0]["number"])
-        return int(staged[0]["number"]) + (info.state.subjects or {}).get(name, 0)
+                return staged
+        return staged + (info.state.subjects or {}).get(name, 0)
+
+    async def span(self, subject: str, group: str) -> tuple[int, int] | None:
+        """See `ports.Bus`. The places are those of the stream, which one server gives. What is staged has none: 0."""
+        staged = await self._staged(subject, group)
+        names, context = self._connection.names, await self._connection.stream()
+        name = names.subject(group, subject)
+        with self._connection.errors():
+            try:
+                first = await context.get_msg(names.stream, seq=1, subject=name, next=True)
+                last = await context.get_msg(names.stream, subject=name)
+            except nats.js.errors.NotFoundError:  # no message, or the last one was done while we asked
+                return (0, 0) if staged else None
+        return 0 if staged else first.seq or 0, last.seq or 0
+
+    async def _staged(self, subject: str, group: str) -> int:
+        self._check_open()
+        check_subject(subject)
+        statement = script("outbox_pending", self._database.dialect)
+        where = {"subject": subject, "recipient": group}
+        staged = await self._database.read(lambda tx: tx.query(statement, where))
+        return int(staged[0]["number"])
 
     def statistics(self) -> dict[str, int]:
         """What became of deliveries so far, by how they ended; how many are in hand; how many rows were relayed."""

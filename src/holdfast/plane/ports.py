@@ -165,6 +165,13 @@ class Bus(Protocol):
         """How many messages wait, delivered or not."""
         ...
 
+    async def span(self, subject: str, group: str) -> tuple[int, int] | None:
+        """The places of the first and of the last message that wait, delivered or not; None: none does.
+
+        A message keeps its place. One that comes later has a higher one, as far as the clocks of publishers agree.
+        """
+        ...
+
     def statistics(self) -> Mapping[str, int]:
         """What became of deliveries so far, and how many are in hand. Asks nobody."""
         ...

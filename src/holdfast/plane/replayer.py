@@ -12,7 +12,8 @@ An attempt that was sent is sent once more at half of its time limit, unless a w
 first message was only late, the attempt may run twice, one after the other: its effects are what fences are for. One
 that has begun is sent once more too, at half of the time that it may run, when nobody is at it and no word of its end
 is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
-published, so whoever finds no lease, and then no result that waits, knows that none will come.
+published, so whoever finds no lease, and then no result that waits, knows that none will come. On a busy fleet results
+always wait; there it is known a tick later, when all that waited when it was found have been handled.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -23,7 +24,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.jobs import JobState
@@ -41,11 +42,16 @@ from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0
 BATCHES: Final = 10  # in one tick, of each kind
-SENT_MAX: Final = 10_000  # attempts that were sent again, and are remembered
+SENT_MAX: Final = 10_000  # attempts that were sent again, or may have to be, and are remembered
+
+V = TypeVar("V")
 
 _DUE: Final = sql("replay_due")
 _WAITING: Final = sql("replay_waiting")
 _LINES: Final = (JobState.PENDING, JobState.RETRYING)
+
+_Run: TypeAlias = tuple[str, int, int | None]
+"""A job, its attempt, and the fence under which that was begun, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,8 @@ class Replayer:
         self._replayed: Counter[str] = Counter()
         self._tally: Counter[str] = Counter()
         self._in_vain: set[tuple[str, ...]] = set()
-        self._sent: OrderedDict[tuple[str, int, int | None], None] = OrderedDict()
+        self._sent: OrderedDict[_Run, None] = OrderedDict()
+        self._found: OrderedDict[_Run, int] = OrderedDict()  # without a lease; the last result that waited then
         sizes: dict[str, Any] = {"batch": batch, "batches": batches, "at_once": at_once}
         self._due = Scan("replayer of due jobs", self._page_due, "not_before_ns", **sizes)
         self._scheduled, self._dispatched, self._running, *self._lines = (
@@ -167,8 +174,8 @@ class Replayer:
         if (await self._placement.locks.inspect(lock)).held:
             self._tally["running"] += 1
             return
-        if run_fence is not None and await self._store.bus.pending(RESULT, SCHEDULER):
-            self._tally["left"] += 1  # one of those may be its own
+        if run_fence is not None and await self._may_be_heard_of(attempt):
+            self._tally["left"] += 1
             return
         try:
             sent = await self._placement.redispatch(row["id"], run_fence=run_fence, timeout=0.0)
@@ -178,9 +185,19 @@ class Replayer:
         if sent:
             self._replayed[row["topic"]] += 1
             self._tally["redispatched"] += 1
-            self._sent[attempt] = None
-            while len(self._sent) > SENT_MAX:
-                self._sent.popitem(last=False)
+            self._found.pop(attempt, None)
+            _remember(self._sent, attempt, None)
+
+    async def _may_be_heard_of(self, attempt: _Run) -> bool:
+        """Whether one of the results that wait may be that of a run that nobody is at any more."""
+        waiting = await self._store.bus.span(RESULT, SCHEDULER)
+        if waiting is None:
+            return False
+        first, last = waiting
+        if attempt in self._found:
+            return first <= self._found[attempt]
+        _remember(self._found, attempt, last)
+        return True
 
     def _leave(self, later: RetryLater) -> None:
         if isinstance(later.__cause__, BackendError):
@@ -208,3 +225,9 @@ class Replayer:
             "most": most,
         }
         return await self._store.database.read(lambda tx: tx.query(_WAITING, values))
+
+
+def _remember(known: OrderedDict[_Run, V], attempt: _Run, value: V) -> None:
+    known[attempt] = value
+    while len(known) > SENT_MAX:
+        known.popitem(last=False)
