@@ -54,9 +54,10 @@ async def test_a_job_that_can_go_and_finds_no_place_stands_in_line_and_its_pool_
 ) -> None:
     """No message is needed for what a dispatcher finds by looking; one that has to wait for its time needs one."""
     parts = every_service.parts
-    beat = Heartbeat("w1", "default", ("sum",), 0, 0, parts.store.clock.now().wall)
+    beat = Heartbeat("w1", "default", ("sum",), 1, 0, parts.store.clock.now().wall)
     assert await parts.workers.record(beat)
     await parts.workers.view(fresh=True)
+    await every_service.submit(BLUE, Submission("sum", 0, "blue"))  # has the only place, or waits for it
     bell = parts.database.bell(pool_channel("default"))
     try:
         while await bell.wait(0):  # whatever the worker's coming has rung for

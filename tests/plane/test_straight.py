@@ -105,12 +105,16 @@ async def test_whoever_finds_no_place_stands_in_line_and_whoever_comes_then_stan
 
 async def test_after_a_try_in_vain_the_long_way_is_gone_at_once(every_service: Service) -> None:
     service = every_service
-    await beat(service, 0)
+    await beat(service, 1)
     await prompt(service)
-    await service.submit(ANN, Submission("sum", 1, "blue"))
+    for number in range(2):
+        await service.submit(ANN, Submission("sum", number, "blue"))
     service.straight._shortcut.in_vain(POOL, service.parts.store.clock.now().mono + 60_000_000_000)
     job, _ = await service.submit(ANN, Submission("sum", 2, "blue"))
-    assert (job.state, service.straight.tally) == (JobState.PENDING, {"no_place": 1, "long_way": 1})
+    assert (job.state, service.straight.tally) == (
+        JobState.PENDING,
+        {"straight": 1, "no_place": 1, "long_way": 1},
+    )
 
 
 async def test_a_crowd_goes_the_long_way(every_service: Service) -> None:

@@ -17,6 +17,7 @@ from holdfast.plane.approvals import Approvals
 from holdfast.plane.jobintake import New, submit_many
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import Job
+from holdfast.plane.parts import WorkerPart
 from holdfast.plane.slots import Counting
 from holdfast.testing.simresource import FencedResource
 
@@ -111,3 +112,14 @@ def a_decision_may_be_made_again_otherwise(patch: pytest.MonkeyPatch) -> None:
             return None
 
     patch.setattr(Approvals, "decide", anyhow)
+
+
+def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
+    """It is drained, and nobody ever hears that it was."""
+    stop = WorkerPart.stop
+
+    async def for_ever(self: WorkerPart, grace: float) -> bool:
+        await stop(self, grace)
+        return bool(await asyncio.get_running_loop().create_future())
+
+    patch.setattr(WorkerPart, "stop", for_ever)

@@ -109,6 +109,7 @@ PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
         (planted.a_job_is_acknowledged_before_it_is_written, "P1", {"faults": [F.DATABASE_DOWN], "drain_ns": 30 * NS}),
         (planted.the_resource_does_not_look_at_the_fence, "P6", {"faults": [F.PAUSE]}),
         (planted.a_second_run_does_not_know_what_the_first_has_done, "P6", {}),
+        (planted.a_worker_does_not_end, "P0", {"jobs": 1, "runs": 0, "faults": []}),
         (planted.a_decision_may_be_made_again_otherwise, "P10", {"runs": 6, "jobs": 1, "faults": [], "cancels": 0}),
     )
 }

@@ -152,7 +152,7 @@ class PlaneWorld:
             process = self._process(role)
             self.processes.append(process)
             process.begin(partial(self._unwell, process))
-            await process.gone
+            await asyncio.wait([process.gone])  # whoever is cancelled here leaves the future as it is
             self.processes.remove(process)
             process.database.hang_up()
             self._gone.append(process)
