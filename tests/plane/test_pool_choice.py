@@ -1,4 +1,4 @@
-"""Which pool a job goes to, when no worker of its own takes its topic: it came too early, or the pool was renamed."""
+"""Which pool a job goes to: the one that was asked for, else wherever a live worker takes its topic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from fixtures_scheduling import FakeWorkers, Planes, Replica, check_histories
 from holdfast.core.jobs import JobState
 from holdfast.plane import subjects
 from holdfast.plane.families import REPLAYER
-from holdfast.plane.model import Delivery, Job
-from holdfast.plane.placement import Placed
+from holdfast.plane.model import Delivery, Job, Submission
+from holdfast.plane.placement import TOPIC_GRACE_NS, Placed
 from holdfast.plane.replayer import Replayer
+from holdfast.plane.service import Caller, Parts, Service
 from holdfast.plane.workers import Pool, View
 from holdfast.types import NS
 from loop_ticks import one_tick
+
+ANN = Caller("ann")
 
 
 def submitted(job: Job) -> Delivery:
@@ -123,6 +126,34 @@ async def test_a_line_with_jobs_of_another_pool_at_its_head_goes_on(planes: Plan
         async with FakeWorkers(plane).serving():
             for job in wrong:
                 await plane.in_state(job, JobState.SUCCEEDED)
+
+
+@pytest.mark.asyncio
+async def test_a_job_waits_in_the_pool_that_was_asked_for_whoever_else_would_take_it(plane: Replica) -> None:
+    await plane.beat("american", 2, "pay", pool="us")
+    parts = Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers)
+    job, _ = await Service(parts).submit(ANN, Submission("pay"), pool="eu")
+    assert job.pool == "eu"
+    await plane.scheduler.on_submit(submitted(job))
+    waits = await plane.job(job)
+    assert (waits.state, waits.pool) == (JobState.PENDING, "eu")
+    await plane.beat("european", 2, "pay", pool="eu")
+    await plane.scheduler.on_submit(submitted(job))
+    sent = await plane.job(job)
+    assert (sent.state, sent.pool) == (JobState.DISPATCHED, "eu")
+
+
+@pytest.mark.asyncio
+async def test_a_dead_letter_is_tried_again_in_the_pool_that_was_asked_for(plane: Replica) -> None:
+    service = Service(Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
+    job, _ = await service.submit(ANN, Submission("pay"), pool="eu")
+    plane.clock.push(TOPIC_GRACE_NS / NS + 1)
+    await plane.scheduler.on_submit(submitted(job))  # nobody has ever announced its topic
+    await plane.beat("american", 2, "pay", pool="us")
+    again, _ = await service.retry(ANN, job.id)
+    await plane.scheduler.on_submit(submitted(again))
+    waits = await plane.job(again)
+    assert (waits.state, waits.pool) == (JobState.PENDING, "eu")
 
 
 def test_its_own_pool_is_preferred_and_otherwise_the_choice_is_always_the_same() -> None:

@@ -27,3 +27,14 @@ async def test_a_key_gives_its_job_also_after_the_payload_was_forgotten(flow_sta
     assert (again.id, made, again.payload) == (job.id, False, None)
     with pytest.raises(RowExists):
         await service.submit(ASKER, Submission("other", {"id": 7}, idempotency_key="k"))
+
+
+async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    service = replica.ground.service
+    wanted = Submission("crm.fetch", {"id": 7}, idempotency_key="k", labels={"why": "test"})
+    job, made = await service.submit(ASKER, wanted, pool="eu")
+    assert made
+    assert [await service.submit(ASKER, wanted, pool=pool) for pool in ("eu", None)] == [(job, False)] * 2
+    with pytest.raises(RowExists):  # who asks for a pool would take it for one that runs there
+        await service.submit(ASKER, wanted, pool="us")

@@ -60,7 +60,8 @@ def submit(
     ] = None,
     id: Annotated[str | None, typer.Option(metavar="ID", help="Its id. [dim](default: made up)[/dim]")] = None,
     pool: Annotated[
-        str | None, typer.Option(metavar="P", help="Whose workers take it. [dim](default: those of the topic)[/dim]")
+        str | None,
+        typer.Option(metavar="P", help="It runs there or nowhere. [dim](default: wherever its topic is taken)[/dim]"),
     ] = None,
     deadline: Annotated[float | None, typer.Option(metavar="S", help="After so long it is pointless.")] = None,
     delay: Annotated[float, typer.Option(metavar="S", help="It waits at least so long.")] = 0.0,

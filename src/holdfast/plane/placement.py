@@ -254,8 +254,10 @@ class _OneLook:
     def _decide(self, fence: CarriedFence, job: Job) -> Writing | None:
         now_ns, view, placement = self._now_ns, self._view, self._placement
         self.timed = job.not_before_ns != 0
-        # A job may have come before the first worker that announced its topic, and that may be in another pool.
-        pool = self._pool = job.pool if job.state in WITH_WORKERS else view.pool_for(job.topic, job.pool)
+        # A job may have come before the first worker that announced its topic, and that may be in another pool. One
+        # whose pool was asked for waits for a worker there, whoever else would take it.
+        stays = job.state in WITH_WORKERS or subjects.POOL_LABEL in job.labels
+        pool = self._pool = job.pool if stays else view.pool_for(job.topic, job.pool)
         self.moves = pool != job.pool
         self._decided = decided = decide(
             look_of(job),

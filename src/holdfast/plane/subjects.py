@@ -33,8 +33,10 @@ SCHEDULER: Final = "scheduler"
 ENGINE: Final = "engine"
 WORKERS: Final = "workers"
 
-# Labels that the plane itself puts on the jobs of a run. Nobody else may use names that begin like them.
+# Labels that the plane itself puts on jobs: on those of a run, and on those whose pool was asked for. Nobody else may
+# use names that begin like them.
 OWN_LABELS: Final = "holdfast."
+POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"
 RISK_LABEL: Final = "holdfast.risk"

@@ -154,7 +154,7 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None) -> Submission
         if value:
             check_text("labels", value, ID_CHARS_MAX)
     if pool is not None:
-        check_name("pool", pool)
+        wanted = replace(wanted, labels={**wanted.labels, subjects.POOL_LABEL: check_name("pool", pool)})
     return wanted if wanted.submitted_by else wanted.by(caller.name)  # who asked for something may not approve it
 
 
@@ -176,7 +176,8 @@ def _same(wanted: Submission, job: Job) -> Answer:
     # What it was about may have been forgotten since; that it was there, and how it ended, is what the key still gives.
     emptied = job.state.terminal and job.payload is None and job.result is None and not job.labels
     asked, known = (_said(replace(wanted, payload=None, labels={}) if emptied else wanted), _said(job))
-    if asked == known and (wanted.id is None or wanted.id == job.id):
+    there = wanted.labels.get(subjects.POOL_LABEL, job.pool) == job.pool
+    if asked == known and there and (wanted.id is None or wanted.id == job.id):
         return job, False
     named = wanted.idempotency_key is not None and wanted.idempotency_key == job.idempotency_key
     name = "idempotency key" if named else "id"
@@ -185,5 +186,6 @@ def _same(wanted: Submission, job: Job) -> Answer:
 
 def _said(thing: Submission | Job) -> str:
     """What was asked for, as text: for Python 1, 1.0 and True are one, and the order of names says nothing."""
-    what = [thing.topic, thing.payload, thing.priority, thing.max_attempts, thing.timeout_ns, dict(thing.labels)]
+    labels = {name: value for name, value in thing.labels.items() if name != subjects.POOL_LABEL}
+    what = [thing.topic, thing.payload, thing.priority, thing.max_attempts, thing.timeout_ns, labels]
     return json.dumps(json.loads(json.dumps(what)), sort_keys=True)

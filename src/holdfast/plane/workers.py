@@ -68,7 +68,10 @@ class View:
         return any(pool.workers_for(topic) for pool in (self.pools or {}).values())
 
     def pool_for(self, topic: str, usual: str) -> str:
-        """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name."""
+        """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name.
+
+        Not for a job whose pool was asked for (`subjects.POOL_LABEL`).
+        """
         if self.pool(usual).workers_for(topic):
             return usual
         return min((name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)), default=usual)

@@ -129,7 +129,9 @@ class SubmitJob(Asked):
     tenant: Label | None = Field(None, description="Only for callers who are not bound to a tenant.")
     id: JobId | None = Field(None, description="Made up when not given.")
     idempotency_key: Key | None = Field(None, description="The same as the Idempotency-Key header.")
-    pool: PoolName | None = Field(None, description="By default the pool whose workers take the topic.")
+    pool: PoolName | None = Field(
+        None, description="It runs there or nowhere. By default: wherever its topic is taken."
+    )
     priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), AS_WHOLE] = Field(0, description="Higher first.")
     max_attempts: Annotated[int, Field(ge=1, le=ATTEMPTS_MAX), AS_WHOLE] = 3
     timeout: Seconds | None = Field(None, description="How long one attempt may run.")
