@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from cli.planes import Up, furnish
 from cli.sessions import Shell, Typing
+from holdfast.plane.opening import make_tables
+from holdfast.plane.settings import Settings
 
 
 @pytest.fixture
@@ -85,6 +88,7 @@ def test_following_is_live_on_a_terminal(furnished: Shell) -> None:
 
 
 def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None:
+    assert furnished.run("up", "--prepare").code == 0
     assert furnished.run("jobs", "list").out == "there are no jobs\n"
     assert furnished.run("jobs", "dead").out == "there are no dead letters\n"
     first = furnished.run("jobs", "submit", "double", "--id", "one", "--payload", "1", "--idempotency-key", "k")
@@ -158,6 +162,7 @@ def test_bad_input_has_a_defined_answer(
     """In this process, which is quicker and changes nothing: the command line has one entrance."""
     from holdfast.cli import main
 
+    asyncio.run(make_tables(Settings(database=f"sqlite:///{furnished.directory}/plane.db")))
     place = () if "--database" in words else ("--database", f"sqlite:///{furnished.directory}/plane.db")
     found = main(["jobs", *words, *place, "--config", str(furnished.directory / "holdfast.toml")])
     shown = capfd.readouterr()

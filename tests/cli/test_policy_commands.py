@@ -38,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 @pytest.fixture
 def plane(here: Here) -> Here:
     (here.directory / "holdfast.toml").write_text('database = "sqlite:///plane.db?synchronous=normal"\n')
+    assert here.run("up", "--prepare").code == 0
     return here
 
 

@@ -140,6 +140,7 @@ def test_following_is_a_live_tree_on_a_terminal(furnished: Shell) -> None:
 
 
 def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None:
+    assert furnished.run("up", "--prepare").code == 0
     assert furnished.run("runs", "list").out == "there are no runs\n"
     assert furnished.run("runs", "workflows").out.startswith("there are no workflows; ")
     assert furnished.run("runs", "start", "refund") == (1, "", "holdfast: there is no workflow 'refund'\n")
@@ -189,6 +190,7 @@ def test_every_problem_of_a_file_has_its_own_line_with_its_place(furnished: Shel
             "holdfast: wrong.yaml:4:40:",
         ]
         assert "did you mean fetch?" in done.err
+    assert furnished.run("up", "--prepare").code == 0
     assert furnished.run("runs", "workflows", "--json").json == {"items": []}
     fine = furnished.run("runs", "define", "refund.yaml", "--check")
     assert fine == (0, "", "holdfast: refund makes sense: 4 steps, risk class low\n")
@@ -214,6 +216,7 @@ def test_workflows_of_an_app_are_known_when_a_worker_with_it_has_started(furnish
         works.read_text()
         + '\n@app.workflow("twice")\ndef twice(flow):\n    return flow.job("a", topic="double", input=21).output\n'
     )
+    assert furnished.run("up", "--prepare").code == 0
     alone = furnished.start("worker", "works:app", "--no-probe", "--database", "sqlite:///plane.db")
     until(lambda: furnished.run("runs", "workflows", "--json").json["items"], "the workflow of a worker")
     alone.terminate()

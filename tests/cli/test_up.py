@@ -211,6 +211,29 @@ def test_without_an_app_there_are_no_workers_and_it_says_so(shell: Shell) -> Non
     assert (asked.code, "--app: is missing, and workers are wanted" in asked.err) == (64, True)
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--config", "other.toml"), "jobs list --config other.toml"),
+        (
+            ("--database", "sqlite:///here.db", "--leases", "sqlite:///leases.db"),
+            "jobs list --database sqlite:///here.db",
+        ),
+    ],
+)
+def test_what_it_tells_one_to_type_finds_this_plane(shell: Shell, given: tuple[str, ...], named: str) -> None:
+    (shell.directory / "other.toml").write_text('database = "sqlite:///other.db"')
+    typing = Typing(shell, "up", "--port", "0", *given)
+    try:
+        typing.sees(f"holdfast {named}\r\n")
+        listed = shell.run(*named.split())
+        assert (listed.code, listed.out) == (0, "there are no jobs\n")
+        typing.type("\x03")
+        assert typing.ends() == 0
+    finally:
+        typing.close()
+
+
 def test_the_sample_has_something_to_see_on_a_terminal(shell: Shell) -> None:
     typing = Typing(shell, "up", "--sample", "--port", "0", "--database", "sqlite:///plane.db")
     try:

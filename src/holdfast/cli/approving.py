@@ -9,7 +9,7 @@ import typer
 from holdfast.cli.exits import Exit
 from holdfast.cli.jobbing import After, Limit, Tenant
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
+from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def list_(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -97,7 +97,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
             console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def approve(
@@ -169,4 +169,4 @@ def _decide(
             out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
         return Exit.OK
 
-    return on_plane(work, config, who=who, **places)
+    return on_plane(work, config, who=who, makes=False, **places)

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.exits import Exit
 from holdfast.cli.jobbing import After, Limit, Tenant, labels_of, payload_of
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
+from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
 from holdfast.types import duration_ns
 
@@ -50,6 +50,8 @@ def define(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say whether it makes sense; keep nothing.")] = False,
     database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
     config: Config = None,
     json: Json = False,
 ) -> int:
@@ -74,7 +76,7 @@ def define(
             say(f"{workflow.name} {'is now' if new else 'was already'} version {kept.workflow.version}")
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
 
 def workflows(database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -91,7 +93,7 @@ def workflows(database: Database = None, config: Config = None, json: Json = Fal
             put_table(definition_table(found))
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def start(
@@ -152,7 +154,7 @@ def start(
             out().print(cell(run.id, "bold"))  # alone on stdout, so that a script can keep it
         return await watch(ground, caller, run.id, timeout=None, json=json) if follow else Exit.OK
 
-    return on_plane(work, config, database=database, bus=bus, leases=leases)
+    return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
 
 def list_(
@@ -184,7 +186,7 @@ def list_(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def show(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -204,7 +206,7 @@ def show(run: RunId, database: Database = None, config: Config = None, json: Jso
                 console.print(cell(f"{heading:<7}", "bold"), cell(short(as_json(value))), soft_wrap=True)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def follow(
@@ -223,7 +225,7 @@ def follow(
     async def work(ground: Ground, caller: Caller) -> Exit:
         return await watch(ground, caller, run, timeout=timeout, json=json)
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def timeline(run: RunId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -241,7 +243,7 @@ def timeline(run: RunId, database: Database = None, config: Config = None, json:
             seen = (page[-1].version, page[-1].line)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def cancel(

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Bus, Config, Database, Leases, on_plane
+from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, say_more
 from holdfast.errors import BadInput
 from holdfast.runtime.json_text import NotJson, json_of
@@ -107,7 +107,7 @@ def submit(
             out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
         return await watch(ground, caller, job.id, timeout=None, json=json) if follow else Exit.OK
 
-    return on_plane(work, config, database=database, bus=bus, leases=leases)
+    return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
 
 def list_(
@@ -137,7 +137,7 @@ def list_(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -158,7 +158,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
             console.print(event_line(event), soft_wrap=True)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def follow(
@@ -177,7 +177,7 @@ def follow(
     async def work(ground: Ground, caller: Caller) -> Exit:
         return await watch(ground, caller, job, timeout=timeout, json=json)
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def cancel(
@@ -264,7 +264,7 @@ def dead(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def stats(tenant: Tenant = None, database: Database = None, config: Config = None, json: Json = False) -> int:
@@ -286,7 +286,7 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
         out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} places taken", "dim"))
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 # What they share.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -105,17 +106,51 @@ def settings(config: str | None, **flags: object) -> Settings:
     return load(config, flags={name.replace("__", "."): value for name, value in flags.items()})
 
 
+def database_settings(config: str | None, database: str | None) -> Settings:
+    """The same for a command that opens the database alone: nothing else has to be named."""
+    from holdfast.plane.setting_sources import load
+
+    return load(config, flags={"database": database}, only_database=True)
+
+
 def on_plane(
-    work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, *, who: str | None = None, **flags: object
+    work: Callable[[Ground, Caller], Awaitable[T]],
+    config: str | None,
+    *,
+    who: str | None = None,
+    makes: bool = False,
+    **flags: object,
 ) -> T:
-    """Do something on the plane that the settings name, as whoever is at the shell, or as `who`."""
+    """Do something on the plane that the settings name, as whoever is at the shell, or as `who`.
+
+    `makes`: it is about something new, for which a database may be made. Others act on what is there.
+    """
+    from holdfast.plane.databases import check_there
     from holdfast.plane.opening import opened
-    from holdfast.plane.service import Caller
 
     chosen = settings(config, **flags)
+    if not makes:
+        check_there(chosen.database_url)
+    return _run(lambda: opened(chosen), work, who)
+
+
+def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
+    """Look at the plane that the settings name. Needs its database alone, makes none, and changes nothing."""
+    from holdfast.plane.opening import opened
+
+    chosen = database_settings(config, database)
+    return _run(lambda: opened(chosen, looks=True), work, None)
+
+
+def _run(
+    opening: Callable[[], AbstractAsyncContextManager[Ground]],
+    work: Callable[[Ground, Caller], Awaitable[T]],
+    who: str | None,
+) -> T:
+    from holdfast.plane.service import Caller
 
     async def run() -> T:
-        async with opened(chosen) as ground:
+        async with opening() as ground:
             return await work(ground, Caller(who or actor()))
 
     return asyncio.run(run())

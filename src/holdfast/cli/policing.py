@@ -16,7 +16,7 @@ import typer
 from holdfast.cli.breaking import actor
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Config, Database, settings
+from holdfast.cli.planes import Config, Database, database_settings
 from holdfast.cli.policyviews import put_exercises, put_history, put_report
 from holdfast.cli.screen import put_json, say, seconds
 from holdfast.errors import BadInput
@@ -50,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 
 def show(database: Database = None, config: Config = None, json: Json = False) -> None:
     """Show what each risk class does, since when and by whom, and how often locks fell back in the last minutes."""
-    report = _on(lambda service: service.show(), config, database)
+    report = _on(lambda service: service.show(), config, database, looks=True)
     if json:
         put_json(report.as_dict())
     else:
@@ -107,7 +107,7 @@ def history(
     json: Json = False,
 ) -> None:
     """List who switched what, when and why, newest first."""
-    found = _on(lambda service: service.history(limit, risk, below=below), config, database)
+    found = _on(lambda service: service.history(limit, risk, below=below), config, database, looks=True)
     if json:
         put_json(each.as_dict() for each in found)
         return
@@ -135,7 +135,7 @@ def exercise(
     logged apart from real fallbacks. Without arguments: the latest exercises.
     """
     if family is None:
-        found = _on(lambda service: service.policy.exercises(), config, database)
+        found = _on(lambda service: service.policy.exercises(), config, database, looks=True)
         if json:
             put_json(each.as_dict() for each in found)
         else:
@@ -175,13 +175,15 @@ def length_of(field: str, text: str) -> float:
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-def _on(work: Callable[[PolicyService], Awaitable[T]], config: str | None, database: str | None) -> T:
+def _on(
+    work: Callable[[PolicyService], Awaitable[T]], config: str | None, database: str | None, *, looks: bool = False
+) -> T:
     from holdfast.plane.policy_service import policy_at
 
-    chosen = settings(config, database=database)
+    chosen = database_settings(config, database)
 
     async def run() -> T:
-        async with policy_at(chosen) as service:
+        async with policy_at(chosen, looks=looks) as service:
             return await work(service)
 
     return asyncio.run(run())

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from rich.live import Live
@@ -26,7 +28,7 @@ from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
 from holdfast.plane.log_settings import TEXT
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings import FILE, Settings
 from holdfast.stores.registry import redacted
 
 LOOK_S: Final = 1.0
@@ -178,21 +180,22 @@ class UpScreen:
         return doing
 
     def _hints(self) -> list[str]:
-        named = self._flags()
+        named = self._flags("database", "bus", "leases")
         goal = '\'{"goal": "find the slow query"}\''
         hints = [f"holdfast jobs submit agent.plan --payload {goal} --follow{named}"] if self._sample else []
         return [
             *hints,
-            f"holdfast jobs list{named}",
+            f"holdfast jobs list{self._flags('database')}",  # who only looks needs nothing else
             f"holdfast watch holdfast: --url {redacted(self._settings.lease_url)}",
         ]
 
-    def _flags(self) -> str:
-        """How another shell finds the same plane, if it would not by itself."""
-        given = {key: self._settings.origin(key).kind for key in ("database", "bus", "leases")}
-        return "".join(
-            f" --{key} {redacted(str(self._settings.value(key)))}" for key, kind in given.items() if kind == "flag"
-        )
+    def _flags(self, *keys: str) -> str:
+        """How another shell in this directory finds the same plane, if it would not by itself."""
+        settings = self._settings
+        by_itself = settings.file is None or Path(settings.file) == Path.cwd() / FILE
+        config = "" if by_itself else f" --config {shlex.quote(str(settings.file))}"
+        given = [key for key in keys if settings.origin(key).kind == "flag"]
+        return config + "".join(f" --{key} {shlex.quote(redacted(str(settings.value(key))))}" for key in given)
 
     async def _look(self, plane: Plane, live: Live) -> None:
         while True:  # ends by cancellation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -22,6 +23,7 @@ from holdfast.cli.planes import (
     ProbeHost,
     ProbePort,
     audit_flags,
+    database_settings,
     log_flags,
     otel_flags,
     probe_flags,
@@ -91,6 +93,9 @@ def up(
     check: Annotated[
         bool, typer.Option("--check", help="Only check the settings, and print them with where each came from.")
     ] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Only make the tables that are missing, and bring the others up to date.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
@@ -100,6 +105,8 @@ def up(
     places = {"database": database, "bus": bus, "leases": leases}
     if check:
         return _check(config, {**flags, **places}, json=json)
+    if prepare:
+        return _prepare(config, database)
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.plane_process import PlaneProcess
     from holdfast.runtime.garbage import collect_patiently
@@ -128,6 +135,16 @@ def _check(config: str | None, flags: dict[str, object], *, json: bool) -> int:
             say(str(problem))
         return Exit.USAGE
     show_settings(chosen, json=json)
+    return Exit.OK
+
+
+def _prepare(config: str | None, database: str | None) -> int:
+    from holdfast.plane.opening import make_tables
+    from holdfast.stores.registry import redacted
+
+    chosen = database_settings(config, database)
+    asyncio.run(make_tables(chosen))
+    say(f"the tables of {redacted(chosen.database_url)} are those of this version")
     return Exit.OK
 
 

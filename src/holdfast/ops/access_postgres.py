@@ -34,7 +34,7 @@ def postgres_access(*, schema: str = NAME, name: str = NAME) -> AccessText:
         roles[PLANE]: "what the processes of the plane use: reads and writes rows",
         roles[READER]: "reads rows, for people and reports",
     }
-    makes = f"make the tables with the owner's URL: holdfast jobs list --database postgresql://{roles[OWNER]}:…"
+    makes = f"make the tables with the owner's URL: holdfast up --prepare --database postgresql://{roles[OWNER]}:…"
     more = f'give each a password: ALTER ROLE "{roles[PLANE]}" PASSWORD …; then {makes}'
     return AccessText("postgres", accounts, Template(template("roles.sql")).substitute(words), more)
 

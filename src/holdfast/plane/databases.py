@@ -7,10 +7,13 @@ no password appears in any text made here. Does not promise that the database ca
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from holdfast.errors import BadInput, Misconfigured
+from holdfast.plane import sqlite_looking
+from holdfast.plane.looked import LookedAt
 from holdfast.plane.ports import Database
 from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.ports import Clock
@@ -30,8 +33,8 @@ _DRIVERS: Final = ("psycopg", "psycopg_pool")
 _EXAMPLES: Final = "use sqlite:///plane.db or postgresql://user@host/database"
 
 
-def open_database(url: str, *, clock: Clock | None = None) -> Database:
-    """Open the database that a URL names.
+def open_database(url: str, *, clock: Clock | None = None, looks: bool = False) -> Database:
+    """Open the database that a URL names. `looks`: only to read what is there; see `looked`.
 
     `sqlite:///plane.db` is a file in the working directory, `sqlite:////var/lib/plane.db` an absolute path. Options:
     `?synchronous=full|normal` (full is the default) and `?busy_timeout=SECONDS`.
@@ -47,30 +50,44 @@ def open_database(url: str, *, clock: Clock | None = None) -> Database:
     if not mark:
         raise BadInput("url", f"{redacted(url)!r} has no scheme", _EXAMPLES)
     if scheme.lower() == "sqlite":
-        return _sqlite(url, clock)
-    if scheme.lower().partition("+")[0] in _POSTGRES_SCHEMES:
-        return _postgres(url, clock)
-    raise BadInput("url", f"{scheme}:// is not a database of the plane", _EXAMPLES)
+        found = _sqlite(url, clock, looks=looks)
+    elif scheme.lower().partition("+")[0] in _POSTGRES_SCHEMES:
+        found = _postgres(url, clock)
+    else:
+        raise BadInput("url", f"{scheme}:// is not a database of the plane", _EXAMPLES)
+    return LookedAt(found) if looks else found
 
 
-def _sqlite(url: str, clock: Clock | None) -> Database:
-    head, _, query = url.partition("?")
-    path = unquote(head.partition("://")[2])
+def check_there(url: str) -> None:
+    """Refuse a file that is not there, before somebody who acts on what is in it makes an empty one."""
+    if url.lower().startswith("sqlite:"):
+        sqlite_looking.check_there(str(Path(_path(url)).absolute()))
+
+
+def _path(url: str) -> str:
+    """The file that a URL of SQLite names."""
+    path = unquote(url.partition("?")[0].partition("://")[2])
     fix = "use sqlite:///name.db or sqlite:////absolute/path.db"
     if not path.startswith("/") or path == "/" or path.endswith("/") or "\0" in path:
         raise BadInput("url", f"{redacted(url)!r} does not name a file", fix)
     if path == "/:memory:" or path.startswith("/file:"):
         raise BadInput("url", f"{redacted(url)!r} is not a file that other processes can open", fix)
+    return path[1:]
+
+
+def _sqlite(url: str, clock: Clock | None, *, looks: bool) -> Database:
+    path, query = _path(url), url.partition("?")[2]
     options = _options(query, _SQLITE_OPTIONS)
     synchronous = options.get("synchronous", "full").lower()
     if synchronous not in {"full", "normal"}:
         raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use full or normal")
     busy = options.get("busy_timeout")
     return SqliteDatabase(
-        path[1:],
+        path,
         synchronous=cast("Literal['full', 'normal']", synchronous),
         busy_timeout_ns=BUSY_TIMEOUT_NS if busy is None else _seconds("busy_timeout", busy),
         clock=clock,
+        looks=looks,
     )
 
 

@@ -3,9 +3,9 @@
     async with opened(settings) as ground:
         await ground.service.submit(caller, wanted)
 
-Promises: tables are made where they are missing; what cannot be reached or used is said with its place and without its
-password; whatever was opened is closed, in the reverse order, however the block ends. Any number of processes may open
-the same places at once.
+Promises: tables are made where they are missing, unless somebody only looks; what cannot be reached or used is said
+with its place and without its password; whatever was opened is closed, in the reverse order, however the block ends.
+Any number of processes may open the same places at once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from holdfast import aio
 from holdfast.aio.locks import Locks
@@ -41,6 +42,10 @@ from holdfast.runtime.disk import make_directory
 from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
+
+_NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
+
+_TABLES: Final = ("schema", "bus_schema", "resource_schema", "policy_schema", "run_schema", "approval_schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +77,30 @@ async def opened(
     instance: str | None = None,
     service_name: str = "plane",
     works: bool = False,
+    looks: bool = False,
     audit: Audit | None = None,
 ) -> AsyncIterator[Ground]:
     """Open what the settings name, for as long as the block runs.
 
     `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
-    is a process of the plane, which follows its error policy and says what its settings say of it; others only look.
+    is a process of the plane, which follows its error policy and says what its settings say of it; others only ask it
+    for something. `looks`: not even that. Then the database alone is opened, and nothing is made or written: what is
+    missing is refused, and so is every attempt to change something.
     `audit` is told what happens to leases, what the guards refuse and which work was to be ended twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-    if settings.database is None:
+    if settings.database is None and not looks:
         make_state_directory()
     async with AsyncExitStack() as stack:
         # Leases are opened first and closed last: what is released at the end is released while they are there.
         observers = [] if audit is None else [audit]
-        locks = aio.connect(settings.lease_url, service=service_name, instance=instance, observers=observers)
+        where = _NO_LEASES if looks else settings.lease_url
+        locks = aio.connect(where, service=service_name, instance=instance, observers=observers)
         await stack.enter_async_context(locks)
-        database = open_database(settings.database_url, clock=clock)
+        database = open_database(settings.database_url, clock=clock, looks=looks)
         stack.push_async_callback(database.close)
         yield await stack.enter_async_context(
-            founded(settings, locks, database, clock=clock, entropy=entropy, works=works, audit=audit)
+            founded(settings, locks, database, clock=clock, entropy=entropy, works=works, looks=looks, audit=audit)
         )
 
 
@@ -104,6 +113,7 @@ async def founded(
     clock: Clock,
     entropy: Entropy,
     works: bool = False,
+    looks: bool = False,
     audit: Audit | None = None,
 ) -> AsyncIterator[Ground]:
     """The rest of it, on leases and a database that are open already. Whoever opened those closes them afterwards."""
@@ -116,7 +126,7 @@ async def founded(
         await prepare(database)
         if isinstance(leases := locks.ports.store, RidesAlong):
             leases.ride(database)  # in one file there is one writer
-        bus = open_bus(settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
+        bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         await bus.prepare()
         slots = settings.scheduler.tenant_slots
@@ -150,6 +160,18 @@ async def founded(
             *(settings, clock, entropy, database, bus, locks, store, workers),
             *(service, approvals, runs, flows, policing, audit),
         )
+
+
+async def make_tables(settings: Settings) -> None:
+    """Make every table that is missing, and bring the others up to date. Needs the database, and nothing else."""
+    if settings.database is None:
+        make_state_directory()
+    database = open_database(settings.database_url)
+    try:
+        for name in (*_TABLES, SIGNAL_SCHEMA):
+            await prepare(database, name)
+    finally:
+        await database.close()
 
 
 def make_state_directory() -> None:

@@ -24,8 +24,9 @@ from holdfast.plane.escalation import evidence
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Source, Standing
 from holdfast.plane.ports import Database
+from holdfast.plane.schema import prepare
 from holdfast.plane.settings import Settings
-from holdfast.plane.signals import Sign, Signals, Sum
+from holdfast.plane.signals import SIGNAL_SCHEMA, Sign, Signals, Sum
 from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration
@@ -187,11 +188,15 @@ def hints(
 
 
 @asynccontextmanager
-async def policy_at(settings: Settings, *, clock: Clock | None = None) -> AsyncIterator[PolicyService]:
-    """The policy of the plane that the settings name."""
+async def policy_at(
+    settings: Settings, *, clock: Clock | None = None, looks: bool = False
+) -> AsyncIterator[PolicyService]:
+    """The policy of the plane that the settings name. `looks`: nothing is made or written."""
     clock = clock or SystemClock()
-    database = open_database(settings.database_url, clock=clock)
+    database = open_database(settings.database_url, clock=clock, looks=looks)
     try:
+        if not looks:  # whoever switches something leaves all that is needed to look at it
+            await prepare(database, SIGNAL_SCHEMA)
         yield PolicyService.on(database, clock, settings.escalation.rule)
     finally:
         await database.close()

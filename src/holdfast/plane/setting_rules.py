@@ -87,16 +87,18 @@ def takeovers(settings: Settings) -> list[Takeover]:
     return found
 
 
-def problems(settings: Settings) -> list[BadInput]:
-    """Everything that cannot work, each with its keys and a fix."""
-    return [BadInput(_where(settings, *keys), problem, fix) for keys, problem, fix in _problems(settings)]
+def problems(settings: Settings, *, only_database: bool = False) -> list[BadInput]:
+    """Everything that cannot work, each with its keys and a fix. `only_database`: nothing else has to be named."""
+    found = _problems(settings, only_database=only_database)
+    return [BadInput(_where(settings, *keys), problem, fix) for keys, problem, fix in found]
 
 
 _Problem = tuple[tuple[str, ...], str, str]
 
 
-def _problems(settings: Settings) -> Iterator[_Problem]:
-    yield from _stores(settings)
+def _problems(settings: Settings, *, only_database: bool) -> Iterator[_Problem]:
+    if not only_database:
+        yield from _stores(settings)
     yield from _delays(settings)
     yield from _leases(settings)
     yield from _times(settings)

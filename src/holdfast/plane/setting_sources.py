@@ -58,11 +58,12 @@ def load(
     flags: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    only_database: bool = False,
 ) -> Settings:
     """Read the settings, or raise `BadSettings`.
 
     The file is `config`, else `$HOLDFAST_CONFIG`, else `holdfast.toml` in the directory if there is one. `flags` are
-    values by key; None stands for a flag that was not given.
+    values by key; None stands for a flag that was not given. `only_database`: nothing else is going to be opened.
     """
     variables = os.environ if environment is None else environment
     reading = _Reading()
@@ -75,7 +76,7 @@ def load(
             key = KEYS[name]
             reading.put(key, Origin("flag", key.flag or f"--{name}"), value)
     settings = _settings(reading, path)
-    problems = reading.problems or setting_rules.problems(settings)
+    problems = reading.problems or setting_rules.problems(settings, only_database=only_database)
     if problems:
         raise BadSettings(tuple(problems))
     return settings

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, RowExists, RowMissing, Timeout, Unavailable
 from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row, Work
+from holdfast.plane.sqlite_looking import Look, look_at
 from holdfast.plane.statements import compiled
 from holdfast.runtime.driving import run_now
 from holdfast.stores.mounts import file_system, is_shared
@@ -52,10 +53,12 @@ class Busy(Exception):
 class PlaneFile:
     """The file that all connections of one database object mean: the one that the first of them found or made."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, looks: bool = False) -> None:
+        """`looks`: nobody is going to write, and there must be a file; see `sqlite_looking`."""
         if sqlite3.sqlite_version_info < SQLITE_NEEDED:
             raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old; use a Python with 3.35 or newer")
         self.path = path
+        self.looks = looks
         self._identity: tuple[int, int] | None = None
 
     def check(self) -> None:
@@ -79,6 +82,13 @@ class PlaneFile:
         self._identity = self._identity or _identity(self.path)
         return connection
 
+    def look(self) -> Look:
+        """Open it for one who only looks."""
+        check_place(self.path)
+        found = look_at(self.path, _CACHED_STATEMENTS)
+        self._identity = self._identity or _identity(self.path)
+        return found
+
 
 class SqliteConnection:
     """A connection that is opened when it is first used, and checks each time that the file is still the same one."""
@@ -88,6 +98,7 @@ class SqliteConnection:
         self._file = file
         self._synchronous = synchronous
         self._writes = writes
+        self.still = False  # it takes the file as it stands, and there is no log
         self._open: sqlite3.Connection | None = None
 
     def begin(self) -> sqlite3.Connection:
@@ -142,11 +153,16 @@ class SqliteConnection:
 
     def _ready(self) -> sqlite3.Connection:
         self._file.check()
+        if self.still:
+            self.close()
         if self._open is None:
             self._open = self._opened()
         return self._open
 
     def _opened(self) -> sqlite3.Connection:
+        if self._file.looks:
+            found, self.still = self._file.look()
+            return found
         connection = self._file.connect()
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

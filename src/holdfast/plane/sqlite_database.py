@@ -66,8 +66,12 @@ class SqliteDatabase:
         hints: Literal["sockets", "polling"] = "sockets",
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        looks: bool = False,
     ) -> None:
-        """`queue_max`: how many works may be in line before callers wait for room; `group_max`: in one commit."""
+        """`queue_max`: how many works may be in line before callers wait for room; `group_max`: in one commit.
+
+        `looks`: it is only read, and made by nobody; see `sqlite_looking`.
+        """
         if synchronous not in {"full", "normal"}:
             raise BadInput("synchronous", f"{synchronous!r} is not a way to commit", "use full or normal")
         for name, number in (("readers", readers), ("queue_max", queue_max), ("group_max", group_max)):
@@ -75,7 +79,7 @@ class SqliteDatabase:
                 raise BadInput(name, f"{number} is too few", "give at least 1")
         self.path = str(Path(path).absolute())
         warn_if_shared(self.path)
-        self._file = PlaneFile(self.path)
+        self._file = PlaneFile(self.path, looks=looks)
         self._synchronous: Synchronous = synchronous
         self._patience_ns = busy_timeout_ns
         self._reader_count = readers

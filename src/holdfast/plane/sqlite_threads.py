@@ -287,7 +287,8 @@ class Reader:
             try:
                 results.append(SqliteTx(connection, self._connection.path, reads=True).run(entry.work))
                 if self._syncer is not None and entry.lasting:
-                    self._seen = connection, connection.execute("PRAGMA data_version").fetchone()[0]
+                    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+                    self._seen = self._safe if self._connection.still else (connection, version)
             finally:
                 self._connection.rollback()
             return connection
