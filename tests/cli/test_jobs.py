@@ -170,3 +170,18 @@ def test_bad_input_has_a_defined_answer(
     assert said in shown.err
     assert "\x1b" not in shown.err
     assert len(shown.err.splitlines()) == 1
+
+
+def test_a_cancel_that_nobody_would_hear_is_refused_and_a_switch_makes_it_heard(shell: Shell) -> None:
+    place = ("--database", "sqlite:///plane.db")
+    assert shell.run("up", "--switch-bus", *place, "--bus", "nats://127.0.0.1:1?stream=MINE").code == 0
+    refused = shell.run("jobs", "submit", "t", "--delay", "5", *place)
+    assert (refused.code, refused.out) == (64, "")
+    assert "holdfast: bus: this plane speaks through NATS, in the stream MINE, and here" in refused.err
+    switched = shell.run("up", "--switch-bus", *place)
+    assert (switched.code, switched.err) == (
+        0,
+        "holdfast: the plane speaks through the database; until now through NATS, in the stream MINE\n",
+    )
+    assert shell.run("jobs", "submit", "t", "--id", "one", *place).code == 0
+    assert shell.run("jobs", "cancel", "one", *place).code == 0

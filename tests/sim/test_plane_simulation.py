@@ -98,6 +98,7 @@ OVERTAKEN: dict[str, Any] = {
     "failpoints": 150,
     "cancels": 1000,
 }
+WORLDS = 40  # which of them find a bug changes with every message that the plane sends more or less
 PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
     plant.__name__: (plant, rule, swarm)
     for plant, rule, swarm in (
@@ -120,10 +121,10 @@ PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, rule, swarm = PLANTED[name]
     plant(monkeypatch)
-    for seed in range(12):
+    for seed in range(WORLDS):
         if any(violation.rule == rule for violation in run_plane(seed, rough(seed, **swarm)).violations):
             return
-    pytest.fail(f"{rule} holds in twelve worlds, in spite of a bug: {plant.__doc__}")
+    pytest.fail(f"{rule} holds in {WORLDS} worlds, in spite of a bug: {plant.__doc__}")
 
 
 # The rules themselves, on stories that somebody made up.

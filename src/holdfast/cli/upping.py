@@ -96,6 +96,12 @@ def up(
     prepare: Annotated[
         bool, typer.Option("--prepare", help="Only make the tables that are missing, and bring the others up to date.")
     ] = False,
+    switch_bus: Annotated[
+        bool,
+        typer.Option(
+            "--switch-bus", help="Only note that the plane speaks through this bus from now on. End it first."
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
@@ -107,6 +113,8 @@ def up(
         return _check(config, {**flags, **places}, json=json)
     if prepare:
         return _prepare(config, database)
+    if switch_bus:
+        return _switch_bus(settings(config, **flags, **places))
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.plane_process import PlaneProcess
     from holdfast.runtime.garbage import collect_patiently
@@ -145,6 +153,14 @@ def _prepare(config: str | None, database: str | None) -> int:
     chosen = database_settings(config, database)
     asyncio.run(make_tables(chosen))
     say(f"the tables of {redacted(chosen.database_url)} are those of this version")
+    return Exit.OK
+
+
+def _switch_bus(chosen: Settings) -> int:
+    from holdfast.plane.opening import note_bus
+
+    before, after = asyncio.run(note_bus(chosen))
+    say(f"the plane speaks through {after}" + ("" if before in (None, after) else f"; until now through {before}"))
     return Exit.OK
 
 

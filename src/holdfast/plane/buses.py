@@ -55,6 +55,11 @@ def open_bus(
     return NatsBus(connection, database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)
 
 
+def stream_of(url: str) -> str:
+    """The stream of a plane on NATS, as a URL names it that `open_bus` takes."""
+    return dict(parse_qsl(url.partition("?")[2])).get("stream", STREAM)
+
+
 def nats_connection(url: str) -> NatsConnection:
     """The connection of a bus on NATS, which connects when it is first used; `open_bus` says what the URL takes."""
     if not isinstance(url, str):

@@ -22,6 +22,7 @@ from holdfast.aio.locks import Locks
 from holdfast.errors import Misconfigured
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.buses import open_bus
+from holdfast.plane.chosen_bus import check_bus, switch_bus
 from holdfast.plane.databases import open_database
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.families import APPROVAL
@@ -126,6 +127,8 @@ async def founded(
         await prepare(database)
         if isinstance(leases := locks.ports.store, RidesAlong):
             leases.ride(database)  # in one file there is one writer
+        if not looks:
+            await check_bus(database, settings.bus, works=works)
         bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         await bus.prepare()
@@ -170,6 +173,16 @@ async def make_tables(settings: Settings) -> None:
     try:
         for name in (*_TABLES, SIGNAL_SCHEMA):
             await prepare(database, name)
+    finally:
+        await database.close()
+
+
+async def note_bus(settings: Settings) -> tuple[str | None, str]:
+    """Switch the plane to the bus that the settings name; see `chosen_bus.switch_bus`."""
+    await make_tables(settings)
+    database = open_database(settings.database_url)
+    try:
+        return await switch_bus(database, settings.bus)
     finally:
         await database.close()
 

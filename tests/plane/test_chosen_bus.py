@@ -1,0 +1,62 @@
+"""A plane speaks through one bus: whoever names another is told so, before anything is said where nobody listens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.jobs import JobState
+from holdfast.errors import BadInput
+from holdfast.plane.model import Submission
+from holdfast.plane.opening import note_bus, opened
+from holdfast.plane.service import Caller
+from holdfast.plane.settings import Settings
+
+ME = Caller("me")
+NATS = "nats://user:secret@127.0.0.1:1?stream=MINE"  # nothing is there; it is refused before anybody connects
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Settings:
+    return Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("works", [False, True], ids=["a command", "a process of the plane"])
+async def test_whoever_names_another_bus_than_the_first_process_is_refused(embedded: Settings, works: bool) -> None:
+    async with opened(embedded, works=True):
+        pass
+    with pytest.raises(BadInput, match="speaks through the database, and here it would be NATS, in the stream MINE"):
+        async with opened(replace(embedded, bus=NATS), works=works):
+            pass
+    async with opened(embedded, works=works):
+        pass
+
+
+@pytest.mark.asyncio
+async def test_a_plane_that_has_had_no_process_refuses_nobody_and_commands_have_no_say(embedded: Settings) -> None:
+    async with opened(embedded) as ground:
+        await ground.service.submit(ME, Submission("t"))
+    assert await note_bus(replace(embedded, bus=NATS)) == (None, "NATS, in the stream MINE")
+
+
+@pytest.mark.asyncio
+async def test_another_name_of_the_server_is_the_same_bus_and_another_stream_is_not(embedded: Settings) -> None:
+    await note_bus(replace(embedded, bus=NATS))
+    assert (await note_bus(replace(embedded, bus="tls://other:4222,third:4222?replicas=3&stream=MINE")))[0] == (
+        "NATS, in the stream MINE"
+    )
+    with pytest.raises(BadInput, match="in the stream MINE, and here it would be NATS, in the stream HOLDFAST"):
+        async with opened(replace(embedded, bus="nats://127.0.0.1:1")):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_whoever_only_looks_needs_no_bus(embedded: Settings) -> None:
+    async with opened(embedded) as ground:
+        job, _ = await ground.service.submit(ME, Submission("t"))
+    await note_bus(replace(embedded, bus=NATS))
+    async with opened(embedded, looks=True) as ground:
+        assert (await ground.service.job(ME, job.id)).state is JobState.PENDING
