@@ -18,7 +18,7 @@ from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput
 from holdfast.plane.inventory import inventory
 from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import BadSettings, load
+from holdfast.plane.setting_sources import CONFIG_VARIABLE, OTHERS, BadSettings, load
 from holdfast.plane.settings import KEYS, SECTIONS, Origin, Settings
 from holdfast.types import MS, NS
 
@@ -190,6 +190,9 @@ def test_what_cannot_be_right_is_refused_with_its_place_and_a_fix(tmp_path: Path
         ("HOLDFAST_GRACE", "-1", "is out of range"),
         ("HOLDFAST_WORKER_CUONT", "2", "is not a setting; did you mean $HOLDFAST_WORKER_COUNT?"),
         ("HOLDFAST_API_SOMETHING", "2", "is not a setting"),
+        ("HOLDFAST_DATABSE", "x", "$HOLDFAST_DATABSE: is not a setting; did you mean $HOLDFAST_DATABASE?"),
+        ("HOLDFAST_SCHEDULER", "3", "is not a setting"),
+        ("HOLDFAST_PORT", "9000", "is not a setting; did you mean $HOLDFAST_API_PORT?"),
         ("HOLDFAST_WORKER_POOLS", "a,,b", "'' is not a name"),
     ],
 )
@@ -199,8 +202,20 @@ def test_the_environment_is_read_as_strictly(tmp_path: Path, variable: str, text
 
 
 def test_variables_of_other_commands_are_left_alone(tmp_path: Path) -> None:
-    others = {"HOLDFAST_URL": "redis://h", "HOLDFAST_DEBUG": "1", "HOLDFAST_FENCE": "7", "HOLDFASTER": "x"}
+    others = {"HOLDFASTER": "x", "HOLDFAST_DRILL_PLACE": "x"} | dict.fromkeys(OTHERS - {CONFIG_VARIABLE}, "x")
     assert loaded(tmp_path, None, others) == Settings()
+
+
+def test_what_kubernetes_says_of_a_service_named_like_us_is_no_setting(tmp_path: Path) -> None:
+    links = {
+        "HOLDFAST_SERVICE_HOST": "10.0.0.7",
+        "HOLDFAST_SERVICE_PORT": "8420",
+        "HOLDFAST_SERVICE_PORT_HTTP": "8420",
+        "HOLDFAST_PORT": "tcp://10.0.0.7:8420",
+        "HOLDFAST_PORT_8420_TCP": "tcp://10.0.0.7:8420",
+        "HOLDFAST_PORT_8420_TCP_ADDR": "10.0.0.7",
+    }
+    assert loaded(tmp_path, None, links) == Settings()
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,21 @@ from holdfast.runtime.toml_text import NotToml, toml_of
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
 FILE_BYTES_MAX: Final = 1_000_000
+
+OTHERS: Final = frozenset(
+    f"{PREFIX}_{name}"
+    for name in (
+        *("CONFIG", "URL", "DEBUG", "GUARD_DATABASE", "LEDGER", "METRICS_TOKEN"),  # of commands
+        *("KEY", "OWNER", "FENCE", "DEADLINE"),  # that `holdfast run` gives to its command
+        *("NATS_PLANE", "NATS_WORKER", "NATS_API"),  # passwords, in what `holdfast access nats` prints
+    )
+)
+"""Variables that are no settings, and are ours all the same."""
+
+_OTHERS_BEGIN: Final = f"{PREFIX}_DRILL_"
+# What Kubernetes puts into every container beside a service that is named holdfast, or holdfast-something.
+_LINKED: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
+_LINK: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 class BadSettings(BadInput):
@@ -147,14 +163,19 @@ def _found(document: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
 
 def _read_environment(reading: _Reading, variables: Mapping[str, str]) -> None:
     known = {key.variable: key for key in KEYS.values()}
-    beginnings = tuple(f"{PREFIX}_{section.upper()}_" for section in SECTIONS)
     for variable, text in sorted(variables.items()):
         if variable in known and text:
             reading.put(known[variable], Origin("environment", variable), text, text=True)
-        elif variable.startswith(beginnings) and variable not in known:
+        elif variable.startswith(f"{PREFIX}_") and variable not in known and not _is_another(variable, text):
             near = difflib.get_close_matches(variable, known, n=1, cutoff=0.7)
             fix = f"did you mean ${near[0]}?" if near else "unset it; holdfast up --check lists what there is"
             reading.problems.append(BadInput(f"${variable}", "is not a setting", fix))
+
+
+def _is_another(variable: str, text: str) -> bool:
+    """Whether a variable that begins like a setting is known to be something else."""
+    linked = _LINKED.match(variable) or (variable.endswith("_PORT") and _LINK.match(text))
+    return variable in OTHERS or variable.startswith(_OTHERS_BEGIN) or bool(linked)
 
 
 def _nearest(name: str) -> str:
