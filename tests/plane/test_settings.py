@@ -18,7 +18,7 @@ from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput
 from holdfast.plane.inventory import inventory
 from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import CONFIG_VARIABLE, OTHERS, BadSettings, load
+from holdfast.plane.setting_sources import CONFIG_VARIABLE, OTHERS, BadSettings, Given, load
 from holdfast.plane.settings import KEYS, SECTIONS, Origin, Settings
 from holdfast.types import MS, NS
 
@@ -166,7 +166,7 @@ def test_every_section_of_the_tree_is_declared() -> None:
         ("database = 'plane.db'", "database: 'plane.db' cannot be used here"),
         ("database = 'sqlite:///'", "database: 'sqlite:///' cannot be used here"),
         ("bus = 'redis://h'", "bus: 'redis://h' cannot be used here; use nats://host:4222"),
-        ("worker = 3", "worker: is not a key"),
+        ("worker = 3", "worker: is a section, and not a key; write [worker]"),
         ("grace = {a = 1}", "grace: {'a': 1} is not a length of time"),
         ("grace = 3\ngrace = 4", "write it as TOML"),
         ("grace : 3", "at line 1, column"),
@@ -223,6 +223,20 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert len(problems) == 4
     with pytest.raises(BadSettings, match=r"and 3 more: holdfast up --check"):
         loaded(tmp_path, None, {"HOLDFAST_WORKER_COUNT": "0"})
+
+
+def test_a_flag_is_named_as_it_was_typed_and_once(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"^--database: '' cannot be used here"):
+        loaded(tmp_path, database="")
+    with pytest.raises(BadSettings, match=r"^--url: leases: 'http://h' cannot be used here"):
+        loaded(tmp_path, leases=Given("--url", "http://h"))
+    with pytest.raises(BadSettings, match=r"^--concurrency: worker.concurrency: 0 is out of range"):
+        loaded(tmp_path, worker__concurrency=0)
+
+
+def test_an_empty_name_of_a_file_is_not_taken_for_none(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="--config: is empty"):
+        load("", environment={}, directory=tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "binary", "large", "zero"])

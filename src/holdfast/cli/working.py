@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.exits import Exit, exit_for
-from holdfast.cli.options import Url, url_of
+from holdfast.cli.options import url_of
 from holdfast.cli.planes import (
     Audit,
     Bus,
     Config,
     Database,
+    Leases,
     LogFormat,
     LogLevel,
     NoAudit,
@@ -27,7 +28,7 @@ from holdfast.cli.planes import (
     settings,
 )
 from holdfast.cli.reporting import Reporter
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.types import duration_ns
 
 EPILOG = "\n\n".join(
@@ -55,9 +56,13 @@ def worker(
     context: typer.Context,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the jobs are.", show_default=False)],
     config: Config = None,
-    url: Url = None,
     database: Database = None,
     bus: Bus = None,
+    leases: Leases = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="The same as --leases. [dim]($HOLDFAST_URL is not read)[/dim]"),
+    ] = None,
     pool: Annotated[
         list[str] | None, typer.Option(metavar="P", help="A pool to serve; may be repeated. [dim](default: all)[/dim]")
     ] = None,
@@ -92,12 +97,12 @@ def worker(
     collect_patiently()
     report = Reporter(as_json=json)
     if drain_timeout is not None:
-        duration_ns("drain-timeout", drain_timeout)
+        duration_ns("--drain-timeout", drain_timeout)
     chosen = settings(
         config,
         database=database,
         bus=bus,
-        leases=url_of(context, url),
+        leases=_leases(context, leases, url),
         worker__pools=pool or None,
         worker__concurrency=concurrency,
         worker__lease_ttl=lease_ttl,
@@ -114,3 +119,13 @@ def worker(
         report("failed", str(error), code=int(exit_for(error)))
         return exit_for(error)
     return Exit.OK if drained.finished else Exit.NO
+
+
+def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:
+    """Where leases are kept, under the name by which that was given, here or to `holdfast` itself."""
+    from holdfast.plane.setting_sources import Given
+
+    named = url_of(context, url)
+    if leases is not None and named is not None and leases != named:
+        raise BadInput("--url", "names another store than --leases", "give one of them")
+    return Given("--url", named) if leases is None and named is not None else leases

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.errors import BadInput
 from holdfast.plane import setting_rules
@@ -49,6 +49,13 @@ class BadSettings(BadInput):
         self.problems = problems
 
 
+class Given(NamedTuple):
+    """The value of a flag that has another name than the key has elsewhere."""
+
+    flag: str
+    value: object
+
+
 class _Reading:
     """Values as they are found, and what is wrong with them."""
 
@@ -60,6 +67,7 @@ class _Reading:
     def put(self, key: Key, origin: Origin, raw: object, *, text: bool = False) -> None:
         """Take one value, in place of one that counts less."""
         where = f"{origin} ({key.name})" if origin.kind == "environment" else f"{origin}: {key.name}"
+        where = origin.name if origin.name == f"--{key.name}" else where
         try:
             read = key.kind.parse if text else key.kind.check
             self.values[key.name] = read(where, raw)  # type: ignore[arg-type]  # text, if it was said to be
@@ -79,7 +87,8 @@ def load(
     """Read the settings, or raise `BadSettings`.
 
     The file is `config`, else `$HOLDFAST_CONFIG`, else `holdfast.toml` in the directory if there is one. `flags` are
-    values by key; None stands for a flag that was not given. `only_database`: nothing else is going to be opened.
+    values by key, or what was `Given` as what; None stands for a flag that was not given. `only_database`: nothing else
+    is going to be opened.
     """
     variables = os.environ if environment is None else environment
     reading = _Reading()
@@ -90,7 +99,8 @@ def load(
     for name, value in (flags or {}).items():
         if value is not None:
             key = KEYS[name]
-            reading.put(key, Origin("flag", key.flag or f"--{name}"), value)
+            flag, given = value if isinstance(value, Given) else (key.flag or f"--{name}", value)
+            reading.put(key, Origin("flag", flag), given)
     settings = _settings(reading, path)
     problems = reading.problems or setting_rules.problems(settings, only_database=only_database)
     if problems:
@@ -117,8 +127,10 @@ def _split(values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _file(config: str | Path | None, variables: Mapping[str, str], directory: Path) -> Path | None:
+    if config == "":
+        raise BadSettings((BadInput("--config", "is empty", "name a file, or leave it out"),))
     named = config or variables.get(CONFIG_VARIABLE)
-    if named is None or named == "":
+    if not named:
         path = directory / FILE
         return path if path.exists() else None
     if "\0" in str(named):
@@ -144,6 +156,9 @@ def _read_file(reading: _Reading, path: Path) -> None:
         origin = Origin("file", f"{path.name}:{line}" if line else path.name)
         if name in KEYS:
             reading.put(KEYS[name], origin, value)
+        elif name in SECTIONS:
+            fix = f"write [{name}], and its keys below"
+            reading.problems.append(BadInput(f"{origin}: {name}", "is a section, and not a key", fix))
         else:
             kind = "section" if whole else "key"
             reading.problems.append(BadInput(f"{origin}: {name}", f"is not a {kind}", _nearest(name)))

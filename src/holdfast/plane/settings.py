@@ -140,10 +140,14 @@ class WorkerSettings:
 
     app: str | None = _key(None, Text("billing.jobs:app"), "the functions that they run, as module:name", "--app")
     count: int = _key(2, Whole(1, 1000), "how many workers", "--workers")
-    concurrency: int = _key(8, Whole(1, 10_000), "attempts that one worker makes at once, in each pool")
-    pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's")
+    concurrency: int = _key(
+        8, Whole(1, 10_000), "attempts that one worker makes at once, in each pool", "--concurrency"
+    )
+    pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's", "--pool")
     heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "how often they say that they live")
-    lease_ttl: float = _key(families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job")
+    lease_ttl: float = _key(
+        families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job", "--lease-ttl"
+    )
     lease_renew_every: float | None = _renew_every("lease_ttl")
     lease_failures: int = _failures()
     cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a function may go on after it was told to stop")
