@@ -197,3 +197,11 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
     assert {name: times for name, times in seen.times.items() if name in FAMILIES} == expected
     assert len({times[2] for times in expected.values()}) == len(FAMILIES), "each has another budget"
     assert listed == {name: times[2] for name, times in expected.items()}
+
+
+def test_the_delays_in_effect_are_what_the_inventory_says() -> None:
+    slow = SchedulerSettings(busy_delay=3.0, busy_jitter=0.25, backend_delay=5.0)
+    said = {line.family: line for line in inventory(Settings(scheduler=slow))}
+    assert said["scheduler.job"].on_busy == "wait 2 s, then retry after 3 s ± 250 ms"
+    assert said["scheduler.job"].on_error == "retry after 5 s"
+    assert [line.on_busy for line in inventory()] == [line.on_busy for line in inventory(Settings())]

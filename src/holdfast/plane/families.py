@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from string import Formatter
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
@@ -39,6 +39,16 @@ class Release(StrEnum):
     EXPIRY = "expiry"  # a rotating hold is never released
 
 
+class Retries(NamedTuple):
+    """After how long a message comes again, for people."""
+
+    busy: str = "500 ms"
+    failed: str = "1 s"
+
+
+_RETRIES: Final = Retries()
+
+
 @lru_cache
 def _places(pattern: str) -> tuple[str, ...]:
     return tuple(name for _, name, _, _ in Formatter().parse(pattern) if name is not None)
@@ -58,14 +68,25 @@ class LockFamily:
     scope: Scope
     ttl: float  # seconds; loops: at the default interval
     release: Release
-    on_busy: str  # for people
-    on_error: str
+    on_busy: str  # for people; as `when_busy` it has the delay in effect in place of {busy}
+    on_error: str  # the same, and {failed}
     used_by: str  # the module that takes it
     acquire_timeout: float | None = None
     retry: backoff.Backoff | None = None
     per_interval: float | None = None  # loops: the TTL is this many times the interval
     renewal: float | None = None  # seconds between two renewals; None: a third of the TTL
     failures: int = DEFAULT_FAILURES  # renewal periods in a row that may fail before the lease is given up
+    retries: Retries = _RETRIES
+
+    @property
+    def when_busy(self) -> str:
+        """What happens when somebody else has it, for people."""
+        return self.on_busy.format(**self.retries._asdict())
+
+    @property
+    def when_failed(self) -> str:
+        """What happens when the store fails, for people."""
+        return self.on_error.format(**self.retries._asdict())
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -137,8 +158,8 @@ class LockFamily:
             "failures": self.failures,
             "release": str(self.release),
             "acquire_timeout": self.acquire_timeout,
-            "on_busy": self.on_busy,
-            "on_error": self.on_error,
+            "on_busy": self.when_busy,
+            "on_error": self.when_failed,
             "used_by": self.used_by,
         }
 
@@ -152,8 +173,8 @@ SCHEDULER_JOB: Final = LockFamily(
     scope=Scope.ITEM,
     ttl=60.0,
     release=Release.EXPLICIT,
-    on_busy="wait 2 s, then retry after 500 ms",
-    on_error="retry after 1 s",
+    on_busy="wait 2 s, then retry after {busy}",
+    on_error="retry after {failed}",
     used_by="holdfast.plane.joblock",
     acquire_timeout=2.0,
     retry=_QUICK,
@@ -165,8 +186,8 @@ WORKER_JOB: Final = LockFamily(
     scope=Scope.ITEM,
     ttl=30.0,
     release=Release.EXPLICIT,
-    on_busy="somebody runs it: retry after 500 ms",
-    on_error="retry after 1 s",
+    on_busy="somebody runs it: retry after {busy}",
+    on_error="retry after {failed}",
     used_by="holdfast.plane.attempt",
     acquire_timeout=0.0,
 )
@@ -225,7 +246,7 @@ WORKFLOW_RUN: Final = LockFamily(
     scope=Scope.ITEM,
     ttl=30.0,
     release=Release.EXPLICIT,
-    on_busy="wait 2 s, then retry after 500 ms",
+    on_busy="wait 2 s, then retry after {busy}",
     on_error="by risk class",
     used_by="holdfast.plane.runlock",
     acquire_timeout=2.0,

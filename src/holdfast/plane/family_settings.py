@@ -7,11 +7,12 @@ TTL, a renewal interval or a failure budget. Pure; does not check that the times
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.core.looping import Mode
 from holdfast.plane import families
-from holdfast.plane.families import FAMILIES, LockFamily
+from holdfast.plane.families import FAMILIES, LockFamily, Retries
 
 
 class Values(Protocol):
@@ -70,11 +71,22 @@ FAMILY_KEYS: Final[Mapping[str, FamilyKeys]] = {
 def family_in_effect(settings: Values, family: LockFamily) -> LockFamily:
     """The family with the times of the settings."""
     keys = FAMILY_KEYS[family.name]
-    return family.timed(
+    timed = family.timed(
         ttl=settings.value(keys.ttl) * keys.factor,
         renew_every=settings.value(keys.renew_every),
         failures=settings.value(keys.failures),
     )
+    return replace(timed, retries=_retries(settings))
+
+
+def _retries(settings: Values) -> Retries:
+    busy, jitter = _length(settings.value("scheduler.busy_delay")), settings.value("scheduler.busy_jitter")
+    spread = f" ± {_length(jitter)}" if jitter else ""
+    return Retries(busy + spread, _length(settings.value("scheduler.backend_delay")))
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 1 else f"{1000 * seconds:g} ms"
 
 
 def is_renewed(settings: Values, family: LockFamily) -> bool:

@@ -85,8 +85,8 @@ def _line(family: LockFamily, settings: Settings | None) -> Line:
         failures=timed.failures if renewed else None,
         release=family.release if renewed else Release.EXPIRY,
         acquire_timeout=family.acquire_timeout,
-        on_busy=family.on_busy,
-        on_error=family.on_error,
+        on_busy=timed.when_busy,
+        on_error=timed.when_failed,
         used_by=family.used_by,
     )
 
