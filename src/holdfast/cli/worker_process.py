@@ -29,6 +29,8 @@ from holdfast.plane.ports import Audit
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
+from holdfast.plane.worker_names import check_free
+from holdfast.runtime.system import this_owner
 
 if TYPE_CHECKING:
     from holdfast.observe.otel_sending import Sending
@@ -78,6 +80,8 @@ class WorkerProcess:
             how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
             ground = await stack.enter_async_context(how)
             worker = worker_of(ground, self._app, self._name)
+            if self._name is not None:
+                await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
             vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
             await keep_workflows(ground.runs.definitions, self._app)
             await worker.start()

@@ -76,7 +76,7 @@ def worker(
         float | None, typer.Option(metavar="S", help="How soon another takes over when this dies. [dim](30)[/dim]")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="W", help="The worker's name. [dim](default: made up)[/dim]")
+        str | None, typer.Option(metavar="W", help="The worker's name, its alone. [dim](default: made up)[/dim]")
     ] = None,
     probe_host: ProbeHost = None,
     probe_port: ProbePort = None,
