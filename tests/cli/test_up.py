@@ -267,6 +267,20 @@ def test_check_prints_every_setting_and_where_it_came_from(furnished: Shell) -> 
     assert told["file"].endswith("holdfast.toml")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "sheduler"), "--only: 'sheduler' is no part"),
+        (("--app", "nowhere:app"), "there is no module 'nowhere'"),
+        (("--sample",), "--sample: is given with the app works:app"),
+    ],
+)
+def test_check_looks_at_parts_and_the_app_too(furnished: Shell, words: tuple[str, ...], said: str) -> None:
+    done = furnished.run("up", "--check", *words)
+    assert (done.code, done.out) == (64, "")
+    assert said in done.err
+
+
 def test_check_tells_all_problems_a_line_each(furnished: Shell) -> None:
     (furnished.directory / "holdfast.toml").write_text("grace = 'x'\nfoo = 1\n")
     done = furnished.run("up", "--check")

@@ -64,6 +64,7 @@ def test_an_app_in_the_working_directory_is_found(module: Callable[[str, str], N
         ("broken:app", "broken cannot be imported (ZeroDivisionError: division by zero)"),
         ("needy:app", "needy cannot be imported (ModuleNotFoundError: No module named 'not_installed')"),
         ("typo:app", "typo cannot be imported (SyntaxError:"),
+        ("script:app", "script cannot be imported (SystemExit: 5)"),
     ],
 )
 def test_what_cannot_be_loaded_says_what_to_do(module: Callable[[str, str], None], target: str, text: str) -> None:
@@ -72,6 +73,7 @@ def test_what_cannot_be_loaded_says_what_to_do(module: Callable[[str, str], None
     module("broken.py", "1 / 0")
     module("needy.py", "import not_installed")
     module("typo.py", "def f(:")
+    module("script.py", "import sys\nsys.exit(5)")
     with pytest.raises(BadInput) as refused:
         load_app(target)
     assert refused.value.field == "app"

@@ -125,6 +125,8 @@ def _usage(error: Exception, arguments: Sequence[str]) -> int:
     text: str = getattr(error, "format_message", error.__str__)().rstrip(".")
     if "run" in arguments and "--" not in arguments and type(error).__name__ == "NoSuchOption":
         text += "; options of the command itself go behind --: holdfast run NAME -- CMD …"
+    if not text:  # a group of commands without one of them: its help was printed, and says it all
+        return Exit.USAGE
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "holdfast"
     say(f"{text}; see `{where} --help`")
@@ -142,6 +144,7 @@ def _quiet() -> Iterator[None]:
     log, lines = logging.getLogger("holdfast"), _Lines()
     propagate, log.propagate = log.propagate, False
     log.addHandler(lines)
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it would print, our own errors say
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_rest, **_named: say(f"warning: {message}")

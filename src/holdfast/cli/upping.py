@@ -91,7 +91,8 @@ def up(
     leases: Leases = None,
     config: Config = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check the settings, and print them with where each came from.")
+        bool,
+        typer.Option("--check", help="Only check settings, parts and app, and print where each setting came from."),
     ] = False,
     prepare: Annotated[
         bool, typer.Option("--prepare", help="Only make the tables that are missing, and bring the others up to date.")
@@ -110,7 +111,7 @@ def up(
     flags |= log_flags(log_format, log_level) | otel_flags(on=otel)
     places = {"database": database, "bus": bus, "leases": leases}
     if check:
-        return _check(config, {**flags, **places}, json=json)
+        return _check(config, {**flags, **places}, only, sample=sample, json=json)
     if prepare:
         return _prepare(config, database)
     if switch_bus:
@@ -132,7 +133,7 @@ def up(
     return PlaneProcess(chosen, parts, code, sample=sample, json=json).run()
 
 
-def _check(config: str | None, flags: dict[str, object], *, json: bool) -> int:
+def _check(config: str | None, flags: dict[str, object], only: str | None, *, sample: bool, json: bool) -> int:
     from holdfast.cli.up_screen import show_settings
     from holdfast.plane.setting_sources import BadSettings
 
@@ -142,6 +143,7 @@ def _check(config: str | None, flags: dict[str, object], *, json: bool) -> int:
         for problem in error.problems:
             say(str(problem))
         return Exit.USAGE
+    _code(chosen, _parts(only), only, sample=sample)
     show_settings(chosen, json=json)
     return Exit.OK
 

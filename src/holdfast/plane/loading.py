@@ -33,7 +33,7 @@ def load_app(target: str) -> App:
             raise _broken(module_name, error) from error
         fix = "check its name, run from the directory that has it, or set PYTHONPATH"
         raise BadInput("app", f"there is no module {error.name!r}", fix) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module with an app
         raise _broken(module_name, error) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -44,7 +44,7 @@ def load_app(target: str) -> App:
     return found
 
 
-def _broken(module: str, error: Exception) -> BadInput:
+def _broken(module: str, error: Exception | SystemExit) -> BadInput:
     return BadInput("app", f"{module} cannot be imported ({error_text(error)})", f"see that `python -m {module}` works")
 
 
