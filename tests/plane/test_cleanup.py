@@ -11,6 +11,7 @@ from fixtures_scheduling import Planes, Replica, finished, run_of, started, subm
 from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import carried
+from holdfast.plane import subjects
 from holdfast.plane.cleanup import DAY_NS, Cleanup, CleanupStatistics, Retention
 from holdfast.plane.families import DEAD_LETTER_CLEANUP
 from holdfast.plane.jobrows import sql
@@ -101,7 +102,9 @@ async def test_an_idempotency_key_outlives_the_content_of_its_job(plane: Replica
     plane.clock.push(8 * DAY)
     assert await clean(plane, made) == CleanupStatistics(jobs=0, emptied=1, workers=1)
     kept = await plane.job(job)
-    assert kept == replace(job, payload=None, result=None, labels={}, version=job.version + 1)
+    assert kept == replace(
+        job, payload=None, result=None, labels={subjects.EMPTIED_LABEL: "yes"}, version=job.version + 1
+    )
     assert await plane.store.events(job.id) == []
     again = await plane.submit(payload={"secret": 1}, idempotency_key="k")
     assert (again.id, again.state) == (job.id, JobState.SUCCEEDED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fixtures_workflows import ASKER, FlowStage
@@ -38,3 +40,16 @@ async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: 
     assert [await service.submit(ASKER, wanted, pool=pool) for pool in ("eu", None)] == [(job, False)] * 2
     with pytest.raises(RowExists):  # who asks for a pool would take it for one that runs there
         await service.submit(ASKER, wanted, pool="us")
+
+
+async def test_a_job_that_had_nothing_to_say_is_not_taken_for_one_that_was_forgotten(flow_stage: FlowStage) -> None:
+    """Whoever asks for something else under its key would take its end for the end of that."""
+    replica = await flow_stage.replica(serve=False)
+    service = replica.ground.service
+    wanted = Submission("crm.fetch", idempotency_key="k")
+    job, _ = await service.submit(ASKER, wanted)
+    await replica.end(job.id)
+    for other in ({"payload": {"amount": 100}}, {"labels": {"a": "b"}}):
+        with pytest.raises(RowExists):
+            await service.submit(ASKER, replace(wanted, **other))
+    assert await service.submit(ASKER, wanted) == (await service.job(ASKER, job.id), False)

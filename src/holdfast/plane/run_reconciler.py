@@ -24,6 +24,7 @@ from holdfast.core.looping import Mode
 from holdfast.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
 from holdfast.core.workflow import StepKind
 from holdfast.errors import BackendError, RetryLater
+from holdfast.plane import subjects
 from holdfast.plane.engine import NOT_AGAIN, Engine
 from holdfast.plane.families import WORKFLOW_RECONCILER
 from holdfast.plane.jobqueries import Place
@@ -128,7 +129,9 @@ class RunReconciler:
         state = JobState(row["state"])
         if not state.terminal or row["updated_ns"] + self._patience_ns > now_ns:
             return None
-        if state is JobState.SUCCEEDED and row["labels"] == _EMPTIED:  # a result is not made up
+        if state is JobState.SUCCEEDED and subjects.EMPTIED_LABEL in json.loads(
+            row["labels"]
+        ):  # a result is not made up
             return JobEnded(name, JobState.FAILED, None, _FORGOTTEN, retryable=False)
         result = None if row["result"] is None else json.loads(row["result"])
         return JobEnded(name, state, result, row["reason"], row["code"] not in NOT_AGAIN)
@@ -158,7 +161,6 @@ class RunReconciler:
 
 _GONE: Final = "what the step waits for does not exist any more"
 _FORGOTTEN: Final = "its job succeeded, and was forgotten with its result before the run could hear of it"
-_EMPTIED: Final = "{}"  # every job of a run has labels, until the cleanup empties it
 
 
 def _awaited(stored: StoredRun) -> Iterator[tuple[str, StepKind]]:

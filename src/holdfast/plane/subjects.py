@@ -36,6 +36,7 @@ WORKERS: Final = "workers"
 # Labels that the plane itself puts on jobs: on those of a run, and on those whose pool was asked for. Nobody else may
 # use names that begin like them.
 OWN_LABELS: Final = "holdfast."
+EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_strip`)
 POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"

@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.core.approving import Effect
 from holdfast.core.jobs import InvalidTransition
@@ -30,6 +30,9 @@ from holdfast.plane.workers import View, Workers
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
 """A job and whether it was made, or why there is none."""
+
+
+_NOT_ASKED_FOR: Final = frozenset({subjects.POOL_LABEL, subjects.EMPTIED_LABEL})
 
 
 class _Place(NamedTuple):
@@ -174,7 +177,7 @@ def _answer(wanted: Submission, end: tuple[Job, bool] | Failed) -> Answer:
 def _same(wanted: Submission, job: Job) -> Answer:
     """The job that is there already, unless something else was submitted as that: one would take it for one's own."""
     # What it was about may have been forgotten since; that it was there, and how it ended, is what the key still gives.
-    emptied = job.state.terminal and job.payload is None and job.result is None and not job.labels
+    emptied = subjects.EMPTIED_LABEL in job.labels
     asked, known = (_said(replace(wanted, payload=None, labels={}) if emptied else wanted), _said(job))
     there = wanted.labels.get(subjects.POOL_LABEL, job.pool) == job.pool
     if asked == known and there and (wanted.id is None or wanted.id == job.id):
@@ -186,6 +189,6 @@ def _same(wanted: Submission, job: Job) -> Answer:
 
 def _said(thing: Submission | Job) -> str:
     """What was asked for, as text: for Python 1, 1.0 and True are one, and the order of names says nothing."""
-    labels = {name: value for name, value in thing.labels.items() if name != subjects.POOL_LABEL}
+    labels = {name: value for name, value in thing.labels.items() if name not in _NOT_ASKED_FOR}
     what = [thing.topic, thing.payload, thing.priority, thing.max_attempts, thing.timeout_ns, labels]
     return json.dumps(json.loads(json.dumps(what)), sort_keys=True)
