@@ -126,6 +126,16 @@ def test_what_a_filter_drops_does_not_count_against_the_rest(lines: Lines) -> No
     assert [each["holdfast"] for each in lines.told] == [{"key": "real"}]
 
 
+def test_a_handler_that_raises_is_no_trouble_of_whoever_says_something() -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("no space")
+
+    log = logging.getLogger("holdfast.broken")
+    log.addHandler(Broken())
+    assert not say(log, logging.ERROR, "some trouble")
+
+
 def test_trouble_is_said_when_it_begins_and_once_when_it_is_over(lines: Lines) -> None:
     trouble = Trouble(LOG, "it does not answer", "it answers again", part="bus")
     trouble.ended()

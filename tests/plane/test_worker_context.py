@@ -127,6 +127,61 @@ async def test_log_lines_carry_the_job_and_what_the_caller_adds(
     assert known == {"job": job, "attempt": 1, "tenant": "acme", "topic": colour, "fence": fence, "amount": 3}
 
 
+class Broken(logging.Handler):
+    """A handler that raises, as one whose reader has gone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@COLOURS
+async def test_what_a_log_handler_raises_does_not_fail_the_function_that_logs(
+    work_stage: WorkerStage, colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, broken = logging.getLogger("holdfast.plane.job"), Broken()
+    log.addHandler(broken)
+    try:
+        with caplog.at_level(logging.INFO, "holdfast.plane.job"):
+            job, seen = await inside(work_stage, colour, lambda ctx: ctx.log.info("charging") or "logged")
+    finally:
+        log.removeHandler(broken)
+    assert seen == "logged"
+    (told,) = [each for each in caplog.records if each.name == "holdfast.plane.worker"]
+    assert told.__dict__["holdfast_event"] == "a line of a job could not be logged"
+    assert (told.__dict__["holdfast"]["job"], told.__dict__["holdfast"]["error"]) == (
+        job,
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    )
+
+
+async def test_what_a_log_handler_raises_does_not_keep_a_failure_from_being_told(work_stage: WorkerStage) -> None:
+    app, log, broken = App("billing"), logging.getLogger("holdfast.plane"), Broken()
+
+    @app.job("fails")
+    def fails(payload: Any) -> None:
+        raise ValueError("on purpose")
+
+    log.addHandler(broken)
+    try:
+        await work_stage.worker(app)
+        job = await work_stage.send("fails")
+        assert (await work_stage.result(job)).body["error"] == "ValueError: on purpose"
+        assert await work_stage.end(job) is None
+    finally:
+        log.removeHandler(broken)
+
+
+@COLOURS
+async def test_a_line_of_a_job_is_known_by_the_place_that_logged_it(
+    work_stage: WorkerStage, colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def charging(ctx: Any) -> None:
+        ctx.log.warning("charging")
+
+    await inside(work_stage, colour, charging)
+    assert {each.funcName for each in caplog.records if each.getMessage() == "charging"} == {"charging"}
+
+
 @COLOURS
 async def test_a_function_that_is_not_interrupted_is_not_cancelled(work_stage: WorkerStage, colour: str) -> None:
     _, seen = await inside(work_stage, colour, lambda ctx: (ctx.cancelled.is_set(), ctx.cancelled.reason))

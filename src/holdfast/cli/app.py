@@ -90,12 +90,21 @@ def _module(arguments: Sequence[str]) -> str | None:
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse, call, and turn every error into a line, or one for each problem, and an exit code."""
+    code = _called(arguments)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _let_go(number)  # what the command did, it did: its exit code stays
+    return code
+
+
+def _called(arguments: Sequence[str]) -> int:
     try:
         with _quiet():
             result = get_command(make_app(_module(arguments)))(
                 args=list(arguments), prog_name="holdfast", standalone_mode=False
             )
-            sys.stdout.flush()
     except _UsageProblem as error:
         return _usage(error, arguments)
     except typer.Abort:
@@ -112,13 +121,18 @@ def run_app(arguments: Sequence[str]) -> int:
         # Whoever read our output has gone, as in `holdfast locks | head -1` (Typer makes an exit of that).
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has nowhere to go
+        _let_go(1)
         return Exit.OK
     except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
         _debug()
         say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
         return Exit.BUG
     return result if isinstance(result, int) else Exit.OK
+
+
+def _let_go(number: int) -> None:
+    """What is still buffered for a standard stream has nowhere to go, and the interpreter would stumble over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def _usage(error: Exception, arguments: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ class PlaneProcess:
 
     def run(self) -> int:
         """Run until a signal comes or a part fails; the exit code."""
-        with log_lines(self._settings, "up", as_json=self._json), self._screen.job_lines():
+        with log_lines(self._settings, "up", as_json=self._json), self._screen.shown():
             return self._served()
 
     def _served(self) -> int:
@@ -91,17 +91,20 @@ class PlaneProcess:
             starting.cancel()
             await asyncio.wait((starting,))
             return Exit.SIGNALLED + ended_by
-        async with (
-            contextlib.nullcontext() if probe is None else probe.serving(plane.vitals),
-            telemetry.exporting(sending, plane.vitals),
-        ):
-            return await self._work(plane, ending, hurrying)
+        try:
+            async with (
+                contextlib.nullcontext() if probe is None else probe.serving(plane.vitals),
+                telemetry.exporting(sending, plane.vitals),
+            ):
+                return await self._work(plane, ending, hurrying)
+        finally:
+            await plane.stop()  # which has been done by now, unless something stood in the way of it
 
     async def _work(self, plane: Plane, ending: asyncio.Event, hurrying: asyncio.Event) -> int:
         """Until it is told to end, or a part fails; then drain."""
         failure: BaseException | None = None
-        self._screen.started(plane)
         try:
+            self._screen.started(plane)
             async with self._feeding(plane), self._screen.watching(plane):
                 await _first(ending.wait(), plane.wait())
         except Exception as error:  # noqa: BLE001 - it is said, and makes the exit code, after all has been closed

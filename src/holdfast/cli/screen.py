@@ -57,7 +57,12 @@ def put_line(line: str) -> None:
 
 def put_json(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> None:
     """One JSON value on one line of stdout, at once."""
-    print(json.dumps(value if isinstance(value, dict) else list(value), ensure_ascii=False), flush=True)
+    print(json_line(value), flush=True)
+
+
+def json_line(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> str:
+    """One JSON value on one line."""
+    return json.dumps(value if isinstance(value, dict) else list(value), ensure_ascii=False)
 
 
 def say_more(following: str | None) -> None:

@@ -2,6 +2,8 @@
 
 On a terminal the last line lives: jobs by state, and what this process leads. Elsewhere there is a line for each thing
 that happens, and with --json an object. What jobs log is shown too; the sample's own failures are meant, and are not.
+
+Promises: showing something never waits and never fails; a reader that stalls or has gone costs its own lines alone.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ import logging
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from holdfast import __version__
 from holdfast.cli.jobviews import state_cell
 from holdfast.cli.log_lines import JOBS, chosen_format
-from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
+from holdfast.cli.screen import cell, json_line, out, plain_table, put_json, put_table, say, seconds
+from holdfast.cli.writer import Writer
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError
 from holdfast.plane.app import App
@@ -51,6 +56,7 @@ class UpScreen:
         self._sample = sample
         self._json = json
         self._live = not json and out().is_terminal
+        self._out = Writer("stdout", self._gap)
         self._counted: Mapping[JobState, int] = {}
         self._count_again = 0.0
         self.address: str | None = None
@@ -70,6 +76,11 @@ class UpScreen:
             self._event("started", address=self.address, probe=self.probe, places=self._places(), parts=health)
             return
         console = out()
+        with console.capture() as captured:
+            self._print_start(console)
+        self._out.line(captured.get(), rare=True)
+
+    def _print_start(self, console: Console) -> None:
         console.print()
         console.print(
             Text.assemble(cell(" HOLDFAST ", "bold reverse"), cell(f"  {__version__}  the plane is up", "bold"))
@@ -91,7 +102,6 @@ class UpScreen:
         console.print()
         grace = f"  Ctrl-C drains and ends, within {seconds(self._settings.grace)}; a second one ends the wait."
         console.print(cell(grace, "dim"))
-        console.print()
 
     @asynccontextmanager
     async def watching(self, plane: Plane) -> AsyncIterator[None]:
@@ -99,13 +109,15 @@ class UpScreen:
         if not self._live:
             yield
             return
-        with Live(console=out(), auto_refresh=False, transient=True) as live:
-            looking = asyncio.create_task(self._look(plane, live))
-            try:
-                yield
-            finally:
-                looking.cancel()
-                await asyncio.wait((looking,))
+        live = Live(console=out(), auto_refresh=False, transient=True)
+        self._out.put(live.start)
+        looking = asyncio.create_task(self._look(plane, live))
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.wait((looking,))
+            self._out.put(live.stop, rare=True)
 
     def draining(self, plane: Plane) -> None:
         """It was told to end, or a part has failed."""
@@ -126,8 +138,16 @@ class UpScreen:
         self._say("ended", text, finished=finished)
 
     @contextmanager
-    def job_lines(self) -> Iterator[None]:
-        """Show what jobs log, a line each, with the job that it is about."""
+    def shown(self) -> Iterator[None]:
+        """Show what happens while the block runs, and what jobs log."""
+        with self._out, self._job_lines():
+            yield
+
+    # The parts of it.
+
+    @contextmanager
+    def _job_lines(self) -> Iterator[None]:
+        """A line for each thing that a job logs, with the job that it is about."""
         log, lines = logging.getLogger(JOBS), _JobLines(self._said_by_job)
         level, propagate = log.level, log.propagate
         log.setLevel(logging.CRITICAL if self._sample else logging.INFO)
@@ -141,15 +161,13 @@ class UpScreen:
             log.setLevel(level)
             log.propagate = propagate
 
-    # The parts of it.
-
     def _said_by_job(self, record: logging.LogRecord) -> None:
         known = record.__dict__
         error = record.exc_info[1] if record.exc_info else None
         text = record.getMessage() + (f" ({type(error).__name__}: {error})" if error else "")
         told = {name: known.get(name) for name in ("job", "attempt", "tenant", "topic")}
         if self._json:
-            self._event("log", level=record.levelname.lower(), text=text, **told)
+            self._event("log", rare=False, level=record.levelname.lower(), text=text, **told)
         else:
             say(f"{told['job']}, attempt {told['attempt']}: {text}")
 
@@ -203,7 +221,7 @@ class UpScreen:
                 line = await self._line(plane)
             except BackendError as error:
                 line = cell(f"  {error}", "red")
-            live.update(line, refresh=True)
+            self._out.put(partial(live.update, line, refresh=True))
             await asyncio.sleep(LOOK_S)
 
     async def _line(self, plane: Plane) -> Text:
@@ -233,8 +251,12 @@ class UpScreen:
         else:
             say(text)
 
-    def _event(self, event: str, **told: Any) -> None:
-        put_json({"event": event, **told})
+    def _event(self, event: str, *, rare: bool = True, **told: Any) -> None:
+        self._out.line(json_line({"event": event, **told}), rare=rare)
+
+    def _gap(self, dropped: int) -> str:
+        text = f"{dropped} lines were dropped, for nobody read standard output"
+        return json_line({"event": "dropped", "text": text, "dropped": dropped}) if self._json else text
 
 
 class _JobLines(logging.Handler):
@@ -246,7 +268,10 @@ class _JobLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
-        self._tell(record)
+        try:
+            self._tell(record)
+        except Exception:  # noqa: BLE001 - whatever is wrong with a line, the job that logged it goes on
+            self.handleError(record)
 
 
 def show_settings(settings: Settings, *, json: bool) -> None:

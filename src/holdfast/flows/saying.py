@@ -5,8 +5,8 @@ on the record as `record.holdfast`, for programs. An error is a field; one that 
 traceback, once in a window. How many lines are written is limited (`core.line_rate`), for each logger, text and kind of
 error by itself.
 
-Does not promise that a line is written: logging may be switched off, and this never raises because of it. No token is
-ever passed here. Clock: the log record's own, which is the host's wall clock.
+Does not promise that a line is written: logging may be switched off, or a handler may be broken, and this never raises
+because of it. No token is ever passed here. Clock: the log record's own, which is the host's wall clock.
 """
 
 from __future__ import annotations
@@ -44,9 +44,25 @@ def tell(
     stacklevel: int = 1,
 ) -> bool:
     """`say`, for lines of one text that count apart: by `per`, of which there are few, or by a `rate` of their own."""
+    try:
+        return _told(log, level, text, fields, error, per, rate, stacklevel + 2)
+    except Exception:  # noqa: BLE001 - a filter or a handler of somebody's is broken; what we were doing is not
+        return False
+
+
+def _told(
+    log: logging.Logger,
+    level: int,
+    text: str,
+    fields: Mapping[str, object],
+    error: BaseException | None,
+    per: str,
+    rate: LineRate | None,
+    stacklevel: int,
+) -> bool:
     if not log.isEnabledFor(level):
         return False
-    file, number, function, _ = log.findCaller(stacklevel=stacklevel + 1)
+    file, number, function, _ = log.findCaller(stacklevel=stacklevel)
     told = dict(fields) if error is None else {**fields, "error": error_text(error)}
     shown = shown_fields(told)
     form, values = ("%s: %s", (text, shown)) if shown else ("%s", (text,))
@@ -58,7 +74,7 @@ def tell(
     rate = _rate_of(log.name, text, per, "" if error is None else type(error).__name__) if rate is None else rate
     entry = rate.enter(round(record.created * NS), traced=unexpected)
     if entry.left_out:
-        log.log(level, LEFT_OUT, entry.left_out, stacklevel=stacklevel + 1, extra={"holdfast": {"of": text}})
+        log.log(level, LEFT_OUT, entry.left_out, stacklevel=stacklevel, extra={"holdfast": {"of": text}})
     if entry.written:
         if entry.traced and error is not None:
             record.exc_info = (type(error), error, error.__traceback__)

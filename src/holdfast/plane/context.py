@@ -18,6 +18,7 @@ from holdfast.aio.lease import Lease
 from holdfast.blocking.lease import Lost
 from holdfast.core.lease import State
 from holdfast.errors import BadInput
+from holdfast.flows.saying import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.model import check_text
 from holdfast.plane.order import Order
@@ -28,6 +29,7 @@ from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 NOTE_CHARS_MAX: Final = 200
 
 _log: Final = logging.getLogger("holdfast.plane.job")
+_about_logs: Final = logging.getLogger("holdfast.plane.worker")  # not by way of what has just failed
 
 
 class Cancelled:
@@ -140,7 +142,18 @@ class LeaseView:
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines carry job, attempt, tenant, topic and fence, besides what the caller adds."""
+    """A logger whose lines carry job, attempt, tenant, topic and fence, besides what the caller adds.
+
+    It never raises: a function must not fail, nor its result be lost, because a line of it could not be logged.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """See `logging.LoggerAdapter`."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line is the caller's, and not this one
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - a handler of somebody's, or a field that logging does not take
+            say(_about_logs, logging.WARNING, "a line of a job could not be logged", error, **(self.extra or {}))
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add what is known to one line."""

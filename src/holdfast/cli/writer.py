@@ -1,0 +1,99 @@
+"""A thread that writes to standard output or standard error, so that nobody waits for whoever reads there.
+
+Promises: `put` and `line` return at once and never raise, be the reader slow, stalled or gone, or the disk full. What
+is put is done in its order. At most `ROOM` things wait; what finds no room is dropped, and the next line says how many
+were. That standard output cannot be written is said in the log, once and not for every line. A reader who stalls does
+not keep the process from its end.
+
+Does not promise that anybody reads it: after `CLOSE_S` the end of the process waits no longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Final, Literal, Self, TextIO, TypeAlias
+
+from holdfast.flows.saying import Trouble
+from holdfast.runtime.scribe import Scribe
+
+ROOM: Final = 10_000
+CLOSE_S: Final = 2.0
+
+Stream: TypeAlias = Literal["stdout", "stderr"]
+Act: TypeAlias = Callable[[], None]
+
+
+class Writer:
+    """One standard stream, and the thread that writes to it."""
+
+    def __init__(self, stream: Stream, gap: Callable[[int], str]) -> None:
+        """`gap` makes the line that says how many were dropped."""
+        self._stream: Stream = stream
+        self._gap = gap
+        self._scribe: Scribe[Act] = Scribe(f"holdfast-{stream}", self._written, lambda: None, room=ROOM, tick_s=60.0)
+        self._trouble = Trouble(
+            logging.getLogger("holdfast"),
+            "standard output cannot be written; what happens is not shown there",
+            "standard output can be written again",
+        )
+
+    def line(self, text: str, *, rare: bool = False) -> None:
+        """Have a line written soon. What is `rare` has room when the rest has not."""
+        self.put(partial(self._write, text), rare=rare)
+
+    def put(self, act: Act, *, rare: bool = False) -> None:
+        """Have something done soon that writes to the stream."""
+        self._scribe.put(act, rare=rare)
+
+    def close(self) -> None:
+        """Write what is left, and wait for that no longer than `CLOSE_S`."""
+        self._scribe.close(CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _written(self, acts: Sequence[Act], dropped: int) -> None:
+        if dropped:
+            self._guarded(partial(self._write, self._gap(dropped)))
+        for act in acts:
+            self._guarded(act)
+
+    def _guarded(self, act: Act) -> None:
+        try:
+            act()
+        except (OSError, ValueError) as error:
+            if self._stream == "stdout":  # of standard error there is nobody to tell
+                self._trouble.met(error)
+        else:
+            self._trouble.ended()
+
+    def _write(self, text: str) -> None:
+        write_past(sys.stdout if self._stream == "stdout" else sys.stderr, f"{text}\n")
+
+
+def write_past(stream: TextIO | None, text: str) -> None:
+    """Write past the buffer of a stream: whoever waits in there for a reader holds the lock that an exit waits for."""
+    if stream is None:
+        return
+    number = None
+    if not hasattr(stream, "rich_proxied_file"):  # a line that lives is on the screen, and ours has to go above it
+        with contextlib.suppress(OSError, ValueError):  # there is no file behind it
+            number = stream.fileno()
+    if number is None:
+        print(text, end="", file=stream, flush=True)
+        return
+    stream.flush()  # what others have written comes first
+    left = text.encode(stream.encoding, "backslashreplace")
+    while left:
+        left = left[os.write(number, left) :]
