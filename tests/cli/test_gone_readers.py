@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from cli.planes import SETTINGS
+from cli.planes import SETTINGS, Up
 from cli.sessions import LIMIT_S, Shell
 
 FUNCTIONS = """
@@ -119,4 +119,22 @@ def test_what_people_read_may_go_away_too(furnished: Shell) -> None:
         os.close(writing)
         serves(furnished)
         assert state(furnished, "talk", 3) == "SUCCEEDED"
+        check_an_end_in_peace(furnished, process)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_reader_of_standard_error_who_stalls_holds_up_no_worker(furnished: Shell, form: str) -> None:
+    words = ("worker", "works:app", "--url", "sqlite:///plane.db", "--log-format", form, "--log-level", "info")
+    scheduler = Up(furnished, "--only", "scheduler")
+    with running(furnished, *words, out=subprocess.DEVNULL, err=subprocess.PIPE) as process:
+        assert state(furnished, "talk", MANY) == "SUCCEEDED"
+        assert state(furnished, "talk", 1) == "SUCCEEDED"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert scheduler.end().code == 0
+
+
+def test_a_reader_of_lines_for_people_who_stalls_holds_up_no_plane(furnished: Shell) -> None:
+    with running(furnished, "up", out=subprocess.DEVNULL, err=subprocess.PIPE) as process:
+        assert state(furnished, "talk", MANY) == "SUCCEEDED"
         check_an_end_in_peace(furnished, process)

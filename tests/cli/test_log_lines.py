@@ -12,7 +12,7 @@ import pytest
 
 from cli.planes import furnish
 from cli.sessions import Shell
-from holdfast.cli import log_lines as module
+from holdfast.cli import writer
 from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.flows.saying import say
 from holdfast.plane.log_settings import LogSettings
@@ -72,13 +72,13 @@ def test_nobody_waits_for_whoever_does_not_read_and_what_is_dropped_is_told(
 ) -> None:
     shown, reading, blocked = list[str](), threading.Event(), threading.Event()
 
-    def put(line: str) -> None:
+    def write(stream: object, line: str) -> None:
         blocked.set()
         assert reading.wait(60)
         shown.append(line)
 
-    monkeypatch.setattr(module, "put_line", put)
-    monkeypatch.setattr(module, "ROOM", 10)
+    monkeypatch.setattr(writer, "write_past", write)
+    monkeypatch.setattr(writer, "ROOM", 10)
     with log_lines(Settings(), "up", as_json=True):
         OURS.warning("the first")
         assert blocked.wait(60)

@@ -1,26 +1,21 @@
 """What `holdfast up` and `holdfast worker` log, on standard error: lines for people, or JSON for programs.
 
 Promises: every line that the process logs is in the chosen format, also those of drivers and Python's warnings. No
-thread waits for whoever reads standard error: lines go through a bounded queue, and those that find it full are counted
-and told of. What a keeper logs must not cost the lease that it keeps.
+thread waits for whoever reads standard error, for all lines go through one `Writer`: what a keeper logs must not cost
+the lease that it keeps.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-from holdfast.cli.screen import put_line
+from holdfast.cli.writer import Writer
 from holdfast.observe.logs import JOBS, JsonFormatter, Paced, TextFormatter
 from holdfast.plane.log_settings import JSON
 from holdfast.plane.settings import Settings
-from holdfast.runtime.scribe import Scribe
-
-ROOM: Final = 10_000
-CLOSE_S: Final = 2.0
 
 __all__ = ["JOBS", "chosen_format", "log_lines"]
 
@@ -32,8 +27,11 @@ def chosen_format(settings: Settings, *, as_json: bool) -> str:
 
 
 @contextmanager
-def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[None]:
-    """Write what is logged while the block runs, in place of the few lines that other commands show."""
+def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Writer]:
+    """Write what is logged while the block runs, in place of the few lines that other commands show.
+
+    The block gets what writes them, for all else that the process has to say on standard error.
+    """
     chosen = chosen_format(settings, as_json=as_json)
     level = logging.getLevelName(settings.log.level.upper())
     handler = _Lines(JsonFormatter(process=process) if chosen == JSON else TextFormatter())
@@ -48,7 +46,7 @@ def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[No
     try:
         with warnings.catch_warnings():
             logging.captureWarnings(capture=True)
-            yield
+            yield handler.writer
     finally:
         logging.captureWarnings(capture=False)
         for each in before[3]:
@@ -68,23 +66,18 @@ class _Lines(logging.Handler):
         self.setFormatter(form)
         self.addFilter(Paced())
         self._form = form
-        self._scribe: Scribe[str] = Scribe("holdfast-log", self._write, lambda: None, room=ROOM, tick_s=60.0)
+        self.writer = Writer("stderr", self._gap)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
-        self._scribe.put(self.format(record), rare=record.levelno >= logging.ERROR)
+        self.writer.line(self.format(record), rare=record.levelno >= logging.ERROR)
 
     def close(self) -> None:
         """Write what is left."""
-        self._scribe.close(CLOSE_S)
+        self.writer.close()
         super().close()
 
-    def _write(self, lines: Sequence[str], dropped: int) -> None:
-        if dropped:
-            text = "%d log lines were dropped, for nobody read standard error"
-            record = logging.getLogger("holdfast").makeRecord(
-                "holdfast", logging.WARNING, "", 0, text, (dropped,), None
-            )
-            put_line(self._form.format(record))
-        for line in lines:
-            put_line(line)
+    def _gap(self, dropped: int) -> str:
+        text = "%d log lines were dropped, for nobody read standard error"
+        record = logging.getLogger("holdfast").makeRecord("holdfast", logging.WARNING, "", 0, text, (dropped,), None)
+        return self._form.format(record)

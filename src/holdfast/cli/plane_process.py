@@ -43,7 +43,7 @@ class PlaneProcess:
 
     def run(self) -> int:
         """Run until a signal comes or a part fails; the exit code."""
-        with log_lines(self._settings, "up", as_json=self._json), self._screen.shown():
+        with log_lines(self._settings, "up", as_json=self._json) as errors, self._screen.shown(errors):
             return self._served()
 
     def _served(self) -> int:

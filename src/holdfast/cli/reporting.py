@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from holdfast.cli.screen import put_line, say
+from holdfast.cli.screen import put_line, said
 from holdfast.core.history import Kind, Record
 
 AGAIN_S = 60.0
@@ -29,6 +31,7 @@ class Reporter:
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
+        self._put: Callable[[str], None] = put_line
         self._waiting = False
         self._said: dict[Kind, float] = {}
         self.refused = False  # the store said at the release that the lock was not ours any more
@@ -36,9 +39,18 @@ class Reporter:
     def __call__(self, event: str, text: str, *, quiet: bool = False, **fields: Any) -> None:
         """Something happened; `quiet` things are for programs only."""
         if self._json:
-            put_line(json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False))
+            self._put(json.dumps({"event": event, "text": text, **fields}, ensure_ascii=False))
         elif not quiet:
-            say(text)
+            self._put(said(text))
+
+    @contextmanager
+    def through(self, put: Callable[[str], None]) -> Iterator[None]:
+        """Have lines written by somebody else while the block runs, such as one who does not wait for readers."""
+        self._put = put
+        try:
+            yield
+        finally:
+            self._put = put_line
 
     def note(self, record: Record) -> None:
         """What the library observed."""

@@ -46,7 +46,12 @@ def _width() -> int:
 
 def say(text: str) -> None:
     """One line on stderr, with our name in front."""
-    put_line(f"holdfast: {printable(text)}")
+    put_line(said(text))
+
+
+def said(text: str) -> str:
+    """The line that `say` writes."""
+    return f"holdfast: {printable(text)}"
 
 
 def put_line(line: str) -> None:

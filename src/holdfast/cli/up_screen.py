@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,10 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast import __version__
+from holdfast.cli.job_lines import JobLine, job_lines
 from holdfast.cli.jobviews import state_cell
-from holdfast.cli.log_lines import JOBS, chosen_format
-from holdfast.cli.screen import cell, json_line, out, plain_table, put_json, put_table, say, seconds
+from holdfast.cli.log_lines import chosen_format
+from holdfast.cli.screen import cell, json_line, out, plain_table, put_json, put_table, said, seconds
 from holdfast.cli.writer import Writer
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError
@@ -57,6 +58,7 @@ class UpScreen:
         self._json = json
         self._live = not json and out().is_terminal
         self._out = Writer("stdout", self._gap)
+        self._errors: Writer | None = None
         self._counted: Mapping[JobState, int] = {}
         self._count_again = 0.0
         self.address: str | None = None
@@ -67,7 +69,7 @@ class UpScreen:
     def opening(self) -> None:
         """Stores are being opened."""
         if not self._json:
-            say(f"opening {redacted(self._settings.database_url)}")
+            self._tell_people(f"opening {redacted(self._settings.database_url)}")
 
     def started(self, plane: Plane) -> None:
         """Everything runs."""
@@ -138,38 +140,23 @@ class UpScreen:
         self._say("ended", text, finished=finished)
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show what happens while the block runs, and what jobs log."""
-        with self._out, self._job_lines():
+    def shown(self, errors: Writer) -> Iterator[None]:
+        """Show what happens while the block runs, and what jobs log; what people read, by way of `errors`."""
+        self._errors = errors
+        by_events = self._json or chosen_format(self._settings, as_json=False) == TEXT
+        level = logging.CRITICAL if self._sample else logging.INFO
+        with self._out, job_lines(self._said_by_job, shown=by_events, level=level):
             yield
 
     # The parts of it.
 
-    @contextmanager
-    def _job_lines(self) -> Iterator[None]:
-        """A line for each thing that a job logs, with the job that it is about."""
-        log, lines = logging.getLogger(JOBS), _JobLines(self._said_by_job)
-        level, propagate = log.level, log.propagate
-        log.setLevel(logging.CRITICAL if self._sample else logging.INFO)
-        if self._json or chosen_format(self._settings, as_json=False) == TEXT:
-            log.addHandler(lines)
-            log.propagate = False
-        try:
-            yield
-        finally:
-            log.removeHandler(lines)
-            log.setLevel(level)
-            log.propagate = propagate
-
-    def _said_by_job(self, record: logging.LogRecord) -> None:
-        known = record.__dict__
-        error = record.exc_info[1] if record.exc_info else None
-        text = record.getMessage() + (f" ({type(error).__name__}: {error})" if error else "")
-        told = {name: known.get(name) for name in ("job", "attempt", "tenant", "topic")}
+    def _said_by_job(self, line: JobLine) -> None:
+        text = line.text + (f" ({type(line.error).__name__}: {line.error})" if line.error else "")
+        told = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
         if self._json:
-            self._event("log", rare=False, level=record.levelname.lower(), text=text, **told)
+            self._event("log", rare=line.rare, level=line.level.lower(), text=text, **told)
         else:
-            say(f"{told['job']}, attempt {told['attempt']}: {text}")
+            self._tell_people(f"{told['job']}, attempt {told['attempt']}: {text}", rare=line.rare)
 
     def _places(self) -> dict[str, str]:
         settings = self._settings
@@ -249,7 +236,11 @@ class UpScreen:
         if self._json:
             self._event(event, text=text, **told)
         else:
-            say(text)
+            self._tell_people(text)
+
+    def _tell_people(self, text: str, *, rare: bool = True) -> None:
+        if self._errors is not None:
+            self._errors.line(said(text), rare=rare)
 
     def _event(self, event: str, *, rare: bool = True, **told: Any) -> None:
         self._out.line(json_line({"event": event, **told}), rare=rare)
@@ -257,21 +248,6 @@ class UpScreen:
     def _gap(self, dropped: int) -> str:
         text = f"{dropped} lines were dropped, for nobody read standard output"
         return json_line({"event": "dropped", "text": text, "dropped": dropped}) if self._json else text
-
-
-class _JobLines(logging.Handler):
-    """Passes on what jobs log."""
-
-    def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
-        try:
-            self._tell(record)
-        except Exception:  # noqa: BLE001 - whatever is wrong with a line, the job that logged it goes on
-            self.handleError(record)
 
 
 def show_settings(settings: Settings, *, json: bool) -> None:

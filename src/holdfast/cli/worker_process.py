@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import signal
-import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli import probing, telemetry
+from holdfast.cli.job_lines import JobLine, job_lines
 from holdfast.cli.listening import http_missing
-from holdfast.cli.log_lines import JOBS, chosen_format, log_lines
+from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.reporting import Reporter
-from holdfast.cli.screen import printable, put_line
+from holdfast.cli.screen import printable
+from holdfast.cli.writer import Writer
 from holdfast.core.reading import Reading
 from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import readings
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from holdfast.observe.otel_sending import Sending
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-_FIELDS: Final = ("job", "attempt", "tenant", "topic", "fence")
 
 
 class WorkerProcess:
@@ -53,8 +53,9 @@ class WorkerProcess:
         limit = self._settings.grace if grace is None else grace
         by_events = as_json or chosen_format(self._settings, as_json=False) == TEXT
         with ExitStack() as stack:
-            stack.enter_context(log_lines(self._settings, "worker", as_json=as_json))
-            stack.enter_context(_job_lines(as_json=as_json, shown=by_events))
+            errors = stack.enter_context(log_lines(self._settings, "worker", as_json=as_json))
+            stack.enter_context(self._report.through(partial(errors.line, rare=True)))
+            stack.enter_context(job_lines(partial(_tell, errors, as_json=as_json), shown=by_events))
             probe = stack.enter_context(self._probe())
             audit = stack.enter_context(ledger) if (ledger := plane_ledger(self._settings)) is not None else None
             sending = stack.enter_context(telemetry.opened(self._settings))
@@ -130,39 +131,13 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
         task.result()
 
 
-@contextmanager
-def _job_lines(*, as_json: bool, shown: bool) -> Iterator[None]:
-    """What jobs log is shown, with their tracebacks: nobody else sees those. Not `shown` here: among the log lines."""
-    log, lines = logging.getLogger(JOBS), _JobLines(as_json=as_json)
-    level, propagate = log.level, log.propagate
-    log.setLevel(logging.INFO)
-    if shown:
-        log.addHandler(lines)
-        log.propagate = False
-    try:
-        yield
-    finally:
-        log.removeHandler(lines)
-        log.setLevel(level)
-        log.propagate = propagate
-
-
-class _JobLines(logging.Handler):
-    """One line for each thing that a job says."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._json = as_json
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
-        error = record.exc_info[1] if record.exc_info else None
-        trace = [] if error is None else "".join(traceback.format_exception(error)).splitlines()
-        known = {field: record.__dict__.get(field) for field in _FIELDS}
-        if self._json:
-            said = {"event": "log", "level": record.levelname, "text": record.getMessage(), **known}
-            put_line(json.dumps({**said, "traceback": trace} if trace else said, ensure_ascii=False, default=str))
-            return
-        put_line(printable(f"{record.levelname.lower()} {known['job']}#{known['attempt']}: {record.getMessage()}"))
-        for line in trace:
-            put_line(f"  {printable(line)}")
+def _tell(errors: Writer, line: JobLine, *, as_json: bool) -> None:
+    """What a job said is shown with its traceback: nobody else sees that."""
+    if as_json:
+        said = {"event": "log", "level": line.level, "text": line.text, **line.about}
+        told = {**said, "traceback": trace} if (trace := line.trace) else said
+        shown = json.dumps(told, ensure_ascii=False, default=str)
+    else:
+        first = f"{line.level.lower()} {line.about['job']}#{line.about['attempt']}: {line.text}"
+        shown = "\n  ".join(map(printable, (first, *line.trace)))
+    errors.line(shown, rare=line.rare)
