@@ -109,6 +109,29 @@ def test_who_waits_for_a_resource_does_not_hold_up_the_end_and_the_api_answers_t
     assert up.ended().code == 0
 
 
+def test_a_function_that_fails_is_shown_with_its_traceback(furnished: Shell) -> None:
+    with (furnished.directory / "works.py").open("a") as more:
+        more.write('\n@app.job("broken")\ndef broken(payload):\n    return {}[payload]\n')
+    submit = ("jobs", "submit", "broken", "--payload", '"nowhere"', "--max-attempts", "1", "--follow")
+    up = Up(furnished)
+    assert furnished.run(*submit).code == 1
+    up.end()
+    (line,) = up.said("log")
+    assert line["text"] == "the attempt failed (KeyError: 'nowhere')"
+    assert (line["traceback"][0], line["traceback"][-1]) == (
+        "Traceback (most recent call last):",
+        "KeyError: 'nowhere'",
+    )
+    assert any("return {}[payload]" in each for each in line["traceback"])
+    plain = furnished.start("up")
+    assert furnished.run(*submit).code == 1
+    plain.send_signal(signal.SIGTERM)
+    lines = furnished.finish(plain).err.splitlines()
+    begin = next(number for number, each in enumerate(lines) if "the attempt failed (KeyError: 'nowhere')" in each)
+    assert lines[begin + 1] == "  Traceback (most recent call last):"
+    assert "  KeyError: 'nowhere'" in lines[begin:]
+
+
 def test_a_second_signal_gives_back_what_runs_and_the_next_start_finishes_it(furnished: Shell) -> None:
     up = Up(furnished)
     here = json.dumps(str(furnished.directory))

@@ -25,7 +25,7 @@ from holdfast import __version__
 from holdfast.cli.job_lines import JobLine, job_lines
 from holdfast.cli.jobviews import state_cell
 from holdfast.cli.log_lines import chosen_format
-from holdfast.cli.screen import cell, json_line, out, plain_table, put_json, put_table, said, seconds
+from holdfast.cli.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
 from holdfast.cli.writer import Writer
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError
@@ -154,9 +154,10 @@ class UpScreen:
         text = line.text + (f" ({type(line.error).__name__}: {line.error})" if line.error else "")
         told = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
         if self._json:
-            self._event("log", rare=line.rare, level=line.level.lower(), text=text, **told)
+            more = {"traceback": trace} if (trace := line.trace) else {}
+            self._event("log", rare=line.rare, level=line.level.lower(), text=text, **told, **more)
         else:
-            self._tell_people(f"{told['job']}, attempt {told['attempt']}: {text}", rare=line.rare)
+            self._tell_people(f"{told['job']}, attempt {told['attempt']}: {text}", *line.trace, rare=line.rare)
 
     def _places(self) -> dict[str, str]:
         settings = self._settings
@@ -238,9 +239,9 @@ class UpScreen:
         else:
             self._tell_people(text)
 
-    def _tell_people(self, text: str, *, rare: bool = True) -> None:
+    def _tell_people(self, text: str, *more: str, rare: bool = True) -> None:
         if self._errors is not None:
-            self._errors.line(said(text), rare=rare)
+            self._errors.line("\n  ".join((said(text), *map(printable, more))), rare=rare)
 
     def _event(self, event: str, *, rare: bool = True, **told: Any) -> None:
         self._out.line(json_line({"event": event, **told}), rare=rare)
