@@ -13,7 +13,8 @@ from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Drained, families, subjects
 from holdfast.plane.model import Message
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker import Worker, _patience_ns
+from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio
 
@@ -116,6 +117,21 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_reported(work_stag
     assert not await work_stage.locks.lock(families.WORKER_JOB.key(job=job)).locked()
     over.set()
     await until(lambda: worker.statistics().stuck == 0)
+
+
+async def test_the_time_to_stop_is_part_of_the_grace_period_and_not_on_top_of_it(work_stage: WorkerStage) -> None:
+    app = App("billing")
+    gate = gated(app)
+    worker = await work_stage.worker(app, cancel_grace=3600)
+    job = await work_stage.send("slow")
+    await asyncio.wait_for(gate.come.wait(), 60)
+    assert (await asyncio.wait_for(worker.drain(3600), 60)).interrupted == 1
+    assert isinstance(await work_stage.end(job), RetryLater)
+
+
+@pytest.mark.parametrize(("grace", "cancel_grace", "left_alone"), [(30, 5, 24), (5, 5, 0), (1, 5, 0), (0, 0, 0)])
+async def test_what_runs_is_left_alone_until_it_must_be_told(grace: int, cancel_grace: int, left_alone: int) -> None:
+    assert _patience_ns(grace * NS, cancel_grace * NS) == left_alone * NS
 
 
 async def test_a_hurry_ends_the_grace_period(work_stage: WorkerStage) -> None:

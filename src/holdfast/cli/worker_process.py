@@ -16,7 +16,7 @@ from holdfast.cli.listening import http_missing
 from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.reporting import Reporter
-from holdfast.cli.screen import printable
+from holdfast.cli.screen import printable, seconds
 from holdfast.cli.writer import Writer
 from holdfast.core.reading import Reading
 from holdfast.observe.plane_ledger import plane_ledger
@@ -95,7 +95,9 @@ class WorkerProcess:
             for number in _ENDING:
                 loop.add_signal_handler(number, worker.hurry)
             running = len(worker.running())
-            self._report("draining", f"ending; {running} attempts are to be finished", running=running)
+            within = max(grace, self._settings.worker.cancel_grace)  # who is told to stop has that in any case
+            text = f"ending; {running} attempts are to be finished within {seconds(within)}"
+            self._report("draining", text, running=running, within=within)
             drained = await worker.drain(grace)
         text = "ended; everything was finished"
         if not drained.finished:

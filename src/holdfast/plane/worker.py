@@ -5,8 +5,10 @@
 
 Promises: see `attempt` for what happens to a message, `station` for how many are taken. When a worker is drained it
 takes nothing more from that moment, lets what runs finish within the grace period, and gives the rest back: nothing is
-acknowledged that was not done. Does not promise that a function runs once: a worker that dies, or is paused for longer
-than its lease, is followed by another. Clock: heartbeats carry wall-clock time and are sent on the loop's own.
+acknowledged that was not done. What is not done in time is told to stop early enough to have its `cancel_grace` within
+the grace period, and not on top of it; if that is the longer of the two, everything is told at once. Does not promise
+that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by another. Clock:
+heartbeats carry wall-clock time and are sent on the loop's own.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from holdfast.types import NS, Duration, duration_ns
 BEAT_TIMEOUT_S: Final = 2.0
 GRACE: Final = 30.0
 STOPS_AT_ONCE: Final = 8
+SETTLE_NS: Final = NS
+"""For giving back, releasing and closing, when everything has stopped or would not."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -121,6 +125,7 @@ class Worker:
         self._hurried = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._grace_ns = round(GRACE * NS)
+        self._cancel_grace_ns = duration_ns("cancel_grace", cancel_grace)
         self._serving: asyncio.Task[None] | None = None
         owner = this_owner(app.name)
         self._host, self._pid = owner.host, owner.pid
@@ -135,7 +140,7 @@ class Worker:
             statistics=self._counts,
             hurried=self._hurried,
             family=family,
-            cancel_grace_ns=duration_ns("cancel_grace", cancel_grace),
+            cancel_grace_ns=self._cancel_grace_ns,
             delays=delays,
             currency=currency,
         )
@@ -174,7 +179,10 @@ class Worker:
             await asyncio.shield(self._serving)
 
     async def drain(self, grace: Duration = GRACE) -> Drained:
-        """Take nothing more, let what runs finish within `grace`, stop and give back the rest. Idempotent."""
+        """Take nothing more, let what runs finish within `grace`, stop and give back the rest. Idempotent.
+
+        The last `cancel_grace` of it is for what was told to stop; a shorter `grace` tells everything at once.
+        """
         grace_ns = duration_ns("grace", grace)
         if not self._draining.is_set():
             self._grace_ns = grace_ns
@@ -225,15 +233,16 @@ class Worker:
         )
 
     async def _finish(self) -> None:
-        """Take nothing more; wait until all is done, the grace period is over, or somebody is in a hurry."""
+        """Take nothing more; wait until all is done, the rest must be told to stop, or somebody is in a hurry."""
         for station in self._stations:
             station.drain()
         self._beat_now.set()
         say(_log, logging.INFO, "worker takes nothing more", worker=self.name, running=len(self.running()))
         done = asyncio.gather(*(station.empty() for station in self._stations))
         hurried = asyncio.create_task(self._hurried.wait())
+        patience_ns = _patience_ns(self._grace_ns, self._cancel_grace_ns)
         try:
-            await asyncio.wait((done, hurried), timeout=self._grace_ns / NS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((done, hurried), timeout=patience_ns / NS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             done.cancel()
             hurried.cancel()
@@ -279,6 +288,11 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"<Worker {self.name!r} pools={[each.pool for each in self._stations]} active={len(self.running())}>"
+
+
+def _patience_ns(grace_ns: int, cancel_grace_ns: int) -> int:
+    """How long what runs is left alone, if all is to be over when the grace period is: also the stopping takes time."""
+    return max(0, grace_ns - cancel_grace_ns - SETTLE_NS)
 
 
 def _chosen(app: App, pools: Sequence[str] | None) -> tuple[str, ...]:
