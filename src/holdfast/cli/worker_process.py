@@ -27,6 +27,7 @@ from holdfast.plane.log_settings import TEXT
 from holdfast.plane.opening import opened
 from holdfast.plane.parts import Health, State, worker_of
 from holdfast.plane.ports import Audit
+from holdfast.plane.rollcall import call_the_roll
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
@@ -80,6 +81,7 @@ class WorkerProcess:
         async with AsyncExitStack() as stack:
             how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
             ground = await stack.enter_async_context(how)
+            await call_the_roll(self._settings, ground.service)
             worker = worker_of(ground, self._app, self._name)
             if self._name is not None:
                 await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)

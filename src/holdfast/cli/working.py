@@ -42,7 +42,10 @@ EPILOG = "\n\n".join(
             "finished by then is stopped and given back. The same signal again ends the wait."
         ),
         "[bold]Exit codes[/bold]",
-        "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage.",
+        (
+            "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage; "
+            "69 a store could not be reached; 78 one can never work like this."
+        ),
     )
 )
 

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from holdfast.core.reading import Reading
-from holdfast.errors import BackendError, BadInput, Unavailable
+from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
@@ -33,11 +33,10 @@ from holdfast.plane.flowparts import EnginePart, flow_loop_part
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part
 from holdfast.plane.ports import Audit
-from holdfast.plane.service import CHECKED
+from holdfast.plane.rollcall import call_the_roll
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.ports import Clock, Entropy
-from holdfast.stores.registry import redacted
 
 API: Final = "api"
 WORKER: Final = "worker"
@@ -49,9 +48,6 @@ PARTS: Final = (*LOOPS, "scheduler", ENGINE, WORKER, API)
 
 FLOOR_S: Final = 2.0
 """What a part has at least for its end, when those before it have used up the grace period."""
-
-ANSWER_S: Final = 5.0
-"""How long a store may take for its first answer."""
 
 PartMaker: TypeAlias = Callable[["Plane"], Part]
 
@@ -127,7 +123,7 @@ class Plane:
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._ground = await self._stack.enter_async_context(self._opened())
-            await self._ask_around()
+            await call_the_roll(self.settings, self.ground.service)
             if self._app is not None:
                 await keep_workflows(self.ground.runs.definitions, self._app)
             for name in self.names:
@@ -186,19 +182,6 @@ class Plane:
             works=True,
             audit=self._audit,
         )
-
-    async def _ask_around(self) -> None:
-        """Whoever starts a plane should see at once that a store is not there. Later, parts wait for stores."""
-        places = {"database": self.settings.database_url, "bus": self.settings.bus, "leases": self.settings.lease_url}
-        for name in CHECKED:
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    await self.ground.service.check(name)
-            except TimeoutError as error:
-                if isinstance(error, BackendError):
-                    raise
-                place = redacted(places[name] or self.settings.database_url)
-                raise Unavailable(f"the {name} does not answer within {ANSWER_S:g} s: {place}") from None
 
     def _made(self, name: str) -> Part:
         ground = self.ground
