@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+
 import pytest
 
 from cli.planes import furnish
-from cli.sessions import Shell
+from cli.sessions import LIMIT_S, Shell
 from servers import free_port
+
+LEASES = "sqlite:///plane.db"
 
 
 @pytest.fixture
@@ -21,3 +26,17 @@ def test_a_lease_store_that_is_not_there_at_the_start_is_69(furnished: Shell) ->
     assert (done.code, done.out) == (69, "")
     assert "takes jobs" not in done.err
     assert "127.0.0.1" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("words", [("worker", "works:app"), ("up",)], ids=" ".join)
+def test_a_signal_is_heard_while_a_store_keeps_the_start_waiting(
+    furnished: Shell, words: tuple[str, ...], number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        bus = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+        silent.settimeout(LIMIT_S)
+        process = furnished.start(*words, "--bus", bus, "--url" if words[0] == "worker" else "--leases", LEASES)
+        with silent.accept()[0]:
+            process.send_signal(number)
+            assert furnished.finish(process).code == 128 + number

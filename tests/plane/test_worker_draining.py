@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from fixtures_databases import until
-from fixtures_workers import Gate, WorkerStage
+from fixtures_workers import Ear, Gate, WorkerStage
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Drained, families, subjects
 from holdfast.plane.model import Message
+from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.worker import Worker, _patience_ns
 from holdfast.types import NS
 
@@ -233,3 +236,24 @@ async def test_a_handler_that_the_bus_cancels_gives_its_lease_back(work_stage: W
     assert not leases[0].held
     assert not await work_stage.locks.lock(families.WORKER_JOB.key(job=job)).locked()
     assert worker.statistics().given_back == 1
+
+
+async def test_a_start_that_is_given_up_leaves_nothing_that_an_end_would_wait_for(work_stage: WorkerStage) -> None:
+    app, asked = App("billing"), asyncio.Event()
+    app.job("charge")(lambda payload: payload)
+
+    class Silent(Ear):
+        @asynccontextmanager
+        async def _consuming(self, how: Consumption, handler: Handler) -> AsyncIterator[Consumer]:
+            asked.set()
+            await asyncio.Event().wait()
+            yield self.consumers[how.subject]  # which is never reached
+
+    bus: Bus = Silent(work_stage.bus.inner)
+    worker = Worker(app, bus=bus, locks=work_stage.locks, registry=work_stage.registry)
+    starting = asyncio.create_task(worker.start())
+    await asyncio.wait_for(asked.wait(), 60)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert await asyncio.wait_for(worker.drain(0), 60) == Drained(interrupted=0, stuck=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.listening import Wish, address_of, check_http, listen
 from holdfast.cli.log_lines import log_lines
 from holdfast.cli.probing import Probe
+from holdfast.cli.starting import first, started
 from holdfast.cli.up_screen import UpScreen
 from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import sample as sampled
@@ -85,11 +86,7 @@ class PlaneProcess:
         app = self._app if WORKER in self._parts else None
         plane = Plane(self._settings, self._parts, app=app, api=api, audit=audit)
         self._screen.opening()
-        starting = asyncio.create_task(plane.start())
-        await _first(ending.wait(), asyncio.shield(starting))
-        if not starting.done():  # a store that does not answer must not hold up Ctrl-C
-            starting.cancel()
-            await asyncio.wait((starting,))
+        if await started(plane.start(), ending) is None:
             return Exit.SIGNALLED + ended_by
         try:
             async with (
@@ -106,7 +103,7 @@ class PlaneProcess:
         try:
             self._screen.started(plane)
             async with self._feeding(plane), self._screen.watching(plane):
-                await _first(ending.wait(), plane.wait())
+                await first(ending.wait(), plane.wait())
         except Exception as error:  # noqa: BLE001 - it is said, and makes the exit code, after all has been closed
             failure = error
         finished = await self._drain(plane, hurrying)
@@ -138,16 +135,3 @@ class PlaneProcess:
         finally:
             feeding.cancel()
             await asyncio.wait((feeding,))
-
-
-async def _first(*waits: Awaitable[object]) -> None:
-    """Return when one of them has; raise what it raised."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in done:
-        task.result()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.cli import probing, telemetry
+from holdfast.cli.exits import Exit
 from holdfast.cli.job_lines import JobLine, job_lines
 from holdfast.cli.listening import http_missing
 from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import printable, seconds
+from holdfast.cli.starting import first, started
 from holdfast.cli.writer import Writer
 from holdfast.core.reading import Reading
 from holdfast.observe.plane_ledger import plane_ledger
@@ -30,7 +32,7 @@ from holdfast.plane.ports import Audit
 from holdfast.plane.rollcall import call_the_roll
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
-from holdfast.plane.worker import Drained, Worker
+from holdfast.plane.worker import Worker
 from holdfast.plane.worker_names import check_free
 from holdfast.runtime.system import this_owner
 
@@ -49,8 +51,11 @@ class WorkerProcess:
         self._name = name
         self._report = report
 
-    def run(self, grace: float | None, *, as_json: bool) -> Drained:
-        """Work until a signal comes, then drain for at most `grace` seconds, by default as the settings say."""
+    def run(self, grace: float | None, *, as_json: bool) -> int:
+        """Work until a signal comes, then drain for at most `grace` seconds, by default as the settings say.
+
+        Returns the exit code.
+        """
         limit = self._settings.grace if grace is None else grace
         by_events = as_json or chosen_format(self._settings, as_json=False) == TEXT
         with ExitStack() as stack:
@@ -74,25 +79,27 @@ class WorkerProcess:
         with probing.opened(self._settings) as probe:
             yield probe
 
-    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None, sending: Sending | None) -> Drained:
+    async def _run(self, grace: float, probe: Probe | None, audit: Audit | None, sending: Sending | None) -> int:
         ending, loop = asyncio.Event(), asyncio.get_running_loop()
+        ended_by = signal.SIGINT
+
+        def signalled(number: signal.Signals) -> None:
+            nonlocal ended_by
+            ended_by = number
+            ending.set()
+
         for number in _ENDING:
-            loop.add_signal_handler(number, ending.set)
+            loop.add_signal_handler(number, signalled, number)
         async with AsyncExitStack() as stack:
-            how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
-            ground = await stack.enter_async_context(how)
-            await call_the_roll(self._settings, ground.service)
-            worker = worker_of(ground, self._app, self._name)
-            if self._name is not None:
-                await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
-            vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
-            await keep_workflows(ground.runs.definitions, self._app)
-            await worker.start()
+            begun = await started(self._begin(stack, audit), ending)
+            if begun is None:
+                return Exit.SIGNALLED + ended_by
+            worker, vitals = begun.result()
             if probe is not None:
                 await stack.enter_async_context(probe.serving(vitals))
             await stack.enter_async_context(telemetry.exporting(sending, vitals))
             self._ready(worker, probe)
-            await _first(ending.wait(), worker.wait())
+            await first(ending.wait(), worker.wait())
             vitals.drain()
             for number in _ENDING:
                 loop.add_signal_handler(number, worker.hurry)
@@ -105,7 +112,20 @@ class WorkerProcess:
         if not drained.finished:
             text = f"ended; {drained.interrupted} attempts were stopped and given back, {drained.stuck} would not stop"
         self._report("ended", text, interrupted=drained.interrupted, stuck=drained.stuck)
-        return drained
+        return Exit.OK if drained.finished else Exit.NO
+
+    async def _begin(self, stack: AsyncExitStack, audit: Audit | None) -> tuple[Worker, Vitals]:
+        """A worker that takes jobs, on stores that answer."""
+        how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
+        ground = await stack.enter_async_context(how)
+        await call_the_roll(self._settings, ground.service)
+        worker = worker_of(ground, self._app, self._name)
+        if self._name is not None:
+            await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
+        vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
+        await keep_workflows(ground.runs.definitions, self._app)
+        await stack.enter_async_context(worker)
+        return worker, vitals
 
     def _ready(self, worker: Worker, probe: Probe | None) -> None:
         served = ", ".join(self._settings.worker.pools or self._app.pools)
@@ -120,19 +140,6 @@ def _health(vitals: Vitals) -> list[Health]:
 
 def _counts(worker: Worker) -> Iterator[Reading]:
     return readings.of_workers([worker.statistics()], worker.capacity)
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when one of them has; raise what it raised."""
-    tasks = [asyncio.create_task(each) for each in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in done:
-        task.result()
 
 
 def _tell(errors: Writer, line: JobLine, *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.exits import Exit, exit_for
+from holdfast.cli.exits import exit_for
 from holdfast.cli.options import url_of
 from holdfast.cli.planes import (
     Audit,
@@ -115,13 +115,12 @@ def worker(
         **otel_flags(on=otel),
     )
     try:
-        drained = WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)
+        return WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)
     except HoldfastError as error:
         if not json:
             raise
         report("failed", str(error), code=int(exit_for(error)))
         return exit_for(error)
-    return Exit.OK if drained.finished else Exit.NO
 
 
 def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:

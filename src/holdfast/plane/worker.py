@@ -169,7 +169,13 @@ class Worker:
             raise BadInput("worker", f"{self.name} was started before", "make another")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self._serve(ready), name=f"worker {self.name}")
-        await asyncio.wait((ready, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait((ready, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # a start that is given up leaves nobody behind who still tries
+            self._serving.cancel()
+            await asyncio.wait((self._serving,))
+            self._serving = None
+            raise
         if not ready.done():
             await self._serving  # it ended before it was ready, in an error
 
