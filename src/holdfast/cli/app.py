@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 import typer
@@ -18,6 +19,7 @@ from typer.main import get_command
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url
 from holdfast.cli.screen import say
+from holdfast.cli.streams import let_go, make_fit
 from holdfast.errors import HoldfastError
 
 # Typer carries Click inside since 0.2x and imported it before; the base class of its own errors is the same in both.
@@ -90,12 +92,19 @@ def _module(arguments: Sequence[str]) -> str | None:
 
 def run_app(arguments: Sequence[str]) -> int:
     """Parse, call, and turn every error into a line, or one for each problem, and an exit code."""
+    make_fit()
     code = _called(arguments)
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            _let_go(number)  # what the command did, it did: its exit code stays
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        let_go(1)
+        if not isinstance(error, BrokenPipeError):  # whoever read our output has what they wanted
+            say(f"standard output cannot be written: {error.strerror or error}")
+            code = code or Exit.IO  # what the command did, it did
+    try:
+        sys.stderr.flush()
+    except OSError:
+        let_go(2)
     return code
 
 
@@ -121,18 +130,38 @@ def _called(arguments: Sequence[str]) -> int:
         # Whoever read our output has gone, as in `holdfast locks | head -1` (Typer makes an exit of that).
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        _let_go(1)
+        let_go(1)
         return Exit.OK
-    except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
+    except OSError as error:
+        if error.errno is None:
+            return _bug(error)
         _debug()
-        say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
-        return Exit.BUG
+        if (problem := _refused(error)) is not None:
+            say(problem)
+        return Exit.IO
+    except Exception as error:  # noqa: BLE001 - a traceback helps nobody on call; HOLDFAST_DEBUG shows it
+        return _bug(error)
     return result if isinstance(result, int) else Exit.OK
 
 
-def _let_go(number: int) -> None:
-    """What is still buffered for a standard stream has nowhere to go, and the interpreter would stumble over it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+def _bug(error: Exception) -> int:
+    _debug()
+    say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
+    return Exit.BUG
+
+
+def _refused(error: OSError) -> str | None:
+    """What the operating system did not let us do. None: it is standard output, of which the end tells."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return None
+    try:
+        Path.cwd()
+    except OSError:
+        return "the current directory does not exist any more; change to one that does"
+    about = "" if error.filename is None else f": {error.filename}"
+    return f"{error.strerror or error}{about} (HOLDFAST_DEBUG=1 shows where)"
 
 
 def _usage(error: Exception, arguments: Sequence[str]) -> int:

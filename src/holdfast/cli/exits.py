@@ -33,6 +33,7 @@ class Exit(IntEnum):
     USAGE = 64
     UNAVAILABLE = 69
     BUG = 70
+    IO = 74
     BUSY = 75
     LOST = 76
     DENIED = 77
@@ -55,6 +56,8 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
         Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
         Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` shows where",
+        Exit.IO: "the operating system refused something: standard output could not be written (a full disk), or the "
+        "current directory is gone; what the command had done by then is done",
         Exit.BUSY: "somebody else holds the lock; the command was not run",
         Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
         Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",

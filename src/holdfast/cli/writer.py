@@ -94,6 +94,6 @@ def write_past(stream: TextIO | None, text: str) -> None:
         print(text, end="", file=stream, flush=True)
         return
     stream.flush()  # what others have written comes first
-    left = text.encode(stream.encoding, "backslashreplace")
+    left = text.encode(stream.encoding, stream.errors or "backslashreplace")
     while left:
         left = left[os.write(number, left) :]
