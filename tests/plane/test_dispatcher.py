@@ -119,15 +119,20 @@ async def keep_busy(plane: Replica, took_ns: int, dispatched: int) -> None:
     await holds(there)
 
 
+async def sent_ahead(plane: Replica) -> None:
+    """Have done with so many jobs at once that as many are sent ahead as may be."""
+    for _ in range(IN_A_ROW):
+        job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+        await plane.in_state(job, JobState.DISPATCHED)
+        await plane.scheduler.on_result(over(await plane.job(job), 1))
+    await keep_busy(plane, 1, 1 + AHEAD)
+
+
 async def test_more_is_sent_than_there_are_places_only_while_everything_is_over_at_once(planes: Planes) -> None:
     plane = await planes.open()
     await plane.beat(capacity=1)
     async with plane.scheduler.serving():
-        for _ in range(IN_A_ROW):
-            job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
-            await plane.in_state(job, JobState.DISPATCHED)
-            await plane.scheduler.on_result(over(await plane.job(job), 1))
-        await keep_busy(plane, 1, 1 + AHEAD)
+        await sent_ahead(plane)
         await keep_busy(plane, BRIEF_NS, 1)
 
 
@@ -136,11 +141,7 @@ async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_cos
     plane = await planes.open()
     await plane.beat(capacity=1)
     async with plane.scheduler.serving():
-        for _ in range(IN_A_ROW):
-            job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
-            await plane.in_state(job, JobState.DISPATCHED)
-            await plane.scheduler.on_result(over(await plane.job(job), 1))
-        await keep_busy(plane, 1, 1 + AHEAD)
+        await sent_ahead(plane)
         sent = sorted(await plane.queries.page(state=JobState.DISPATCHED), key=lambda job: (job.updated_ns, job.id))
         plane.clock.push(2)
         await plane.beat(capacity=1)
