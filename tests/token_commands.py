@@ -28,6 +28,7 @@ COMMANDS: Final = (
     *(("runs", "workflows"), ("approvals", "list"), ("approvals", "show", "run-1:agreed@1"), ("policy", "history")),
     *(("alerts",), ("alerts", "--list"), ("dashboard",), ("dashboard", "--list")),
     *(("tune", "--history", "audit"), ("tune", "--metrics", "{address}/metrics"), ("tune", "--diff"), ("runbook",)),
+    *(("resources", "list"), ("resources", "audit")),
     *(("access", "redis"), ("access", "postgres"), ("access", "nats"), ("policy", "exercise")),
 )
 ONCE: Final = {"version", "inventory", "alerts", "dashboard", "access"}  # made of settings alone, in either form
@@ -39,6 +40,7 @@ ELSEWHERE: Final = {
     **dict.fromkeys(("runs define", "runs cancel", "runs rerun"), "show what `runs show` shows"),
     **dict.fromkeys(("approvals approve", "approvals reject", "policy set"), "show what is shown of them"),
     **dict.fromkeys(("guard install", "guard check", "guard remove"), "know a database and no lease"),
+    "resources release": "shows what `resources audit` shows",
     "worker": "its log is that of the worker in `up`",
     "demo": "its scene is made of the drills' parts, in a store of its own",
 }

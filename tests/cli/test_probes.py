@@ -92,8 +92,8 @@ def test_a_scheduler_and_a_worker_in_processes_of_their_own_say_how_they_are(she
     assert (status, json.loads(said)["parts"]) == (503, {"process": "draining"})
     (shell.directory / "go").touch()
     assert working.ended() == 0
-    dispatched = 'holdfast_dispatcher_looks_total{outcome="dispatched"} 1.0'
-    assert dispatched in asked(f"{scheduler}/metrics")[1].splitlines()
+    ended = 'holdfast_scheduler_messages_total{outcome="current",subject="job.result"} 1.0'
+    until(lambda: ended in asked(f"{scheduler}/metrics")[1].splitlines(), "a result that was written")
     assert up.end().code == 0
 
 

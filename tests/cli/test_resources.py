@@ -19,6 +19,7 @@ def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> 
 
 def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(shell: Shell) -> None:
     furnish(shell)
+    assert shell.run("up", "--prepare").code == 0
     assert shell.run("resources", "list").out == "nobody holds a resource\n"
     grants = [taken(shell, tenant, "db/main") for tenant in ("acme", "globex")]
     first = shell.run("resources", "list", "--limit", "1", "--json").json
@@ -51,6 +52,7 @@ def test_a_resource_that_nobody_gives_back_is_found_taken_away_and_on_record(she
 
 def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
     furnish(shell)
+    assert shell.run("up", "--prepare").code == 0
     readers = [taken(shell, "default", "db", "shared") for _ in range(3)]
     words = ("resources", "release", "db", "--reason", "stuck", "--yes", "--fence", str(readers[1].holder.fence))
     assert len(shell.run(*words, "--json").json["broken"]) == 1
@@ -61,6 +63,7 @@ def test_one_of_several_holders_is_taken_out_by_its_fence(shell: Shell) -> None:
 
 def test_what_cannot_be_right_is_said(shell: Shell) -> None:
     furnish(shell)
+    assert shell.run("up", "--prepare").code == 0
     for words, said in (
         (("release", "db", "--reason", " ", "--yes"), "reason: is empty"),
         (("release", " ", "--reason", "why", "--yes"), "resource: is blank"),

@@ -37,7 +37,7 @@ def test_what_was_not_given_is_said_and_nothing_is_made(shell: Shell) -> None:
 
 
 def test_a_finding_that_needs_action_has_an_exit_code_of_its_own_and_a_command_to_type(shell: Shell) -> None:
-    assert shell.run("jobs", "stats", "--database", "sqlite:///plane.db").code == 0
+    assert shell.run("up", "--prepare", "--database", "sqlite:///plane.db").code == 0
     asked = ("runbook", "snapshot-leader", "--database", "sqlite:///plane.db")
     done = shell.run(*asked)
     assert done.code == 3
@@ -55,7 +55,7 @@ def test_what_an_alert_names_can_be_typed_as_it_stands(shell: Shell, name: str, 
     assert (lost.code, lost.err) == (1, "")
     assert f"FINDING (cannot tell) It cannot be told which {noun} it is about" in lost.out
     assert not (shell.directory / "plane.db").exists()
-    assert shell.run("jobs", "stats", "--database", "sqlite:///plane.db").code == 0
+    assert shell.run("up", "--prepare", "--database", "sqlite:///plane.db").code == 0
     done = shell.run("runbook", name, "--database", "sqlite:///plane.db", "--interval", "0.1", "--json")
     said = done.json
     assert (done.code, said["severity"], said["suspects"]) == (3, "act", []), done.out

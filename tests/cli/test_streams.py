@@ -58,6 +58,7 @@ def test_a_stream_that_is_closed_is_written_to_in_vain(shell: Shell, redirection
 
 @pytest.mark.parametrize("words", [("jobs", "submit", "s.ok"), ("jobs", "list", "--json"), ("locks",)], ids=" ".join)
 def test_output_that_has_no_room_is_74_and_what_was_done_is_done(shell: Shell, words: tuple[str, ...]) -> None:
+    assert typed(shell, "", "up", "--prepare").returncode == 0
     done = typed(shell, "> /dev/full", *words)
     assert done.returncode == 74
     assert done.stderr.endswith(b"holdfast: standard output cannot be written: No space left on device\n")

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Config, Database, on_plane
+from holdfast.cli.planes import Config, Database, look, on_plane
 from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say, say_more, seconds
 from holdfast.errors import BadInput
 from holdfast.types import NS
@@ -71,7 +71,7 @@ def list_(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def release(
@@ -133,7 +133,7 @@ def audit(
             say_more(following)
         return Exit.OK
 
-    return on_plane(work, config, database=database)
+    return look(work, config, database)
 
 
 def _ask(holders: Sequence[ResourceHolder]) -> None:

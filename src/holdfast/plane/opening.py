@@ -30,6 +30,7 @@ from holdfast.plane.family_settings import families_in_effect
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.policing import Policing
 from holdfast.plane.ports import Audit, Bus, Database
+from holdfast.plane.resource_locks import RESOURCE_SCHEMAS
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
@@ -46,7 +47,7 @@ from holdfast.stores.registry import state_directory
 
 _NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
 
-_TABLES: Final = ("schema", "bus_schema", "resource_schema", "policy_schema", "run_schema", "approval_schema")
+_TABLES: Final = ("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema")
 
 
 @dataclass(frozen=True, slots=True)

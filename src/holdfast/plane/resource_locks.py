@@ -78,6 +78,8 @@ _UNWISH_OVER: Final = sql("resource_unwish_over")
 
 _log: Final = logging.getLogger("holdfast.plane")
 
+RESOURCE_SCHEMAS: Final = ("resource_schema", "resource_break_schema")
+
 
 class ResourceLocks:
     """The resource locks of one plane."""
@@ -90,7 +92,7 @@ class ResourceLocks:
 
     async def prepare(self) -> None:
         """Make the tables if they are not there."""
-        for name in ("resource_schema", "resource_break_schema"):
+        for name in RESOURCE_SCHEMAS:
             await prepare(self._database, name)
 
     async def acquire(
