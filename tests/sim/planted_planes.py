@@ -115,11 +115,12 @@ def a_decision_may_be_made_again_otherwise(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
-    """It is drained, and nobody ever hears that it was."""
+    """It is drained, and for minutes nobody hears that it was."""
     stop = WorkerPart.stop
 
-    async def for_ever(self: WorkerPart, grace: float) -> bool:
-        await stop(self, grace)
-        return bool(await asyncio.get_running_loop().create_future())
+    async def late(self: WorkerPart, grace: float) -> bool:
+        done = await stop(self, grace)
+        await asyncio.sleep(200)
+        return done
 
-    patch.setattr(WorkerPart, "stop", for_ever)
+    patch.setattr(WorkerPart, "stop", late)
