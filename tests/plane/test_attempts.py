@@ -97,6 +97,7 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
         ("RUNNING", 1, 7, False),  # by itself
         ("RUNNING", 1, 6, False),
         ("DISPATCHED", 1, None, False),
+        ("DISPATCHED", 1, 8, True),  # somebody could not take it, and it was sent once more
         ("RETRYING", 1, 8, False),  # the end of the other run was heard of
         ("SUCCEEDED", 1, 8, False),
         ("RUNNING", 2, 8, False),  # that is another attempt

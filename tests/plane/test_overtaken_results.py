@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from fixtures_scheduling import TOPIC, Planes, holds, started, submitted
+from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, holds, started, submitted
 from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import carried
 from holdfast.plane import App, families, subjects
 from holdfast.plane.attempts import Attempts
+from holdfast.plane.context import Context
+from holdfast.plane.envelope import message_of
+from holdfast.plane.placement import Placed
 from holdfast.plane.worker import Worker
 
 pytestmark = pytest.mark.asyncio
@@ -42,3 +45,38 @@ async def test_an_attempt_whose_result_came_after_another_worker_had_begun_it_is
         assert len(runs) == 2
         assert first.statistics().repeated == 0
     assert (await plane.job(job)).attempt == 1
+
+
+async def test_a_result_that_came_while_its_job_was_taken_back_counts_when_it_is_sent_once_more(planes: Planes) -> None:
+    """The first word of it was about an attempt that was none at that moment, and a bus would drop the same word."""
+    plane = await planes.open()
+    app = App("crew")
+    runs: list[int] = []
+
+    @app.job(TOPIC)
+    async def render(payload: Any, *, ctx: Context) -> int:
+        runs.append(ctx.attempt)
+        return ctx.attempt
+
+    await plane.beat("other", 4)
+    job = await plane.submit()
+    await plane.scheduler.on_submit(submitted(job))
+    plane.clock.push(2)
+    assert await plane.placement.take_back(POOL, 1) == 1
+    worker = Worker(app, bus=plane.bus, locks=plane.locks, registry=plane.workers)  # it has looked before that
+    async with worker:
+        await holds(lambda: _results(plane, 1))
+        [late] = await plane.staged(subjects.RESULT)
+        await plane.scheduler.on_result(delivered(message_of(late)))
+        assert plane.scheduler.statistics()["job.result.stale"] == 1
+        await plane.beat("other", 4)
+        assert await plane.placement.place(job.id) is Placed.DISPATCHED
+        await holds(lambda: _results(plane, 2))
+        again = (await plane.staged(subjects.RESULT))[-1]
+        await plane.scheduler.on_result(delivered(message_of(again)))
+    ended = await plane.job(job)
+    assert (ended.state, ended.attempt, ended.result, runs) == (JobState.SUCCEEDED, 1, 1, [1])
+
+
+async def _results(plane: Replica, number: int) -> bool:
+    return len(await plane.staged(subjects.RESULT)) >= number

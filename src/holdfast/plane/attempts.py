@@ -7,7 +7,7 @@ when that worker was silent. Asked also before a worker repeats the result of an
 Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
 waits again because this one failed or was taken back, or that another job has its id by now. A worker is called silent
 only when it had begun this attempt, has missed two of its heartbeats, and had not begun to leave. A run is called
-overtaken only when another has begun the same attempt since, and its end was not heard of. Does not promise the
+overtaken only when another worker has spoken of the same attempt since, and it is not over. Does not promise the
 opposite: a result that the scheduler has not written yet is not seen here, nor the death of a worker whose name
 somebody else has taken over.
 
@@ -59,10 +59,10 @@ class Attempts:
         if made_ns not in (0, row["created_ns"]):
             return Look(wanted=False)
         wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
-        if row["state"] != JobState.RUNNING or row["attempt"] != attempt or row["run_fence"] is None:
+        if not wanted or row["run_fence"] is None:
             return Look(wanted)
-        silent_since_ns = self._silent_since(row, now_ns) if row["run_fence"] < fence else None
-        return Look(wanted, silent_since_ns, overtaken=row["run_fence"] > fence)
+        died = row["state"] == JobState.RUNNING and row["run_fence"] < fence
+        return Look(wanted, self._silent_since(row, now_ns) if died else None, overtaken=row["run_fence"] > fence)
 
     def _silent_since(self, row: Row, now_ns: int) -> int | None:
         at_ns: int | None = row["at_ns"]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ class Station:
             place.statistics.turned_away += 1
             raise RetryLater(0.0, NotHere(f"worker {place.worker} is ending"))
         known = place.finished.get(order.name)
-        if known is not None and await self._repeated(order, known):
+        if known is not None and await self._repeated(order, known, delivery.message):
             return
         job = self._app.functions.get(order.topic)
         if job is None:
@@ -136,12 +137,13 @@ class Station:
             pid=pid,
         )
 
-    async def _repeated(self, order: Order, known: Message) -> bool:
+    async def _repeated(self, order: Order, known: Message, sent: Message) -> bool:
         """Say the result of an attempt once more, unless nobody wants it. False: it has to be run again.
 
-        So it is when another worker has begun it since: our result came after that, and counts no more. That worker is
-        at it, which our lease will find out, or was lost; then repeating the result would keep the attempt from ever
-        being finished.
+        So it is when another worker has spoken of it since: our result came after that, and counts no more. That worker
+        is at it, which our lease will find out, or was lost; then repeating the result would keep the attempt from ever
+        being finished. What is said once more is another message, one for each time that the attempt was sent: our
+        first word may have come while the job was taken back, and a bus would drop the same word.
         """
         place = self._place
         try:
@@ -153,7 +155,7 @@ class Station:
                 if look.overtaken:
                     place.finished.forget(order.name)
                     return False
-            await place.bus.publish([known])
+            await place.bus.publish([replace(known, id=f"{known.id}:{sent.fence.fence if sent.fence else 0}")])
         except BackendError as error:
             place.statistics.unreachable += 1
             raise place.later(error) from error

@@ -125,9 +125,9 @@ class Fleet:
 
     async def send(self, topic: str, job: str) -> str:
         """Hand an attempt to the workers."""
-        await self.store.submit(Submission(topic, str(self.directory), id=job), "default")
+        made, _ = await self.store.submit(Submission(topic, str(self.directory), id=job), "default")
         await self._write(job, JobState.DISPATCHED)
-        await self.bus.publish([ordered(job, topic, str(self.directory))])
+        await self.bus.publish([ordered(job, topic, str(self.directory), made_ns=made.created_ns)])
         return job
 
     def go(self, job: str) -> None:

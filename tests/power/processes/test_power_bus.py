@@ -10,6 +10,7 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.plane import subjects
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.context import Context
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.ports import Tx
 from holdfast.plane.settings import LimitSettings
@@ -49,7 +50,7 @@ class Crew:
         self.fences: dict[str, list[int]] = {}
         self.app = App("crew")
 
-        @self.app.job("gated", max_concurrency=1)
+        @self.app.job("gated")
         async def gated(payload: Any, *, ctx: Context) -> None:
             self.fences.setdefault(ctx.job, []).append(ctx.fence)
             await self.gate.wait()
@@ -106,6 +107,7 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
     postgres_url: str, own_nats: NatsServer, tmp_path: Path, older: bool
 ) -> None:
     chosen = settings(postgres_url, bus=own_stream(own_nats), leases=f"sqlite:///{tmp_path}/leases.db")
+    chosen = replace(chosen, worker=replace(chosen.worker, count=1, concurrency=1))
     crew = Crew()
 
     # Submitted: the messages were on the bus, and nobody had taken them.
@@ -114,10 +116,13 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
         await until(lambda: _equals(on_the_bus(ground, subjects.SUBMIT, subjects.SCHEDULER), 3))
         forgets(own_nats)
         assert (await states(ground, jobs)).keys() == {JobState.PENDING}
+        # A worker that has just died, and that nobody misses yet: what is sent to it waits on the bus.
+        died = Heartbeat("died", "default", ("gated",), 2, 0, ground.clock.now().wall)
+        assert await ground.workers.record(died)
 
     async with Plane(chosen, ("worker",), app=crew.app):
         async with Plane(chosen, REST) as rest:
-            # Sent: one runs, and the others wait on the bus until there is room for them.
+            # Sent: one runs, and the others wait on the bus.
             await until(lambda: _equals(states(rest.ground, jobs), {JobState.RUNNING: 1, JobState.DISPATCHED: 2}))
             await until(lambda: on_the_bus(rest.ground, subjects.work_subject("default"), subjects.WORKERS))
             forgets(own_nats, keep=older)
