@@ -26,7 +26,7 @@ from holdfast.plane.ports import Consumer
 from holdfast.plane.returning import give_back
 from holdfast.types import MS, NS
 
-LATE_NS: Final = 100 * MS
+LATE_NS: Final = 500 * MS
 """Whoever has waited for longer may have been cancelled or taken back; one that found a free place has not waited."""
 
 ROOM_NS: Final = 100 * MS
