@@ -1,7 +1,7 @@
 """Where workers are tested: a real database and bus in a SQLite file, real leases, and an ear at everything said.
 
-`work_stage` gives a `WorkerStage` on leases in a SQLite file, `redis_stage` the same on leases in Redis. All of it
-waits for a condition.
+`work_stage` gives a `WorkerStage` on leases in the plane's own SQLite file, and once more on leases in another;
+`one_file_stage` only the first of them; `redis_stage` has leases in Redis. All of it waits for a condition.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 import holdfast.aio
@@ -29,6 +30,7 @@ from holdfast.plane.ports import Bus, Consumer, Consumption, Handler, Tx
 from holdfast.plane.results import apart
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.worker import Worker
+from holdfast.ports import RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 _numbers = itertools.count(1)
@@ -179,15 +181,25 @@ async def worker_stage(directory: Path, leases: str) -> AsyncIterator[WorkerStag
         stack.push_async_callback(bus.close)
         await bus.prepare()
         locks = await stack.enter_async_context(holdfast.aio.connect(leases))
+        store = locks.ports.store
+        if isinstance(store, RidesAlong):
+            store.ride(database)  # as a plane does; it has no effect on leases that lie elsewhere
         stage = WorkerStage(bus, locks, stack)
         stage.dead = letters
         yield stage
 
 
+@pytest_asyncio.fixture(params=["plane.db", "leases.db"])
+async def work_stage(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[WorkerStage]:
+    """A stage with leases in the file of the plane, where claims bring them along, and with leases in another file."""
+    async with worker_stage(tmp_path, f"sqlite:///{tmp_path}/{request.param}") as opened:
+        yield opened
+
+
 @pytest_asyncio.fixture
-async def work_stage(tmp_path: Path) -> AsyncIterator[WorkerStage]:
-    """A stage with leases in a file."""
-    async with worker_stage(tmp_path, f"sqlite:///{tmp_path}/leases.db") as opened:
+async def one_file_stage(tmp_path: Path) -> AsyncIterator[WorkerStage]:
+    """A stage with leases in the file of the plane."""
+    async with worker_stage(tmp_path, f"sqlite:///{tmp_path}/plane.db") as opened:
         yield opened
 
 

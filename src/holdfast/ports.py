@@ -186,6 +186,13 @@ class RidesAlong(Protocol):
         """Whether they are shared, so that a lease is as durable as what that database has committed before it."""
         ...
 
+    def granting(self, asks: Sequence[Ask]) -> Callable[[Any], list[Grant | Busy]]:
+        """What `acquire_many` does, as a step of such a transaction, to be called with its connection.
+
+        Only where they are shared, and after the store has answered once: its tables are there then.
+        """
+        ...
+
 
 class Place(Protocol):
     """One caller's place in line at the local mutex of one key."""

@@ -200,3 +200,14 @@ async def test_when_the_serving_is_cancelled_nobody_is_left_waiting_and_the_next
         counter.go.set()
         assert await gathering.ask(5) == 10
     assert counter.batches == ([[1, 2], [5]] if begun else [[5]])
+
+
+@pytest.mark.asyncio
+async def test_what_one_asks_for_goes_with_others_in_as_few_batches_as_names_and_room_allow() -> None:
+    counter = Counter()
+    gathering = Gathering(counter.together, apart=lambda each: each % 10, most=4)
+    asked = await asyncio.gather(
+        gathering.ask_all([1, 2, 12]), gathering.ask_all([3, 4, 5]), gathering.ask(11), gathering.ask_all(range(6, 10))
+    )
+    assert list(asked) == [[2, 4, 24], [6, 8, 10], 22, [12, 14, 16, 18]]
+    assert counter.batches == [[1, 2], [12, 3, 4, 5], [11], [6, 7, 8, 9]]

@@ -233,6 +233,9 @@ async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
         await plane.ground.service.submit(me, Submission("touch"))
         await until(begun.is_set)
         await until(lambda: found(where, over))
+        # Nothing is under way when the disk is held up: a consumer that waits for it claims nothing more.
+        await until(lambda: not found(where, "SELECT 1 FROM plane_message WHERE state <> 2"))
+        await plane.ground.database.write(lambda tx: tx.query("SELECT 1 AS one"))
         begun.clear()
         disk.go.clear()
         submitting = asyncio.create_task(plane.ground.service.submit(me, Submission("touch")))

@@ -21,7 +21,7 @@ from holdfast.flows.releasing import Released
 from holdfast.ports import TakesMany
 from holdfast.runtime.loops import on_loop, running_loop
 from holdfast.runtime.tenure import Tenure
-from holdfast.types import Busy, Instant
+from holdfast.types import Busy, Grant, Instant
 
 
 def takes_many(locks: Locks) -> bool:
@@ -85,6 +85,26 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
         if isinstance(tenure, Busy):
             place.leave()
     return [each if isinstance(each, Busy) else Lease(house, ports, each, each.place) for each in tenures]
+
+
+async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Instant) -> Lease | None:
+    """The lease that a transaction of somebody else's has got for us, which is over. None: we cannot use it.
+
+    `sent` was before that transaction asked.
+    """
+    ports, house, wish = locks.ports, locks.house, lock._wish(locks)  # noqa: SLF001 - as above
+    place = ports.runtime.gate.place(wish.key)
+    try:
+        possession = await many.taken_along(ports, wish, grant, sent, place)
+        if possession is None:
+            place.leave()
+            return None
+        tenure = house.take(wish, possession)
+    except BaseException:
+        ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
+        place.leave()
+        raise
+    return Lease(house, ports, tenure, place)
 
 
 async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | None]:

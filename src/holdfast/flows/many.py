@@ -89,6 +89,19 @@ async def _asked(
     return answers
 
 
+async def taken_along(ports: Ports, wish: Wish, grant: Grant, sent: Instant, place: Place) -> Possession | None:
+    """What a transaction of somebody else's, which is over, has got for us. None: we cannot use it; it is given back.
+
+    `sent` was before that transaction asked. The caller owns the place, and leaves it if there is no possession.
+    """
+    now = ports.clock.now()
+    if elapsed_ns(sent, now) < wish.timing.loss_age_ns() and await place.enter(0):
+        ports.observer.measured(_WAIT, wish.family, _GRANTED, now.mono - sent.mono)
+        return Possession(grant.token, grant, sent, place)
+    ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
+    return None
+
+
 async def release(
     ports: Ports, store: TakesMany, wishes: Sequence[Wish], grants: Sequence[Grant], judged: Sequence[Instant | None]
 ) -> list[Released]:

@@ -29,7 +29,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.core.timing import settle
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.saying import say
-from holdfast.guards.bearer import carried
+from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction
 from holdfast.plane.attempts import Look
@@ -85,7 +85,7 @@ class Workplace:
     results: ResultDesk = field(init=False)
 
     def __post_init__(self) -> None:
-        self.desk = LeaseDesk(self.locks)
+        self.desk = LeaseDesk(self.locks, self.family)
         self.results = ResultDesk(self.bus, self.entropy)
 
     def learn(self, topic: str, took_ns: int) -> None:
@@ -221,8 +221,7 @@ class Attempt:
 
     async def _under(self, lease: Lease) -> None:
         place, order, run = self._place, self.order, carried(lease)
-        begun = subjects.started(order.job, order.attempt, place.worker, run, made_ns=order.made_ns)
-        start = _Start(partial(self._publish, begun, lease, lambda: place.bus.publish([begun])))
+        start = _Start(partial(self._say_begun, run, lease))
         try:
             await start.say(brief=order.topic in place.brief)
             since = place.clock.now()
@@ -244,6 +243,11 @@ class Attempt:
             await areach("plane.worker.said")
         place.finished.keep(order.name, message, said.size)
         self._count(said)
+
+    async def _say_begun(self, run: CarriedFence, lease: Lease) -> None:
+        place, order = self._place, self.order
+        begun = subjects.started(order.job, order.attempt, place.worker, run, made_ns=order.made_ns)
+        await self._publish(begun, lease, lambda: place.bus.publish([begun]))
 
     def _longest_s(self) -> float | None:
         """How long the lease may be held at all: a function that blocks the loop also blocks its own time limit.

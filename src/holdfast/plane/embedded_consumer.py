@@ -3,7 +3,7 @@
 A turn is one transaction: acknowledgements, messages given back, signals of progress and a claim travel together, and
 whatever is finished while a turn is under way goes with the next. So the busier it is, the more messages share a
 commit. A turn that fails is repeated with everything that belongs to it; nothing is acknowledged twice, because a claim
-is named by its delivery number.
+is named by its delivery number. What a consumer wants done with each claim (`Along`) is part of the transaction.
 
 Clock: the wall clock that is passed in, for what is due; the event loop's, for when to look.
 """
@@ -24,7 +24,7 @@ from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery
-from holdfast.plane.ports import Consumption, Database, Handler, Row, Tx
+from holdfast.plane.ports import Along, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.schema import script
 from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
@@ -206,8 +206,10 @@ class EmbeddedConsumer:
         try:
             if ARMED:
                 await areach("plane.bus.claim")
+            along = self._how.along if most and self._how.along is not None and self._how.along.ready else None
+            lasting = self._how.lasting or along is not None
             found = await self._database.write(
-                lambda tx: self._work(tx, settled, silent, most, now_ns, due), lasting=self._how.lasting
+                lambda tx: self._work(tx, settled, silent, most, now_ns, due, along), lasting=lasting
             )
             if ARMED:
                 await areach("plane.bus.claimed")
@@ -216,7 +218,11 @@ class EmbeddedConsumer:
             self._look = True
             for taken in silent:
                 taken.signalled_s = loop_s - self._signal_s
+            if self._how.along is not None:
+                self._how.along.undone()
             raise
+        if along is not None:
+            along.done()
         if most:
             await self._hands.take([self._taken(row, loop_s) for row in found.rows])
             self._look = self._look or len(found.rows) == most
@@ -225,7 +231,14 @@ class EmbeddedConsumer:
         return bool(self._settled) or (self._look and self._hands.free > 0 and not self._paused and not self._ending)
 
     async def _work(
-        self, tx: Tx, settled: Sequence[_Settlement], silent: Sequence[Taken], most: int, now_ns: int, due: bool
+        self,
+        tx: Tx,
+        settled: Sequence[_Settlement],
+        silent: Sequence[Taken],
+        most: int,
+        now_ns: int,
+        due: bool,
+        along: Along | None,
     ) -> _Found:
         acks = [self._named(each.taken, now_ns + self._keep_ns) for each in settled if isinstance(each.verdict, Ack)]
         backs = [self._given_back(each, each.verdict) for each in settled if isinstance(each.verdict, GiveBack)]
@@ -244,6 +257,8 @@ class EmbeddedConsumer:
             await tx.query(self._sql["promote"], {**queue, "now_ns": now_ns, "most": _PROMOTE_MOST})
         rows = await tx.query(self._sql["claim"], {**queue, "due_ns": self._until(now_ns), "most": most})
         rows.sort(key=lambda row: (-row["priority"], row["place"]))
+        if along is not None and rows:
+            await along.work(tx, [row["message_key"] for row in rows])
         if len(rows) == most and not due:
             return _Found(rows, self._next_ns)
         return _Found(rows, (await tx.query(self._sql["next_due"], queue))[0]["due_ns"])

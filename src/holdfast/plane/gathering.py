@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -57,6 +57,16 @@ async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R |
         return [answer for item in items for answer in await answered(together, [item])]
 
 
+class _Asked(Generic[A, R]):
+    """What one caller wants to have answered, in one batch."""
+
+    __slots__ = ("answers", "items")
+
+    def __init__(self, items: Sequence[A], answers: asyncio.Future[Sequence[R | Failed]]) -> None:
+        self.items = items
+        self.answers = answers
+
+
 class Gathering(Generic[A, R]):
     """See the module."""
 
@@ -67,88 +77,112 @@ class Gathering(Generic[A, R]):
         self._together = together
         self._apart = apart
         self._most = most
-        self._waiting: deque[tuple[A, asyncio.Future[R]]] = deque()
+        self._waiting: deque[_Asked[A, R]] = deque()
         self._serving: asyncio.Task[None] | None = None
         self.batches = 0
         self.items = 0
 
     async def ask(self, item: A) -> R:
         """Have one item answered, with whoever else asks now."""
-        return await self._enter(item)
+        (answer,) = await self._enter((item,))
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer
 
     async def ask_all(self, items: Sequence[A]) -> list[R | Failed]:
-        """Have some items answered. An error of one of them is its answer."""
-        futures = [self._enter(item) for item in items]
+        """Have some items answered, in as few batches as can be. An error of one of them is its answer."""
+        waiting = [self._enter(share) for share in self._shares(items)]
         answers: list[R | Failed] = []
         try:
-            for future in futures:
-                try:
-                    answers.append(await future)
-                except Exception as error:  # noqa: BLE001 - it is the answer
-                    answers.append(Failed(error))
+            for each in waiting:
+                answers += await each
         finally:
-            for future in futures[len(answers) :]:  # of those that nobody waits for any longer
-                future.cancel()
+            for each in waiting:  # those that nobody waits for any longer
+                each.cancel()
         return answers
 
-    def _enter(self, item: A) -> asyncio.Future[R]:
+    def _shares(self, items: Sequence[A]) -> Iterator[Sequence[A]]:
+        """The items in as few groups as can be, of which each can be a part of one batch."""
+        if self._apart is None:
+            for at in range(0, len(items), self._most):
+                yield items[at : at + self._most]
+            return
+        share: list[A] = []
+        names: set[Hashable] = set()
+        for item in items:
+            name = self._apart(item)
+            if name in names or len(share) == self._most:
+                yield share
+                share, names = [], set()
+            share.append(item)
+            names.add(name)
+        if share:
+            yield share
+
+    def _enter(self, items: Sequence[A]) -> asyncio.Future[Sequence[R | Failed]]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        answers: asyncio.Future[Sequence[R | Failed]] = loop.create_future()
         serving = self._serving
         if serving is None or serving.done() or serving.get_loop() is not loop:
             self._waiting = deque()
             # A task begins in the next turn of the loop: whoever asks in this one is with us.
             self._serving = loop.create_task(self._serve(self._waiting))
             self._serving.add_done_callback(partial(_leave, self._waiting))
-        self._waiting.append((item, future))
-        return future
+        self._waiting.append(_Asked(items, answers))
+        return answers
 
-    async def _serve(self, waiting: deque[tuple[A, asyncio.Future[R]]]) -> None:
+    async def _serve(self, waiting: deque[_Asked[A, R]]) -> None:
         while waiting:
             batch = self._next(waiting)
             if batch:
-                self.batches += 1
-                self.items += len(batch)
                 try:
                     await self._answer(batch)
                 finally:  # also when the loop ends in the middle of it
                     _leave(batch)
 
-    def _next(self, waiting: deque[tuple[A, asyncio.Future[R]]]) -> list[tuple[A, asyncio.Future[R]]]:
+    def _next(self, waiting: deque[_Asked[A, R]]) -> list[_Asked[A, R]]:
         """Those at the head of the line who can go together. Who was cancelled is left out."""
-        batch: list[tuple[A, asyncio.Future[R]]] = []
-        later: list[tuple[A, asyncio.Future[R]]] = []
+        batch: list[_Asked[A, R]] = []
+        later: list[_Asked[A, R]] = []
         names: set[Hashable] = set()
-        while waiting and len(batch) < self._most:
+        room = self._most
+        while waiting and len(waiting[0].items) <= room:
             each = waiting.popleft()
-            if each[1].done():
+            if each.answers.done():
                 continue
             if self._apart is not None:
-                name = self._apart(each[0])
-                if name in names:
+                wanted = {self._apart(item) for item in each.items}
+                # Also apart from what waits for the next batch: whoever asked first is answered first.
+                if not names.isdisjoint(wanted):
+                    names |= wanted
                     later.append(each)
                     continue
-                names.add(name)
+                names |= wanted
+            room -= len(each.items)
             batch.append(each)
         waiting.extendleft(reversed(later))
         return batch
 
-    async def _answer(self, batch: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
-        answers = await answered(self._together, [item for item, _ in batch])
-        for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Failed):
-                future.set_exception(answer.error)
-            else:
-                future.set_result(answer)
+    async def _answer(self, batch: Sequence[_Asked[A, R]]) -> None:
+        items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
+        self.batches += 1
+        self.items += len(items)
+        answers = await answered(self._together, items)
+        if len(answers) != len(items):
+            raise RuntimeError(f"{len(items)} items were given, and {len(answers)} answers came")
+        at = 0
+        for each in batch:
+            share = answers[at : at + len(each.items)]
+            at += len(each.items)
+            if not each.answers.done():
+                each.answers.set_result(share)
 
 
-def _leave(waiting: Iterable[tuple[A, asyncio.Future[R]]], _: asyncio.Task[None] | None = None) -> None:
+def _leave(waiting: Iterable[_Asked[A, R]], _: asyncio.Task[None] | None = None) -> None:
     """Nobody is served any more: whoever still waits is not kept."""
-    for _item, future in waiting:
-        if not future.done():
-            future.cancel()
+    for each in waiting:
+        if not each.answers.done():
+            each.answers.cancel()
 
 
 def _copy(error: Exception) -> Exception:

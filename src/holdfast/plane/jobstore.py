@@ -25,7 +25,7 @@ from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregi
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.errors import BadInput, FencedOut, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
-from holdfast.guards.bearer import CarriedFence, Fenced
+from holdfast.guards.bearer import Fenced, granted
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import (
@@ -233,7 +233,7 @@ class JobStore:
             elif isinstance(end.fence, Busy):
                 told.append((end.fence, Changed(None, None)))
             else:
-                presented = await self._admit(CarriedFence(each.key, end.fence), each.job, Rule.AT_LEAST)
+                presented = await self._admit(granted(each.key, end.fence), each.job, Rule.AT_LEAST)
                 ended = self._ended(presented, end.outcome)
                 told.append(ended if isinstance(ended, Failed) else (end.fence, ended))
         return told
@@ -244,7 +244,7 @@ class JobStore:
         async def work(tx: Tx) -> list[_Within]:
             fences = await moment.take(tx.query, [each.key for each in changes])
             wanted = [
-                Wanted(each.job, fence, now_ns, each.deciding(CarriedFence(each.key, fence)), each.new)
+                Wanted(each.job, fence, now_ns, each.deciding(granted(each.key, fence)), each.new)
                 for each, fence in zip(changes, fences, strict=True)
                 if not isinstance(fence, Busy)
             ]

@@ -1,7 +1,8 @@
 """Where the attempts of a worker get their leases: those that come at the same time share a request.
 
 Promises: each gets the lease of its own lock or is told that somebody has it, as from `Lock.try_acquire`; whoever was
-cancelled on the way leaves no lease behind. Where the store answers for one lock at a time, each asks by itself.
+cancelled on the way leaves no lease behind. Where the store answers for one lock at a time, each asks by itself. What
+came with the claim of its message (`claimed_leases`) is not asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.flows.acquiring import CLEANUP_NS
+from holdfast.plane.claimed_leases import ClaimedLeases
+from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.gathering import Gathering
 
 
@@ -30,8 +33,9 @@ class _Asked:
 class LeaseDesk:
     """The desk of one worker. Belongs to its event loop."""
 
-    def __init__(self, locks: Locks) -> None:
+    def __init__(self, locks: Locks, family: LockFamily = WORKER_JOB) -> None:
         self._locks = locks
+        self.claimed = ClaimedLeases(locks, family)
         self._takes: Gathering[_Asked, Lease | None] = Gathering(self._take, apart=lambda each: each.lock.name)
         self._returns: Gathering[Lease, None] = Gathering(self._give_back)
 
@@ -39,6 +43,8 @@ class LeaseDesk:
         """The lease of a lock that is free; None if it is busy. Raises what the store does."""
         if not many.takes_many(self._locks):
             return await lock.try_acquire()
+        if (lease := await self.claimed.take(lock)) is not None:
+            return lease
         asked = _Asked(lock)
         try:
             return await self._takes.ask(asked)
@@ -57,6 +63,7 @@ class LeaseDesk:
 
     async def _take(self, asking: Sequence[_Asked]) -> Sequence[Lease | None]:
         found = await many.try_acquire(self._locks, [each.lock for each in asking])
+        self.claimed.answered = True
         leases = [each if isinstance(each, Lease) else None for each in found]
         left: list[Lease] = []
         for asked, lease in zip(asking, leases, strict=True):

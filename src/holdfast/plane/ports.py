@@ -122,6 +122,27 @@ class Database(Protocol):
         ...
 
 
+class Along(Protocol):
+    """Something that is done by the very transaction that claims messages, where the bus is in that database."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be done now."""
+        ...
+
+    async def work(self, tx: Tx, keys: Sequence[str]) -> None:
+        """Do it, for messages with these keys. May be called again if the transaction is made again."""
+        ...
+
+    def done(self) -> None:
+        """The transaction is over and durable, and its messages are about to be handled."""
+        ...
+
+    def undone(self) -> None:
+        """The transaction failed, or nobody knows what became of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Consumption:
     """How a group consumes a subject."""
@@ -133,6 +154,7 @@ class Consumption:
     max_failures: int = 5  # errors; busy and store trouble do not count
     max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
     lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
+    along: Along | None = None  # done with each claim, if the bus is in the database that is meant
 
 
 class Bus(Protocol):

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BadInput
-from holdfast.guards.bearer import CarriedFence
+from holdfast.guards.bearer import granted
 from holdfast.plane.families import WORKER_JOB
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.model import Message, check_id, check_whole
@@ -85,6 +86,6 @@ def apart(message: Message) -> list[Message]:
 
 def _single(said: Mapping[str, Any]) -> Message:
     job, attempt = check_id("job", said.get("job")), check_whole("attempt", said.get("attempt"), 0, 2**31)
-    run = CarriedFence(WORKER_JOB.key(job=job), check_whole(_FENCE, said.get(_FENCE), 1, 2**63 - 1))
+    run = granted(WORKER_JOB.key(job=job), check_whole(_FENCE, said.get(_FENCE), 1, FENCE_MAX))  # both were checked
     body = {name: value for name, value in said.items() if name != _FENCE}
     return Message(f"{RESULT}:{job}:{attempt}:{run.fence}", RESULT, body, job, run)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final
 
 from holdfast.errors import BadInput
@@ -59,29 +60,30 @@ class Statement:
     text: str
     names: tuple[str, ...]  # of its places, which are numbered in this order
     reads: bool  # it only looks: no word in it is one that writes, or locks
+    pick: Callable[[Mapping[str, Any]], tuple[Any, ...]]  # the values of its places, from a mapping that has them
 
     def ordered(self, parameters: Mapping[str, Any] | None) -> tuple[Any, ...]:
         """The values of its places in order. Those that it does not mention are left out."""
         if not self.names:
             return ()
-        given = parameters or {}
-        values: list[Any] = []
         try:
-            for name in self.names:
-                value = given[name]
-                kind = type(value)  # the usual ones are let through here: this is done for every value of every row
-                if (
-                    (kind is str and "\0" not in value)
-                    or (kind is int and _INT_MIN <= value <= _INT_MAX)
-                    or value is None
-                ):
-                    values.append(value)
-                else:
-                    values.append(value_of(name, value))
-            return tuple(values)
+            values = self.pick(parameters or {})
         except KeyError as missing:
             name = missing.args[0]
             raise BadInput(f"parameters[{name}]", f"the place :{name} has no value", "give one, or None") from None
+        for value in values:  # the usual ones are let through here: this is done for every value of every row
+            kind = type(value)
+            if kind is str:
+                if "\0" in value:
+                    break
+            elif kind is int:
+                if not _INT_MIN <= value <= _INT_MAX:
+                    break
+            elif value is not None:
+                break
+        else:
+            return values
+        return tuple([value_of(name, value) for name, value in zip(self.names, values, strict=True)])
 
 
 @lru_cache(maxsize=2048)
@@ -109,7 +111,14 @@ def compiled(text: str, dialect: Dialect, after: int = 0) -> Statement:
             done = token.end()
     words.append(text[seen:])
     reads = first is not None and first[1].lower() in _LOOKING and not any(map(_WRITES.search, words))
-    return Statement("".join([*parts, text[done:]]), tuple(numbers), reads)
+    return Statement("".join([*parts, text[done:]]), tuple(numbers), reads, _picking(tuple(numbers)))
+
+
+def _picking(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Takes the values of these names, in their order, out of a mapping."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda given: tuple(given[name] for name in names)
 
 
 def split(script: str, dialect: Dialect) -> Iterator[str]:

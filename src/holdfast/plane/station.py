@@ -22,7 +22,7 @@ from holdfast.plane.attempt import Attempt, NotHere, Workplace
 from holdfast.plane.executing import Interruption
 from holdfast.plane.model import Delivery, Heartbeat, Message
 from holdfast.plane.order import Order, order_of
-from holdfast.plane.ports import Consumer
+from holdfast.plane.ports import Along, Consumer
 from holdfast.plane.returning import give_back
 from holdfast.types import MS, NS
 
@@ -86,8 +86,23 @@ class Station:
         for attempt in self.attempts:
             attempt.interrupt(Interruption.DRAINED, "its worker is ending")
 
+    @property
+    def along(self) -> Along:
+        """What is done with the claim of messages."""
+        return self._place.desk.claimed
+
+    def close(self) -> None:
+        """No message will come any more."""
+        self._place.desk.claimed.close()
+
     async def handle(self, delivery: Delivery) -> None:
         """One message on `work.<pool>`."""
+        try:
+            await self._handle(delivery)
+        finally:
+            self._place.desk.claimed.leave(delivery.message.key)
+
+    async def _handle(self, delivery: Delivery) -> None:
         place, order = self._place, order_of(delivery.message)
         if self.draining:
             place.statistics.turned_away += 1

@@ -223,6 +223,8 @@ class Worker:
                 await self._draining.wait()
                 await self._finish()
         finally:
+            for station in self._stations:
+                station.close()
             beating.cancel()
             await asyncio.wait((beating,))
             self._crew.close()
@@ -236,6 +238,7 @@ class Worker:
             concurrency=station.places,
             ack_wait_ns=self._ack_wait_ns,
             lasting=not self._leases_last,
+            along=station.along,
         )
 
     async def _finish(self) -> None:

@@ -86,6 +86,11 @@ class SqliteStore:
         """See `ports.RidesAlong`."""
         return self._carrier is not None
 
+    def granting(self, asks: Sequence[Ask]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
+        """See `ports.RidesAlong`."""
+        self.ledger.granting(len(asks))  # whoever gives them back sweeps
+        return self._many.granting(asks)
+
     def _safe_with(self, carrier: Carrier | None) -> bool:
         """Whether the commits of another are as safe as ours are asked to be."""
         return self.ledger.file.synchronous != "full" or (carrier is not None and carrier.durable)
@@ -115,19 +120,24 @@ class SqliteStore:
 
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`. All in one transaction."""
-        if self.ledger.granting(len(asks)):
-            with contextlib.suppress(BackendError):  # another time, then
-                await self._colour.run(self.ledger.sweep, timeout_ns)
+        await self._sweep(len(asks), timeout_ns)
         return await self._run_many(self._many.granting(asks), timeout_ns)
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         """See `ports.TakesMany`. All in one transaction."""
+        await self._sweep(0, timeout_ns)
         found = await self._run_many(self._many.returning(grants), timeout_ns)
         waiting = [(grant.key, addresses) for grant, (_, addresses) in zip(grants, found, strict=True) if addresses]
         if waiting:
             with contextlib.suppress(BackendError):  # a hint is not worth an error
                 await self._colour.run(lambda _: self._ring_all(waiting), timeout_ns)
         return [ours for ours, _ in found]
+
+    async def _sweep(self, grants: int, timeout_ns: int) -> None:
+        """Sweep, if that is due with so many grants more."""
+        if self.ledger.granting(grants):
+            with contextlib.suppress(BackendError):  # another time, then
+                await self._colour.run(self.ledger.sweep, timeout_ns)
 
     async def _run_many(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:
         if self._carrier is not None:
