@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from holdfast.core.words import Words
 
-class Kind(StrEnum):
+
+class Kind(Words):
     """What a record is about."""
 
     GRANTED = "granted"  # the store confirmed a grant: fence, began_ns = before the request was sent, until_ns

@@ -13,13 +13,13 @@ from this table.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final, NamedTuple
 
+from holdfast.core.words import Words
 from holdfast.errors import HoldfastError
 
 
-class JobState(StrEnum):
+class JobState(Words):
     """Where a job is in its life."""
 
     PENDING = "PENDING"  # accepted; waits for the scheduler

@@ -16,14 +16,14 @@ one failure, and the lease is abandoned at the failure budget or at the loss age
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.core.timing import Timing
+from holdfast.core.words import Words
 from holdfast.types import Instant, LossReason, elapsed_ns
 
 
-class State(StrEnum):
+class State(Words):
     """Where a lease is in its life."""
 
     HELD = "held"
@@ -32,7 +32,7 @@ class State(StrEnum):
     RELEASED = "released"
 
 
-class Event(StrEnum):
+class Event(Words):
     """What can happen to a lease."""
 
     RENEWED = "renewed"
@@ -75,6 +75,9 @@ _REASONS: dict[Event, LossReason] = {
 }
 
 
+_HELD, _DOUBTFUL = State.HELD, State.DOUBTFUL  # looked up many times for every lease, and slowly on an enum
+
+
 class Standing(NamedTuple):
     """Everything that decides whether a lease may be used, at one moment."""
 
@@ -89,7 +92,7 @@ class Standing(NamedTuple):
     @property
     def live(self) -> bool:
         """Whether the lease is still ours as far as this record knows; time is judged by `judge`."""
-        return self.state is State.HELD or self.state is State.DOUBTFUL
+        return self.state is _HELD or self.state is _DOUBTFUL
 
 
 def granted(sent: Instant) -> Standing:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from holdfast.core.words import Words
 from holdfast.types import MS, NS
 
 LADDER_NS: Final[tuple[int, ...]] = (
@@ -23,7 +23,7 @@ LADDER_NS: Final[tuple[int, ...]] = (
 )
 
 
-class Measure(StrEnum):
+class Measure(Words):
     """What is measured."""
 
     WAIT = "wait"  # from asking for a lock until it was had, or was not; by outcome
@@ -32,7 +32,7 @@ class Measure(StrEnum):
     LEFT = "left"  # what a lease still had when its renewal was confirmed
 
 
-class Outcome(StrEnum):
+class Outcome(Words):
     """How a wait, a hold or a request ended."""
 
     GRANTED = "granted"
