@@ -11,12 +11,15 @@ no longer than one TTL from when it is heard.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.errors import HoldfastError
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat, check_id, check_whole
@@ -87,6 +90,7 @@ class Workers:
         self._refresh_ns = refresh_ns
         self._view = View()
         self._views: Gathering[None, View] = Gathering(self._look, most=10_000)
+        self._ahead: asyncio.Task[None] | None = None
 
     async def record(self, said: Heartbeat) -> bool:
         """Keep what a worker says about itself. False: a newer word of it is known."""
@@ -134,9 +138,17 @@ class Workers:
 
     async def view(self, *, fresh: bool = False) -> View:
         """All pools. At most `refresh_ns` old, and not at all if it has to be fresh."""
-        if not fresh and 0 <= self._clock.now().wall - self._view.at_ns < self._refresh_ns:
-            return self._view
-        return await self._views.ask(None)  # whoever asks meanwhile gets the next one, and not each their own
+        age_ns = self._clock.now().wall - self._view.at_ns
+        if fresh or not 0 <= age_ns < self._refresh_ns:
+            return await self._views.ask(None)  # whoever asks meanwhile gets the next one, and not each their own
+        if 2 * age_ns >= self._refresh_ns and (self._ahead is None or self._ahead.done()):
+            # Where somebody asks all the time, nobody has to wait for a look: it is taken before it is needed.
+            self._ahead = asyncio.get_running_loop().create_task(self._look_ahead())
+        return self._view
+
+    async def _look_ahead(self) -> None:
+        with contextlib.suppress(HoldfastError):  # whoever needs it looks again, and is told
+            await self._views.ask(None)
 
     async def _look(self, askers: Sequence[None]) -> Sequence[View]:
         now_ns = self._clock.now().wall
