@@ -154,8 +154,6 @@ class PostgresDatabase:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
-        for call in tx.calls:
-            call()
         if tx.rings:
             self._bells.ring(tx.rings)
             hints.tell(tx.rings)
@@ -206,6 +204,8 @@ class PostgresDatabase:
                 await self._commit(connection, tx, alone=alone)
                 if ARMED:
                     await areach("plane.postgres.committed")
+            for call in tx.calls:  # at once: a message that waits for it is on its way while the connection is put back
+                call()
             return result, tx
         finally:
             tx.end()
