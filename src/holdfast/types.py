@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.errors import BadInput
@@ -223,12 +224,18 @@ def check_key(field: str, key: object) -> str:
 _BETWEEN: Final = dict.fromkeys(map(ord, "._-:/"))  # what a label may have between its letters and digits
 
 
+@lru_cache(maxsize=1024)
+def _is_label(label: str) -> bool:
+    """Whether a short text can be one. There are few, and each is looked at several times for every job."""
+    letters = label.translate(_BETWEEN)
+    return not letters or letters.isalnum()
+
+
 def check_label(field: str, label: object) -> str:
     """A family, risk class, service or instance name: short, without spaces, safe as a metric label."""
     if not isinstance(label, str) or not label:
         raise BadInput(field, f"{_shown(label)} is not a name", "give a short non-empty string")
-    letters = label.translate(_BETWEEN)
-    if len(label) > LABEL_CHARS_MAX or (letters and not letters.isalnum()):
+    if len(label) > LABEL_CHARS_MAX or not _is_label(label):
         raise BadInput(
             field, f"{_shown(label)} is not usable as a label", "use letters, digits and . _ - : / only, 120 at most"
         )

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from holdfast.core.jobs import JobState
@@ -217,9 +218,15 @@ class DeadLetter:
 _JSON: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
+@lru_cache(maxsize=4096)
+def _is_id(value: str) -> bool:
+    """Whether a short text can be one. A job that is at hand is named several times within milliseconds."""
+    return _ID.match(value) is not None
+
+
 def check_id(field_name: str, value: object) -> str:
     """A job or worker id, or `BadInput`."""
-    if not isinstance(value, str) or len(value) > ID_CHARS_MAX or _ID.match(value) is None:
+    if not isinstance(value, str) or len(value) > ID_CHARS_MAX or not _is_id(value):
         fix = f"use letters, digits and . _ : @ / [ ] -, beginning with a letter or digit, at most {ID_CHARS_MAX}"
         raise BadInput(field_name, f"{_shown(value)} is not an id", fix)
     return value
