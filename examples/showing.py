@@ -52,4 +52,4 @@ async def decided(ground: Ground, boss: Caller, verdict: Verdict) -> str:
             await asyncio.sleep(0.02)
     gate = waiting[0]
     await ground.flows.decide(boss, gate.job, verdict)
-    return str(gate.message)
+    return gate.about

@@ -40,7 +40,10 @@ def test_a_decision_from_the_list_to_its_repetition(desk: Shell) -> None:
     assert listed[0].split()[:3] == ["JOB", "TENANT", "STATUS"]
     assert listed[1].split()[:3] == ["j1", "default", "waiting"]
     assert listed[1].endswith("Check the amount.")
+    (outline,) = desk.run("approvals", "list", "--json").json["items"]
     shown = desk.run("approvals", "show", "j1", "--json").json
+    assert outline == {name: value for name, value in shown.items() if name not in ("message", "topic", "payload")}
+    assert (outline["about"], shown["message"]) == ("Check the amount.", "Check the amount.")
     assert (shown["rule"], shown["payload"], shown["revision"]) == ("payments", {"amount": 12}, 0)
     assert shown["requested_by"].startswith(getpass.getuser())
     own = desk.run("approvals", "approve", "j1", "--json")

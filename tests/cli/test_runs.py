@@ -151,6 +151,17 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert (shown["name"], shown["version"], shown["scope"]) == ("refund", 1, "*")
     head, line = furnished.run("runs", "workflows").out.splitlines()
     assert (head.split()[:3], line.split()[:3]) == (["WORKFLOW", "VERSION", "FOR"], ["refund", "1", "everybody"])
+    whole = furnished.run("runs", "workflows", "refund", "--json").json
+    assert shown == {name: value for name, value in whole.items() if name != "definition"}
+    assert (shown["steps"], shown["risk"], set(whole["definition"]["steps"])) == (
+        4,
+        "low",
+        {"fetch", "each", "ask", "pay"},
+    )
+    (furnished.directory / "again.json").write_text(furnished.run("runs", "workflows", "refund", "--version", "1").out)
+    assert furnished.run("runs", "define", "again.json").err == "holdfast: refund was already version 1\n"
+    assert furnished.run("runs", "workflows", "refund", "--version", "2").code == 1
+    assert furnished.run("runs", "workflows", "--version", "1").code == 64
     ids = []
     for number in range(3):
         words = ("--input", json.dumps({"order": number}), "--label", "team=a", "--idempotency-key", f"k{number}")

@@ -198,7 +198,7 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
     run = await replica.start("refund", {"amount": 12})
     gate = (await replica.appears(f"{run}:agreed@1")).id
     (shown,) = (await replica.ground.flows.approvals(ASKER)).items
-    assert (shown.job, shown.message, shown.run, shown.step) == (gate, "Refund 12?", run, "agreed")
+    assert (shown.job, shown.about, shown.run, shown.step) == (gate, "Refund 12?", run, "agreed")
     assert shown.expires_ns is not None
     assert abs(shown.expires_ns - shown.created_ns - 3600 * NS) < 60 * NS
     flow_stage.clock.push(3601)

@@ -44,7 +44,7 @@ async def test_runs_are_started_up_to_a_bound_and_only_their_own_approvals_are_d
     flows = replica.ground.flows
     page = await flows.runs(VIEWER, workflow="briefing")
     assert len(page.items) == sample.RUNS_MAX - 1  # the other one counts, too
-    run = page.items[-1].run.id
+    run = page.items[-1].id
     await replica.end(f"{run}:plan@1", {"goal": "x", "tools": ["sql", "mail"]})
     await asyncio.gather(*(replica.end(f"{run}:tools[{number}]@1", {"rows": 1}) for number in range(2)))
     await replica.becomes(run, RunStatus.WAITING)

@@ -28,7 +28,7 @@ from holdfast.plane.service import Service
 from holdfast.plane.settings import Settings
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
-from holdfast.web.schemas_runs import ApprovalShown
+from holdfast.web.schemas_approvals import ApprovalShown
 from web_described import check
 
 pytestmark = pytest.mark.asyncio
@@ -106,6 +106,9 @@ async def test_what_waits_is_listed_shown_approved_once_and_counted(desk: Desk) 
     assert await desk.list() == [job]
     shown = (await desk.ask("GET", f"/api/v1/approvals/{job}", "viewer")).json()
     assert (shown["status"], shown["rule"], shown["message"]) == ("waiting", "payments", "Check the amount.")
+    (outline,) = (await desk.ask("GET", "/api/v1/approvals", "viewer")).json()["items"]
+    assert outline == {name: value for name, value in shown.items() if name != "message"}
+    assert outline["about"] == "Check the amount."
     assert (shown["requested_by"], shown["revision"], shown["decided_by"]) == ("operator", 0, None)
     status, taken = await desk.decide(job, note="checked", revision=0)
     assert (status, taken["taken"], taken["state"], taken["status"]) == (200, True, "PENDING", "approved")
@@ -123,6 +126,24 @@ async def test_what_waits_is_listed_shown_approved_once_and_counted(desk: Desk) 
     assert 'holdfast_approvals_repeated_total{verdict="approve"} 1.0' in counted
     assert 'holdfast_approvals_refused_total{code="approval_already_resolved"} 1.0' in counted
     assert 'holdfast_approvals_refused_total{code="approval_retryable_lock"} 0.0' in counted
+
+
+@pytest.mark.threat("X15")
+async def test_a_page_of_long_messages_is_small(desk: Desk) -> None:
+    """Else one page could be half a gigabyte, and whatever shares the process with the API would wait for it."""
+    large = "Look at this: " + "x" * 900_000
+    flow = from_document({"name": "ask", "steps": {"ok": {"message": "${ input }"}}})
+    flows = desk.ground.flows
+    await flows.define(Caller("ada"), flow)
+    for number in range(3):
+        stored, _ = await flows.start(Caller("ada"), "ask", large, run_id=f"r{number}")
+        await Engine(desk.ground.runs, desk.ground.locks, desk.ground.bus).move(stored.run.id, Look())
+    for query in ("", "?status=all", "?status=all&tenant=default"):
+        answer = await desk.ask("GET", f"/api/v1/approvals{query}", "viewer")
+        assert len(answer.content) < 3_000
+        assert sorted(each["job"] for each in answer.json()["items"]) == ["r0:ok@1", "r1:ok@1", "r2:ok@1"]
+        assert {each["about"] for each in answer.json()["items"]} == {f"{large[:199]}…"}
+    assert (await desk.ask("GET", "/api/v1/approvals/r0:ok@1", "viewer")).json()["message"] == large
 
 
 async def test_a_rejected_job_is_denied_and_its_retry_waits_again(desk: Desk) -> None:

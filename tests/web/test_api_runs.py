@@ -72,8 +72,9 @@ async def test_the_same_definition_is_the_same_version_and_a_changed_one_is_the_
         assert (await client.get("/workflows/order", params={"version": 1})).json() == first.json()
         refused(await client.get("/workflows/order", params={"version": 3}), 404, "not-found")
         refused(await client.get("/workflows/nothing"), 404, "not-found")
-        listed = (await client.get("/workflows")).json()
-        assert listed == {"items": [newest], "next": None}
+        outline = {name: value for name, value in newest.items() if name != "definition"}
+        assert (outline["description"], outline["risk"], outline["steps"]) == ("now with words", "low", 2)
+        assert (await client.get("/workflows")).json() == {"items": [outline], "next": None}
         again = await client.post("/workflows", json={"definition": newest["definition"]})
         assert (again.status_code, again.json()["version"]) == (200, 2), "what was shown can be sent again"
 
@@ -110,6 +111,20 @@ async def test_definitions_come_in_pages(web: Stage) -> None:
             page = (await client.get("/workflows", params={"limit": 2, **cursor})).json()
             seen += [each["name"] for each in page["items"]]
         assert seen == names
+
+
+@pytest.mark.threat("X15")
+async def test_a_page_of_large_workflows_is_small(web: Stage) -> None:
+    """Else one page could be half a gigabyte, and whatever shares the process with the API would wait for it."""
+    large = {"kind": "transform", "input": "x" * 900_000}
+    names = [f"flow-{number}" for number in range(3)]
+    for name in names:
+        await defined(web, {"name": name, "description": "y" * 4_000, "steps": {"make": large}})
+    async with web.client("viewer") as client:
+        answer = await client.get("/workflows")
+        assert len(answer.content) < 2_000
+        assert [each["name"] for each in answer.json()["items"]] == names
+        assert (await client.get("/workflows/flow-0")).json()["definition"]["steps"]["make"] == large
 
 
 async def test_a_tenant_defines_for_itself_alone_and_changes_nothing_of_others(web: Stage) -> None:

@@ -57,8 +57,8 @@ def list_(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """List what waits for a person, the oldest first; decided ones, the newest first."""
-    from holdfast.cli.runviews import approval_dict, approval_table
+    """List what waits for a person, the oldest first; decided ones, the newest first. A whole message is in show."""
+    from holdfast.cli.runviews import approval_line, approval_table
     from holdfast.plane.jobqueries import place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
@@ -67,7 +67,7 @@ def list_(
         page = await ground.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         if json:
-            put_json({"items": [approval_dict(each) for each in page.items], "next": following})
+            put_json({"items": [approval_line(each) for each in page.items], "next": following})
         elif not page.items:
             out().print("nothing waits for anybody" if status == "waiting" else "there is nothing of that kind")
         else:

@@ -12,6 +12,7 @@ from holdfast.cli.jobbing import After, Limit, Tenant, labels_of, payload_of
 from holdfast.cli.options import Json
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
+from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
@@ -79,18 +80,46 @@ def define(
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
 
-def workflows(database: Database = None, config: Config = None, json: Json = False) -> int:
-    """List the workflows that are kept, in their newest versions."""
-    from holdfast.cli.runviews import definition_dict, definition_table
+def workflows(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Everything about this one.", show_default=False)
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Which version of it. [dim](default: the newest)[/dim]")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="T", help="What this tenant sees. [dim](default: all)[/dim]")
+    ] = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List the workflows that are kept, in their newest versions. With a name, that one and its definition."""
+    from holdfast.cli.runviews import definition_dict, definition_lines, workflow_line, workflow_table
+    from holdfast.plane.callers import PAGE_MAX
+
+    if name is None and version is not None:
+        raise BadInput("--version", "is of one workflow", "name it: holdfast runs workflows NAME --version N")
 
     async def work(ground: Ground, caller: Caller) -> Exit:
-        found, _ = await ground.flows.definitions(caller, limit=500)
+        if name is not None:
+            kept = await ground.flows.definition(caller, name, version, tenant=tenant)
+            if json:
+                put_json(definition_dict(kept))
+            else:
+                for line in definition_lines(kept):
+                    out().print(line, soft_wrap=True)
+            return Exit.OK
+        found, following = await ground.flows.definitions(caller, tenant=tenant, limit=PAGE_MAX)
+        while following is not None:  # they are few, and small in outline
+            more, following = await ground.flows.definitions(caller, tenant=tenant, after=following, limit=PAGE_MAX)
+            found += more
         if json:
-            put_json({"items": [definition_dict(each) for each in found]})
+            put_json({"items": [workflow_line(each) for each in found]})
         elif not found:
             out().print("there are no workflows; keep one: holdfast runs define FILE")
         else:
-            put_table(definition_table(found))
+            put_table(workflow_table(found))
         return Exit.OK
 
     return look(work, config, database)

@@ -1,10 +1,11 @@
-"""Runs, timelines, definitions and approvals as the shell shows them: dictionaries for programs, tables for people.
+"""Runs, timelines, workflows and approvals as the shell shows them: dictionaries for programs, tables for people.
 
 The dictionaries have the same names as the answers of the HTTP API: durations in seconds, moments in RFC 3339.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,7 +21,8 @@ from holdfast.core.run import RunStatus, StepState, StepStatus
 from holdfast.core.workflow import Step, StepKind
 from holdfast.core.workflow_form import as_document
 from holdfast.plane.definitions import Definition
-from holdfast.plane.runrows import RunEvent, StoredRun
+from holdfast.plane.outlines import ApprovalOutline, WorkflowOutline, outline_of_approval
+from holdfast.plane.runrows import RunEvent, RunOutline, StoredRun, outline_of_run
 from holdfast.types import NS
 
 CHILDREN_SHOWN: Final = 8
@@ -58,31 +60,31 @@ _MARKS: Final = {
 def run_dict(stored: StoredRun) -> dict[str, Any]:
     """One run, for programs."""
     run = stored.run
-    told = run_line(stored)
+    told = run_line(outline_of_run(stored))
     steps = {name: step_dict(state) for name, state in run.steps.items()}
     return {**told, "input": run.input, "output": run.output, "steps": steps}
 
 
-def run_line(stored: StoredRun) -> dict[str, Any]:
+def run_line(run: RunOutline) -> dict[str, Any]:
     """One run in a list, for programs."""
-    run, about = stored.run, stored.about
+    about = run.about
     return {
         "id": run.id,
         "tenant": run.tenant,
-        "workflow": run.workflow.name,
-        "workflow_version": run.workflow.version,
+        "workflow": run.workflow,
+        "workflow_version": run.workflow_version,
         "status": str(run.status),
-        "risk": stored.risk,
+        "risk": run.risk,
         "error": run.error,
-        "steps": {name: str(state.status) for name, state in run.steps.items()},
+        "steps": {name: str(status) for name, status in run.steps.items()},
         "created_at": at(run.created_ns).isoformat(),
-        "updated_at": at(stored.updated_ns).isoformat(),
+        "updated_at": at(run.updated_ns).isoformat(),
         "ended_at": _moment(run.ended_ns),
         "deadline_at": _moment(run.deadline_ns),
-        "wakes_at": _moment(stored.wake_ns),
-        "version": stored.version,
-        "fence": stored.fence,
-        "parent": None if run.parent is None else run.parent.run,
+        "wakes_at": _moment(run.wake_ns),
+        "version": run.version,
+        "fence": run.fence,
+        "parent": run.parent,
         "rerun_of": about.rerun_of,
         "submitted_by": about.submitted_by,
         "idempotency_key": about.idempotency_key,
@@ -124,20 +126,38 @@ def event_dict(event: RunEvent) -> dict[str, Any]:
 
 
 def definition_dict(definition: Definition) -> dict[str, Any]:
-    """One definition, for programs."""
+    """One workflow, for programs."""
+    return {**workflow_line(definition.outline), "definition": as_document(definition.workflow)}
+
+
+def definition_lines(definition: Definition) -> list[Text]:
+    """The definition of a workflow as JSON, for people, and for a file that `holdfast runs define` takes."""
+    text = json.dumps(as_document(definition.workflow), ensure_ascii=False, indent=2)
+    return [cell(line) for line in text.split("\n")]  # which JSON has nowhere else
+
+
+def workflow_line(workflow: WorkflowOutline) -> dict[str, Any]:
+    """One workflow of a list, for programs."""
     return {
-        "name": definition.workflow.name,
-        "version": definition.workflow.version,
-        "scope": definition.scope,
-        "digest": definition.digest,
-        "created_at": at(definition.created_ns).isoformat(),
-        "created_by": definition.created_by,
-        "definition": as_document(definition.workflow),
+        "name": workflow.name,
+        "version": workflow.version,
+        "scope": workflow.scope,
+        "description": workflow.description,
+        "risk": workflow.risk,
+        "steps": workflow.steps,
+        "digest": workflow.digest,
+        "created_at": at(workflow.created_ns).isoformat(),
+        "created_by": workflow.created_by,
     }
 
 
 def approval_dict(approval: Approval) -> dict[str, Any]:
     """One approval, for programs."""
+    return {**approval_line(outline_of_approval(approval)), "message": approval.message}
+
+
+def approval_line(approval: ApprovalOutline) -> dict[str, Any]:
+    """One approval of a list, for programs."""
     return {
         "job": approval.job,
         "tenant": approval.tenant,
@@ -147,7 +167,7 @@ def approval_dict(approval: Approval) -> dict[str, Any]:
         "step": approval.step,
         "rule": approval.rule,
         "risk": approval.risk,
-        "message": approval.message,
+        "about": approval.about,
         "requested_by": approval.requested_by,
         "revision": approval.revision,
         "created_at": at(approval.created_ns).isoformat(),
@@ -164,23 +184,22 @@ def status_cell(status: RunStatus | StepStatus | ApprovalStatus) -> Text:
     return cell(str(status), _STYLES[str(status)])
 
 
-def run_table(runs: Sequence[StoredRun], now_ns: int) -> Table:
+def run_table(runs: Sequence[RunOutline], now_ns: int) -> Table:
     """Runs, one line each."""
     table = plain_table(
         *(("ID", "left"), ("TENANT", "left"), ("WORKFLOW", "left"), ("STATUS", "left"), ("STEPS", "right")),
         *(("AGE", "right"), ("SINCE", "right"), ("ERROR", "left")),
     )
-    for stored in runs:
-        run = stored.run
-        done = sum(state.status.terminal for state in run.steps.values())
+    for run in runs:
+        done = sum(status.terminal for status in run.steps.values())
         table.add_row(
             cell(run.id, "bold"),
             cell(run.tenant),
-            cell(f"{run.workflow.name} v{run.workflow.version}"),
+            cell(f"{run.workflow} v{run.workflow_version}"),
             status_cell(run.status),
             f"{done}/{len(run.steps)}",
             seconds((now_ns - run.created_ns) / NS),
-            seconds((now_ns - stored.updated_ns) / NS),
+            seconds((now_ns - run.updated_ns) / NS),
             cell(short(run.error or "")),
         )
     return table
@@ -244,27 +263,27 @@ def timeline_line(event: RunEvent, *, audit: bool = True) -> Text:
     return text
 
 
-def definition_table(definitions: Sequence[Definition]) -> Table:
-    """Definitions, one line each."""
+def workflow_table(workflows: Sequence[WorkflowOutline]) -> Table:
+    """Workflows, one line each."""
     table = plain_table(
         *(("WORKFLOW", "left"), ("VERSION", "right"), ("FOR", "left"), ("RISK", "left"), ("STEPS", "right")),
         *(("SINCE", "left"), ("BY", "left"), ("DESCRIPTION", "left")),
     )
-    for each in definitions:
+    for each in workflows:
         table.add_row(
-            cell(each.workflow.name, "bold"),
-            str(each.workflow.version),
+            cell(each.name, "bold"),
+            str(each.version),
             cell("everybody" if each.scope == "*" else each.scope),
-            cell(each.workflow.risk),
-            str(len(each.workflow.steps)),
+            cell(each.risk),
+            str(each.steps),
             moment(at(each.created_ns)),
             cell(each.created_by),
-            cell(short(each.workflow.description)),
+            cell(short(each.description)),
         )
     return table
 
 
-def approval_table(approvals: Sequence[Approval], now_ns: int) -> Table:
+def approval_table(approvals: Sequence[ApprovalOutline], now_ns: int) -> Table:
     """Approvals, one line each."""
     table = plain_table(
         *(("JOB", "left"), ("TENANT", "left"), ("STATUS", "left"), ("ASKED BY", "left"), ("AGE", "right")),
@@ -279,7 +298,7 @@ def approval_table(approvals: Sequence[Approval], now_ns: int) -> Table:
             cell(each.requested_by or "?"),
             seconds((now_ns - each.created_ns) / NS),
             left if each.status is ApprovalStatus.WAITING else "-",
-            cell(short(message_text(each))),
+            cell(short(each.about or _why(each))),
         )
     return table
 
@@ -307,8 +326,12 @@ def approval_rows(approval: Approval) -> dict[str, Text]:
 def message_text(approval: Approval) -> str:
     """What whoever decides should know."""
     if approval.message is None or approval.message == "":
-        return f"rule {approval.rule}" if approval.rule else ""
+        return _why(approval)
     return approval.message if isinstance(approval.message, str) else as_json(approval.message)
+
+
+def _why(approval: Approval | ApprovalOutline) -> str:
+    return f"rule {approval.rule}" if approval.rule else ""
 
 
 def _decide(job: str) -> Text:

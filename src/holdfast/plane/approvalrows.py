@@ -72,16 +72,20 @@ def new_values(
     }
 
 
+def status_of(row: Row, state: JobState | str | None) -> ApprovalStatus:
+    """How an approval is: one that nobody has decided about waits for as long as its job does."""
+    status = ApprovalStatus(row["status"])
+    undecided = status is ApprovalStatus.WAITING and state != JobState.APPROVAL_REQUIRED
+    return ApprovalStatus.LAPSED if undecided else status
+
+
 def approval_of(row: Row, state: JobState | str | None) -> Approval:
     """From a row, and the state of its job (None: it is not stored any more), to an approval."""
-    status = ApprovalStatus(row["status"])
-    if status is ApprovalStatus.WAITING and state != JobState.APPROVAL_REQUIRED:
-        status = ApprovalStatus.LAPSED
     return Approval(
         job=row["job"],
         tenant=row["tenant"],
         gate=bool(row["gate"]),
-        status=status,
+        status=status_of(row, state),
         risk=row["risk"],
         rule=row["rule"],
         message=json.loads(row["message"]),

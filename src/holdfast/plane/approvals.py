@@ -56,6 +56,7 @@ from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import ID_CHARS_MAX, Change, Job, Submission, check_id, check_text, check_whole, encoded
+from holdfast.plane.outlines import ApprovalOutline, approval_outline_of
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.schema import prepare
@@ -197,18 +198,18 @@ class Approvals:
         rows = await self._database.read(lambda tx: tx.query(_GET, where))
         return approval_of(rows[0], rows[0]["job_state"]) if rows else None
 
-    async def waiting(self, *, tenant: str | None, after: Place, limit: int) -> list[Approval]:
-        """What waits for somebody now, the oldest first."""
+    async def waiting(self, *, tenant: str | None, after: Place, limit: int) -> list[ApprovalOutline]:
+        """What waits for somebody now, in outline, the oldest first."""
         values = {"tenant": tenant or "", "created_ns": after.at_ns, "job": after.id, "most": limit}
         rows = await self._database.read(lambda tx: tx.query(_WAITING, values))
-        return [approval_of(row, row["job_state"]) for row in rows]
+        return [approval_outline_of(row) for row in rows]
 
-    async def page(self, *, tenant: str | None, status: str, after: Place, limit: int) -> list[Approval]:
-        """Everything that waits or waited, the newest first."""
+    async def page(self, *, tenant: str | None, status: str, after: Place, limit: int) -> list[ApprovalOutline]:
+        """Everything that waits or waited, in outline, the newest first."""
         values = {"tenant": tenant, "status": status, "created_ns": after.at_ns, "job": after.id, "most": limit}
         statement = _LIST_ALL if tenant is None else _LIST_TENANT
         rows = await self._database.read(lambda tx: tx.query(statement, values))
-        return [approval_of(row, row["job_state"]) for row in rows]
+        return [approval_outline_of(row) for row in rows]
 
     # Deciding.
 

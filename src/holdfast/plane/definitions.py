@@ -2,7 +2,8 @@
 
 Promises: keeping a definition that is already the newest gives that version again; otherwise it becomes the next one,
 also when several processes keep definitions at once. A tenant sees its own and those of everybody (`*`), and its own
-comes first where both have a name. A version that was read is remembered: it cannot change.
+comes first where both have a name. A version that was read is remembered: it cannot change. Pages are of outlines, so
+that their size does not depend on how large definitions are.
 
 Clock: the wall clock, for people.
 """
@@ -22,7 +23,9 @@ from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import Unavailable
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import encoded
+from holdfast.plane.outlines import WorkflowOutline, beginning, workflow_outline_of
 from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.schema import script
 from holdfast.ports import Clock
 from holdfast.types import check_label
 
@@ -34,7 +37,6 @@ _INSERT: Final = sql("workflow_insert")
 _GET: Final = sql("workflow_get")
 _NEWEST: Final = sql("workflow_newest")
 _NUMBERED: Final = sql("workflow_numbered")
-_LIST: Final = sql("workflow_list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,22 @@ class Definition:
     digest: str
     created_ns: int
     created_by: str
+
+    @property
+    def outline(self) -> WorkflowOutline:
+        """As lists have it."""
+        kept = self.workflow
+        return WorkflowOutline(
+            self.scope,
+            kept.name,
+            kept.version,
+            kept.risk,
+            len(kept.steps),
+            beginning(kept.description),
+            self.digest,
+            self.created_ns,
+            self.created_by,
+        )
 
 
 class Definitions:
@@ -110,10 +128,11 @@ class Definitions:
 
     async def page(
         self, tenant: str | None, *, after: tuple[str, str] = ("", ""), limit: int = 100
-    ) -> list[Definition]:
-        """The newest definitions that a tenant sees (None: all), by scope and name."""
+    ) -> list[WorkflowOutline]:
+        """The newest definitions that a tenant sees (None: all), in outline, by scope and name."""
         values = {"tenant": tenant or "", "scope": after[0], "name": after[1], "most": limit}
-        return [self._definition(row) for row in await self._database.read(lambda tx: tx.query(_LIST, values))]
+        rows = await self._database.read(lambda tx: tx.query(script("workflow_list", tx.dialect), values))
+        return [workflow_outline_of(row) for row in rows]
 
     def _definition(self, row: Row) -> Definition:
         place = (row["scope"], row["name"], row["version"])

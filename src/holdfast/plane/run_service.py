@@ -28,8 +28,9 @@ from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE
 from holdfast.plane.definitions import EVERYBODY, Definition
 from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, Place
 from holdfast.plane.model import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
+from holdfast.plane.outlines import ApprovalOutline, WorkflowOutline
 from holdfast.plane.ports import Bus
-from holdfast.plane.runrows import RunEvent, RunWanted, StoredRun
+from holdfast.plane.runrows import RunEvent, RunOutline, RunWanted, StoredRun
 from holdfast.plane.runstore import RunStore
 from holdfast.types import check_label
 
@@ -68,12 +69,12 @@ class RunService:
 
     async def definitions(
         self, caller: Caller, *, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 100
-    ) -> tuple[list[Definition], tuple[str, str] | None]:
-        """The newest versions of the definitions that the caller, or a tenant, sees, and where the next page begins."""
+    ) -> tuple[list[WorkflowOutline], tuple[str, str] | None]:
+        """The newest versions of what the caller, or a tenant, sees, in outline, and where the next page begins."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self.store.definitions.page(caller.scope(tenant), after=after, limit=most + 1)
         items = found[:most]
-        return items, (items[-1].scope, items[-1].workflow.name) if len(found) > most else None
+        return items, (items[-1].scope, items[-1].name) if len(found) > most else None
 
     # Runs.
 
@@ -133,8 +134,8 @@ class RunService:
         workflow: str | None = None,
         after: Place = AFTER_ALL,
         limit: int = 100,
-    ) -> Page[StoredRun]:
-        """Runs, newest first."""
+    ) -> Page[RunOutline]:
+        """Runs in outline, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self.store.page(
             tenant=caller.scope(tenant),
@@ -144,7 +145,7 @@ class RunService:
             limit=most + 1,
         )
         items = found[:most]
-        last = items[-1].run if len(found) > most else None
+        last = items[-1] if len(found) > most else None
         return Page(items, None if last is None else Place(last.created_ns, last.id))
 
     async def timeline(
@@ -193,8 +194,8 @@ class RunService:
         status: ApprovalStatus | str | None = ApprovalStatus.WAITING,
         after: Place | None = None,
         limit: int = 100,
-    ) -> Page[Approval]:
-        """What waits for somebody, the oldest first; or with another status (None: any), the newest first."""
+    ) -> Page[ApprovalOutline]:
+        """What waits, in outline, the oldest first; or with another status (None: any), the newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         scope = caller.scope(tenant)
         wanted = "" if status is None else str(_approval_status(status))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.run import Advance, Note, Run
+from holdfast.core.run import Advance, Note, Run, RunStatus, StepStatus
 from holdfast.core.run_form import as_document, from_document
 from holdfast.core.workflow import Workflow
 from holdfast.plane.model import encoded
@@ -45,6 +44,29 @@ class StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOutline:
+    """A run as lists have it: how it is and how its steps are, without what it was given and has made."""
+
+    id: str
+    tenant: str
+    workflow: str
+    workflow_version: int
+    status: RunStatus
+    risk: str
+    error: str | None
+    steps: Mapping[str, StepStatus]  # all of them, in order
+    created_ns: int
+    updated_ns: int
+    ended_ns: int | None
+    deadline_ns: int | None
+    wake_ns: int | None
+    version: int
+    fence: int | None
+    parent: str | None  # the run whose step it is
+    about: RunWanted
+
+
+@dataclass(frozen=True, slots=True)
 class RunEvent:
     """One line of a run's timeline."""
 
@@ -62,9 +84,6 @@ class RunEvent:
 
 def run_of(row: Row, workflow: Workflow) -> StoredRun:
     """From a row, and the definition that it names, to a run."""
-    about = RunWanted(
-        row["idempotency_key"], row["submitted_by"], row["trace"], json.loads(row["labels"]), row["rerun_of"]
-    )
     return StoredRun(
         from_document(json.loads(row["document"]), workflow),
         row["scope"],
@@ -72,15 +91,56 @@ def run_of(row: Row, workflow: Workflow) -> StoredRun:
         row["holdfast_fence"],
         row["updated_ns"],
         row["wake_ns"],
-        about,
+        _about(row),
     )
 
 
-def outlined(stored: StoredRun) -> StoredRun:
-    """A run without what it was given and has made, for lists: how it is and how its steps are."""
-    run = stored.run
-    steps = {name: replace(state, output=None, items=None, children=()) for name, state in run.steps.items()}
-    return replace(stored, run=replace(run, input=None, output=None, steps=MappingProxyType(steps)))
+def outline_of_run(stored: StoredRun) -> RunOutline:
+    """A run that was read whole, as lists have it."""
+    run, about = stored.run, stored.about
+    return RunOutline(
+        id=run.id,
+        tenant=run.tenant,
+        workflow=run.workflow.name,
+        workflow_version=run.workflow.version,
+        status=run.status,
+        risk=stored.risk,
+        error=run.error,
+        steps={name: state.status for name, state in run.steps.items()},
+        created_ns=run.created_ns,
+        updated_ns=stored.updated_ns,
+        ended_ns=run.ended_ns,
+        deadline_ns=run.deadline_ns,
+        wake_ns=stored.wake_ns,
+        version=stored.version,
+        fence=stored.fence,
+        parent=None if run.parent is None else run.parent.run,
+        about=about,
+    )
+
+
+def run_outline_of(row: Row, gist: Row) -> RunOutline:
+    """From a row without its document, and the gist of that, to the outline of a run."""
+    error, ended_ns, deadline_ns, parent = json.loads(gist["told"])
+    return RunOutline(
+        id=row["id"],
+        tenant=row["tenant"],
+        workflow=row["workflow"],
+        workflow_version=row["workflow_version"],
+        status=RunStatus(row["status"]),
+        risk=row["risk"],
+        error=error,
+        steps={name: StepStatus(status) for name, status in json.loads(gist["steps"]).items()},
+        created_ns=row["created_ns"],
+        updated_ns=row["updated_ns"],
+        ended_ns=ended_ns,
+        deadline_ns=deadline_ns,
+        wake_ns=row["wake_ns"],
+        version=row["version"],
+        fence=row["holdfast_fence"],
+        parent=parent,
+        about=_about(row),
+    )
 
 
 def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
@@ -144,3 +204,8 @@ def event_of(row: Row) -> RunEvent:
 def document_text(run: Run) -> str:
     """A run as text. Its parts were checked when they came in; together they may be longer than a payload."""
     return json.dumps(as_document(run), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
+def _about(row: Row) -> RunWanted:
+    labels = json.loads(row["labels"])
+    return RunWanted(row["idempotency_key"], row["submitted_by"], row["trace"], labels, row["rerun_of"])

@@ -13,6 +13,7 @@ Clock: the wall clock, for delays, time limits and people.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,15 +39,16 @@ from holdfast.plane.model import check_id
 from holdfast.plane.ports import Bus, Database, Row, Tx
 from holdfast.plane.runrows import (
     RunEvent,
+    RunOutline,
     RunWanted,
     StoredRun,
     changed_values,
     event_of,
     line_values,
-    outlined,
     run_of,
+    run_outline_of,
 )
-from holdfast.plane.schema import prepare
+from holdfast.plane.schema import prepare, script
 from holdfast.ports import Clock, Entropy, Observer
 from holdfast.types import MS, NS
 
@@ -55,7 +57,6 @@ NEAR_NS: Final = 10 * NS
 
 HELD_BACK_NS: Final = NS
 _FIRST: Final = (0, -1)
-_AT_ONCE: Final = 10
 
 _INSERT: Final = sql("run_insert")
 _GET: Final = sql("run_get")
@@ -160,22 +161,15 @@ class RunStore:
 
     async def page(
         self, *, tenant: str | None, status: str = "", workflow: str = "", after: Place, limit: int
-    ) -> list[StoredRun]:
-        """Runs in outline, newest first. They are read a few at a time: one may be large, and a page of them is not."""
+    ) -> list[RunOutline]:
+        """Runs in outline, newest first. Their documents, which may be large, are not moved about for it."""
+        values = {"tenant": tenant, "status": status, "workflow": workflow, "created_ns": after.at_ns, "id": after.id}
 
-        async def work(tx: Tx) -> list[StoredRun]:
-            values: dict[str, Any] = {"tenant": tenant, "status": status, "workflow": workflow}
-            found: list[StoredRun] = []
-            place = after
-            while len(found) < limit:
-                most = min(_AT_ONCE, limit - len(found))
-                values |= {"created_ns": place.at_ns, "id": place.id, "most": most}
-                rows = await tx.query(_LIST[tenant is not None], values)
-                found += [outlined(await self._stored(tx, row)) for row in rows]
-                if len(rows) < most:
-                    break
-                place = Place(rows[-1]["created_ns"], rows[-1]["id"])
-            return found
+        async def work(tx: Tx) -> list[RunOutline]:
+            rows = await tx.query(_LIST[tenant is not None], {**values, "most": limit})
+            ids = json.dumps([row["id"] for row in rows])
+            gists = {gist["id"]: gist for gist in await tx.query(script("run_gist", tx.dialect), {"ids": ids})}
+            return [run_outline_of(row, gists[row["id"]]) for row in rows]
 
         return await self.database.read(work)
 

@@ -18,13 +18,16 @@ from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
 from holdfast.web.schemas import Key
-from holdfast.web.schemas_runs import (
+from holdfast.web.schemas_approvals import (
     ApprovalFilter,
+    ApprovalOutlineShown,
     ApprovalPage,
     ApprovalShown,
-    CancelRun,
     Decide,
     DecisionShown,
+)
+from holdfast.web.schemas_runs import (
+    CancelRun,
     DefineWorkflow,
     RerunRun,
     RunFilter,
@@ -37,6 +40,7 @@ from holdfast.web.schemas_runs import (
     TimelineShown,
     VersionFilter,
     WorkflowFilter,
+    WorkflowOutlineShown,
     WorkflowPage,
     WorkflowShown,
 )
@@ -68,19 +72,19 @@ async def define(asked: DefineWorkflow, response: Response, service: Serving, ca
     """Keep a definition. The same again is the same version; a changed one is the next. 422 names every problem."""
     kept, new = await service.flows.define(caller, accept_document(asked.definition, "definition"), tenant=asked.tenant)
     response.status_code = 201 if new else 200
-    return WorkflowShown.of(kept)
+    return WorkflowShown.whole(kept)
 
 
 @workflows.get("/workflows", dependencies=[needs(Role.VIEWER)], summary="List workflows")
 async def kept_workflows(service: Serving, caller: Asking, which: Annotated[WorkflowFilter, Query()]) -> WorkflowPage:
-    """The newest versions of the definitions that the caller can see."""
+    """The newest versions of what the caller can see, in outline. One workflow has its definition."""
     after = ("", "")
     if which.cursor is not None:
         scope, _, name = paging.place_in(WORKFLOWS, which.cursor)[0].partition(" ")
         after = (scope, name)
     items, following = await service.flows.definitions(caller, tenant=which.tenant, after=after, limit=which.limit)
     cursor = None if following is None else paging.cursor_of(WORKFLOWS, " ".join(following), 0)
-    return WorkflowPage(items=[WorkflowShown.of(each) for each in items], next=cursor)
+    return WorkflowPage(items=[WorkflowOutlineShown.of(each) for each in items], next=cursor)
 
 
 @workflows.get("/workflows/{name}", dependencies=[needs(Role.VIEWER)], summary="Look at a workflow")
@@ -88,7 +92,7 @@ async def kept_workflow(
     name: Segment, service: Serving, caller: Asking, which: Annotated[VersionFilter, Query()]
 ) -> WorkflowShown:
     """One definition, by default its newest version."""
-    return WorkflowShown.of(await service.flows.definition(caller, name, which.version, tenant=which.tenant))
+    return WorkflowShown.whole(await service.flows.definition(caller, name, which.version, tenant=which.tenant))
 
 
 # Runs.
@@ -130,7 +134,7 @@ async def start_run(
 
 @router.get("/runs", dependencies=[needs(Role.VIEWER)], summary="List runs")
 async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Query()]) -> RunPage:
-    """Runs in outline, newest first."""
+    """Runs in outline, newest first. One run has its input, its output and those of its steps."""
     page = await service.flows.runs(
         caller,
         tenant=which.tenant,
@@ -206,7 +210,7 @@ async def rerun_run(
 
 @approvals.get("/approvals", dependencies=[needs(Role.VIEWER)], summary="List what waits for a person")
 async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFilter, Query()]) -> ApprovalPage:
-    """What waits, the oldest first; or what was decided, the newest first."""
+    """What waits, the oldest first; or what was decided, the newest first. In outline: one has its whole message."""
     page = await service.flows.approvals(
         caller,
         tenant=which.tenant,
@@ -214,15 +218,14 @@ async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFil
         after=None if which.cursor is None else paging.after(APPROVALS, which.cursor),
         limit=which.limit,
     )
-    return ApprovalPage(
-        items=[ApprovalShown.of(each) for each in page.items], next=paging.next_of(APPROVALS, page.after)
-    )
+    items = [ApprovalOutlineShown.of(each) for each in page.items]
+    return ApprovalPage(items=items, next=paging.next_of(APPROVALS, page.after))
 
 
 @approvals.get("/approvals/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at an approval")
 async def approval(job_id: Segment, service: Serving, caller: Asking) -> ApprovalShown:
     """What is to be decided, or was."""
-    return ApprovalShown.of(await service.flows.approval(caller, job_id))
+    return ApprovalShown.whole(await service.flows.approval(caller, job_id))
 
 
 @approvals.post("/approvals/{job_id}/approve", dependencies=[needs(Role.APPROVER)], summary="Approve")

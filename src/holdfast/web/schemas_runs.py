@@ -1,21 +1,19 @@
-"""What goes in and out about workflows, runs and approvals. See `schemas` for what holds for all of them."""
+"""What goes in and out about workflows and their runs. See `schemas` for what holds for all of them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from holdfast.core.approving import Approval, ApprovalStatus
-from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus, StepState, StepStatus
 from holdfast.core.workflow_form import as_document
-from holdfast.plane.approvals import NOTE_CHARS_MAX, Decision
 from holdfast.plane.callers import REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.definitions import Definition
+from holdfast.plane.outlines import WorkflowOutline
 from holdfast.plane.run_service import RUN_ID_CHARS_MAX
-from holdfast.plane.runrows import RunEvent, StoredRun
+from holdfast.plane.runrows import RunEvent, RunOutline, StoredRun, outline_of_run
 from holdfast.web.schemas import (
     AS_WHOLE,
     IN_DIGITS,
@@ -29,7 +27,6 @@ from holdfast.web.schemas import (
     LabelText,
     Limit,
     Seconds,
-    StateName,
     Told,
     moment,
 )
@@ -40,10 +37,8 @@ RunId: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/\[\]-]*$", max_length=RUN_ID_CHARS_MAX)
 ]
 Version: TypeAlias = Annotated[int, Field(ge=1, le=VERSION_MAX), AS_WHOLE]
-Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]
 RunStatusName: TypeAlias = Annotated[RunStatus, Field(description="How a run is.")]
 StepStatusName: TypeAlias = Annotated[StepStatus, Field(description="How a step is.")]
-ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="How something that needs approval is.")]
 
 
 # Workflows.
@@ -56,29 +51,34 @@ class DefineWorkflow(Asked):
     tenant: Label | None = Field(None, description="For one tenant; by default for the caller's, or for everybody.")
 
 
-class WorkflowShown(Told):
-    """A definition as it is kept."""
+class WorkflowOutlineShown(Told):
+    """A workflow as a list has it: without its definition."""
 
     name: str
     version: int
     scope: str = Field(description="The tenant that has it; * is everybody.")
+    description: str = Field(description="Its beginning, of 200 characters at most.")
+    risk: str = Field(description="The class that decides about lock errors.")
+    steps: int = Field(description="How many it has.")
     digest: str
     created_at: datetime
     created_by: str
+
+    @classmethod
+    def of(cls, kept: WorkflowOutline) -> WorkflowOutlineShown:
+        """For going out."""
+        return cls(**_workflow_outline(kept))
+
+
+class WorkflowShown(WorkflowOutlineShown):
+    """A workflow as it is kept."""
+
     definition: dict[str, Any]
 
     @classmethod
-    def of(cls, kept: Definition) -> WorkflowShown:
+    def whole(cls, kept: Definition) -> WorkflowShown:
         """For going out."""
-        return cls(
-            name=kept.workflow.name,
-            version=kept.workflow.version,
-            scope=kept.scope,
-            digest=kept.digest,
-            created_at=moment(kept.created_ns),
-            created_by=kept.created_by,
-            definition=as_document(kept.workflow),
-        )
+        return cls(**_workflow_outline(kept.outline), definition=as_document(kept.workflow))
 
 
 class WorkflowFilter(Filter):
@@ -90,9 +90,9 @@ class WorkflowFilter(Filter):
 
 
 class WorkflowPage(Told):
-    """The newest versions of some definitions, by name."""
+    """The newest versions of some workflows, in outline, by name."""
 
-    items: list[WorkflowShown]
+    items: list[WorkflowOutlineShown]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
 
 
@@ -175,7 +175,7 @@ class StepShown(Told):
         )
 
 
-class RunOutline(Told):
+class RunHead(Told):
     """What is said of a run wherever it is shown."""
 
     id: str
@@ -200,18 +200,18 @@ class RunOutline(Told):
     labels: dict[str, str]
 
 
-class RunLine(RunOutline):
+class RunLine(RunHead):
     """A run in a list."""
 
     steps: dict[str, StepStatusName]
 
     @classmethod
-    def of(cls, stored: StoredRun) -> RunLine:
+    def of(cls, run: RunOutline) -> RunLine:
         """For going out."""
-        return cls(**_outline(stored), steps={name: state.status for name, state in stored.run.steps.items()})
+        return cls(**_head(run), steps=dict(run.steps))
 
 
-class RunShown(RunOutline):
+class RunShown(RunHead):
     """A run."""
 
     input: Any
@@ -223,11 +223,11 @@ class RunShown(RunOutline):
         """For going out."""
         run = stored.run
         steps = {name: StepShown.of(state) for name, state in run.steps.items()}
-        return cls(**_outline(stored), input=run.input, output=run.output, steps=steps)
+        return cls(**_head(outline_of_run(stored)), input=run.input, output=run.output, steps=steps)
 
 
 class RunPage(Told):
-    """Some runs, newest first."""
+    """Some runs in outline, newest first."""
 
     items: list[RunLine]
     next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
@@ -274,92 +274,24 @@ class Timeline(Told):
     next: str | None = Field(description="The `cursor` of the next page; null: there is none yet.")
 
 
-# Approvals.
-
-
-class ApprovalFilter(Filter):
-    """Which approvals, and which page of them."""
-
-    status: Literal["waiting", "approved", "rejected", "lapsed", "all"] = "waiting"
-    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
-    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
-    limit: Limit = 100
-
-
-class Decide(Asked):
-    """What somebody says with a decision."""
-
-    note: Line = ""
-    revision: Annotated[int, Field(ge=0, le=VERSION_MAX), AS_WHOLE] | None = Field(
-        None, description="The one that was looked at; refused if it has changed since."
-    )
-
-
-class ApprovalShown(Told):
-    """Something that waits, or waited, for a person."""
-
-    job: str
-    tenant: str
-    status: ApprovalStatusName
-    gate: bool = Field(description="A step of a run that has nothing to do but to be decided.")
-    run: str | None
-    step: str | None
-    rule: str
-    risk: str
-    message: Any
-    requested_by: str
-    revision: int
-    created_at: datetime
-    expires_at: datetime | None
-    decided_by: str | None
-    decided_at: datetime | None
-    note: str | None
-    fence: int | None
-
-    @classmethod
-    def of(cls, approval: Approval) -> ApprovalShown:
-        """For going out."""
-        return cls(**_shown(approval))
-
-
-class ApprovalPage(Told):
-    """Some approvals: what waits, the oldest first; others, the newest first."""
-
-    items: list[ApprovalShown]
-    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
-
-
-class DecisionShown(ApprovalShown):
-    """What became of a decision."""
-
-    taken: bool = Field(description="False: the same had been decided before.")
-    state: StateName
-
-    @classmethod
-    def after(cls, decision: Decision) -> DecisionShown:
-        """For going out."""
-        state: JobState = decision.job.state
-        return cls(**_shown(decision.approval), taken=decision.taken, state=state)
-
-
-def _outline(stored: StoredRun) -> dict[str, Any]:
-    run, about = stored.run, stored.about
+def _head(run: RunOutline) -> dict[str, Any]:
+    about = run.about
     return {
         "id": run.id,
         "tenant": run.tenant,
-        "workflow": run.workflow.name,
-        "workflow_version": run.workflow.version,
+        "workflow": run.workflow,
+        "workflow_version": run.workflow_version,
         "status": run.status,
-        "risk": stored.risk,
+        "risk": run.risk,
         "error": run.error,
         "created_at": moment(run.created_ns),
-        "updated_at": moment(stored.updated_ns),
+        "updated_at": moment(run.updated_ns),
         "ended_at": _moment(run.ended_ns),
         "deadline_at": _moment(run.deadline_ns),
-        "wakes_at": _moment(stored.wake_ns),
-        "version": stored.version,
-        "fence": stored.fence,
-        "parent": None if run.parent is None else run.parent.run,
+        "wakes_at": _moment(run.wake_ns),
+        "version": run.version,
+        "fence": run.fence,
+        "parent": run.parent,
         "rerun_of": about.rerun_of,
         "submitted_by": about.submitted_by,
         "idempotency_key": about.idempotency_key,
@@ -368,25 +300,17 @@ def _outline(stored: StoredRun) -> dict[str, Any]:
     }
 
 
-def _shown(approval: Approval) -> dict[str, Any]:
+def _workflow_outline(kept: WorkflowOutline) -> dict[str, Any]:
     return {
-        "job": approval.job,
-        "tenant": approval.tenant,
-        "status": approval.status,
-        "gate": approval.gate,
-        "run": approval.run,
-        "step": approval.step,
-        "rule": approval.rule,
-        "risk": approval.risk,
-        "message": approval.message,
-        "requested_by": approval.requested_by,
-        "revision": approval.revision,
-        "created_at": moment(approval.created_ns),
-        "expires_at": _moment(approval.expires_ns),
-        "decided_by": approval.decided_by,
-        "decided_at": _moment(approval.decided_ns),
-        "note": approval.note,
-        "fence": approval.fence,
+        "name": kept.name,
+        "version": kept.version,
+        "scope": kept.scope,
+        "description": kept.description,
+        "risk": kept.risk,
+        "steps": kept.steps,
+        "digest": kept.digest,
+        "created_at": moment(kept.created_ns),
+        "created_by": kept.created_by,
     }
 
 

@@ -1,0 +1,8 @@
+-- Contract: of the runs that a JSON list names, what their outlines have of their documents, which stay where they are: `told`
+-- is a list of the error, the end, the deadline and the run whose step it is; `steps` says how each of them is, in order.
+SELECT id, CAST(json_build_array(
+        CAST(document AS json) -> 'error', CAST(document AS json) -> 'ended_ns', CAST(document AS json) -> 'deadline_ns',
+        CAST(document AS json) -> 'parent' -> 0
+    ) AS text) AS told,
+    (SELECT CAST(json_object_agg(key, value -> 'status') AS text) FROM json_each(CAST(document AS json) -> 'steps')) AS steps
+FROM plane_run WHERE id = ANY (ARRAY(SELECT json_array_elements_text(CAST(:ids AS json))))

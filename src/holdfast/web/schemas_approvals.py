@@ -1,0 +1,129 @@
+"""What goes in and out about what waits for a person. See `schemas` for what holds for all of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from holdfast.core.approving import Approval, ApprovalStatus
+from holdfast.plane.approvals import NOTE_CHARS_MAX, REVISION_MAX, Decision
+from holdfast.plane.outlines import ApprovalOutline, outline_of_approval
+from holdfast.web.schemas import (
+    AS_WHOLE,
+    Asked,
+    Cursor,
+    Filter,
+    Given,
+    Label,
+    Limit,
+    StateName,
+    Told,
+    moment,
+)
+
+Line: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*$", max_length=NOTE_CHARS_MAX)]
+ApprovalStatusName: TypeAlias = Annotated[ApprovalStatus, Field(description="How something that needs approval is.")]
+
+
+class ApprovalFilter(Filter):
+    """Which approvals, and which page of them."""
+
+    status: Literal["waiting", "approved", "rejected", "lapsed", "all"] = "waiting"
+    tenant: Given[Label] = Field(None, description="Only for callers who are not bound to a tenant.")
+    cursor: Given[Cursor] = Field(None, description="What the page before said in `next`.")
+    limit: Limit = 100
+
+
+class Decide(Asked):
+    """What somebody says with a decision."""
+
+    note: Line = ""
+    revision: Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE] | None = Field(
+        None, description="The one that was looked at; refused if it has changed since."
+    )
+
+
+class ApprovalOutlineShown(Told):
+    """An approval as a list has it: with the beginning of its message."""
+
+    job: str
+    tenant: str
+    status: ApprovalStatusName
+    gate: bool = Field(description="A step of a run that has nothing to do but to be decided.")
+    run: str | None
+    step: str | None
+    rule: str
+    risk: str
+    about: str = Field(description="The beginning of its message as text, of 200 characters at most.")
+    requested_by: str
+    revision: int
+    created_at: datetime
+    expires_at: datetime | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str | None
+    fence: int | None
+
+    @classmethod
+    def of(cls, approval: ApprovalOutline) -> ApprovalOutlineShown:
+        """For going out."""
+        return cls(**_outline(approval))
+
+
+class ApprovalShown(ApprovalOutlineShown):
+    """Something that waits, or waited, for a person."""
+
+    message: Any
+
+    @classmethod
+    def whole(cls, approval: Approval) -> ApprovalShown:
+        """For going out."""
+        return cls(**_outline(outline_of_approval(approval)), message=approval.message)
+
+
+class ApprovalPage(Told):
+    """Some approvals in outline: what waits, the oldest first; others, the newest first."""
+
+    items: list[ApprovalOutlineShown]
+    next: str | None = Field(description="The `cursor` of the next page; null: there is none.")
+
+
+class DecisionShown(ApprovalShown):
+    """What became of a decision."""
+
+    taken: bool = Field(description="False: the same had been decided before.")
+    state: StateName
+
+    @classmethod
+    def after(cls, decision: Decision) -> DecisionShown:
+        """For going out."""
+        shown = ApprovalShown.whole(decision.approval)
+        return cls(**dict(shown), taken=decision.taken, state=decision.job.state)
+
+
+def _outline(approval: ApprovalOutline) -> dict[str, Any]:
+    return {
+        "job": approval.job,
+        "tenant": approval.tenant,
+        "status": approval.status,
+        "gate": approval.gate,
+        "run": approval.run,
+        "step": approval.step,
+        "rule": approval.rule,
+        "risk": approval.risk,
+        "about": approval.about,
+        "requested_by": approval.requested_by,
+        "revision": approval.revision,
+        "created_at": moment(approval.created_ns),
+        "expires_at": _moment(approval.expires_ns),
+        "decided_by": approval.decided_by,
+        "decided_at": _moment(approval.decided_ns),
+        "note": approval.note,
+        "fence": approval.fence,
+    }
+
+
+def _moment(ns: int | None) -> datetime | None:
+    return None if ns is None else moment(ns)
