@@ -215,6 +215,9 @@ async def test_dead_letters_are_listed_by_tenant_newest_first_and_forgotten_by_a
     rest = await plane.letters.page(after=Place(first[-1].at_ns, first[-1].id))
     assert [each.job for each in first + rest] == [job.id for job in reversed(jobs)]
     assert [each.job for each in await plane.letters.page(tenant="t1")] == [jobs[5].id, jobs[3].id, jobs[1].id]
+    assert {(each.attempts, each.retried_as) for each in first + rest} == {(1, None)}
+    again, _ = await plane.letters.retry(jobs[5].id, actor="ada")
+    assert [each.retried_as for each in await plane.letters.page(limit=2)] == [again.id, None]
     assert await plane.letters.sweep(first[-1].at_ns, limit=1) == 1
     assert await plane.letters.sweep(first[-1].at_ns) == 1
     assert len(await plane.letters.page()) == 4

@@ -49,7 +49,7 @@ from holdfast.plane.ports import Audit, Bus, Database, Tx
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
-from holdfast.plane.status import Brief, LetterBrief, StatusQueries, Tally
+from holdfast.plane.status import Brief, StatusQueries, Tally
 from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
@@ -241,10 +241,6 @@ class Service:
     async def briefs(self, caller: Caller) -> list[Brief]:
         """The newest jobs, those at hand, and those that died last, as lines of a list, newest first."""
         return await self._status.briefs(tenant=caller.tenant)
-
-    async def letter_briefs(self, caller: Caller) -> list[LetterBrief]:
-        """The newest dead letters, as lines of a list."""
-        return await self._status.letters(tenant=caller.tenant)
 
     async def tally(self) -> Tally:
         """How many jobs of each tenant are in each state, and ended lately. Reads every job; is for no one tenant."""

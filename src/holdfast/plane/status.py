@@ -1,6 +1,6 @@
-"""What a plane looks like now, for people who watch it: jobs at hand, what ended lately, dead letters; no payloads.
+"""What a plane looks like now, for people who watch it: jobs at hand, what ended lately, the dead; no payloads.
 
-Promises: what is read every moment (`briefs`, `letters`) takes from an index what is shown and no more, however many
+Promises: what is read every moment (`briefs`) takes from an index what is shown and no more, however many
 jobs are stored, and nothing that users put into jobs is moved about. `tally` reads every job once, for all tenants at
 the same time; whoever asks says how seldom that is done.
 
@@ -33,15 +33,13 @@ _NEWEST_TENANT: Final = sql("status_newest_tenant")
 _AT_HAND: Final = sql("status_at_hand")
 _DEAD_JOBS_ALL: Final = sql("status_dead_jobs_all")
 _DEAD_JOBS_TENANT: Final = sql("status_dead_jobs_tenant")
-_LETTERS_ALL: Final = sql("status_letters_all")
-_LETTERS_TENANT: Final = sql("status_letters_tenant")
 _TALLY: Final = sql("status_tally")
 _DEAD: Final = sql("status_dead")
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """A job as a line of a list. See `model.Job`."""
+    """A job as a line of a list that is read every moment: of its outline, what is shown there, and no labels."""
 
     id: str
     tenant: str
@@ -57,21 +55,6 @@ class Brief:
     run_fence: int | None
     worker: str | None
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LetterBrief:
-    """A dead letter as a line of a list. See `model.DeadLetter`."""
-
-    id: str
-    job: str
-    tenant: str
-    topic: str
-    reason: str
-    code: str
-    attempts: int
-    at_ns: int
-    retried_as: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +128,6 @@ class StatusQueries:
         found = {row["id"]: row for row in await self._database.read(work)}
         rows = sorted(found.values(), key=lambda row: (row["created_ns"], row["id"]), reverse=True)
         return [_brief(row) for row in rows]
-
-    async def letters(self, *, tenant: str | None, limit: int = LETTERS) -> list[LetterBrief]:
-        """The newest dead letters."""
-        values = {
-            "tenant": None if tenant is None else check_label("tenant", tenant),
-            "most": check_whole("limit", limit, 1, MOST),
-        }
-        statement = _LETTERS_ALL if tenant is None else _LETTERS_TENANT
-        rows = await self._database.read(lambda tx: tx.query(statement, values))
-        return [LetterBrief(**{name: row[name] for name in LetterBrief.__slots__}) for row in rows]
 
     async def tally(self, now_ns: int) -> Tally:
         """Count everything, of every tenant."""

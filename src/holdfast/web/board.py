@@ -23,8 +23,9 @@ from holdfast.errors import HoldfastError, RowMissing
 from holdfast.flows.saying import say
 from holdfast.inspection import Inspection
 from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import CHECKED, Caller, Document, Service, Worker
-from holdfast.plane.status import Brief, LetterBrief, Tally
+from holdfast.plane.status import LETTERS, Brief, Tally
 from holdfast.web.schemas import Told, moment
 from holdfast.web.schemas_status import (
     EndsShown,
@@ -115,7 +116,7 @@ class _Jobs:
 
     live: dict[JobState, int]
     briefs: Sequence[Brief]
-    letters: Sequence[LetterBrief]
+    letters: Sequence[LetterOutline]
 
 
 class Board:
@@ -173,9 +174,9 @@ class Board:
         self.readings += 1
         service = self.service
         live, briefs, letters = await asyncio.gather(
-            service.counts(caller, finished=False), service.briefs(caller), service.letter_briefs(caller)
+            service.counts(caller, finished=False), service.briefs(caller), service.dead_letters(caller, limit=LETTERS)
         )
-        return _Jobs(live, briefs, letters)
+        return _Jobs(live, briefs, letters.items)
 
     async def _read_tally(self) -> Tally | None:
         self.readings += 1

@@ -14,8 +14,9 @@ from pydantic import Field, StringConstraints
 
 from holdfast.inspection import Inspection
 from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import Document, Worker
-from holdfast.plane.status import SPAN_NS, Brief, Ends, LetterBrief
+from holdfast.plane.status import SPAN_NS, Brief, Ends
 from holdfast.types import NS
 from holdfast.web.schemas import Filter, Given, StateName, Told, moment
 
@@ -87,18 +88,18 @@ class LetterLine(Told):
     retried_as: Given[str] = None
 
     @classmethod
-    def of(cls, brief: LetterBrief) -> LetterLine:
+    def of(cls, letter: LetterOutline) -> LetterLine:
         """For going out."""
         return cls(
-            id=brief.id,
-            job=brief.job,
-            tenant=brief.tenant,
-            topic=brief.topic,
-            reason=brief.reason[:REASON_CHARS],
-            code=brief.code,
-            attempts=brief.attempts,
-            at=moment(brief.at_ns),
-            retried_as=brief.retried_as,
+            id=letter.id,
+            job=letter.job,
+            tenant=letter.tenant,
+            topic=letter.topic,
+            reason=letter.reason[:REASON_CHARS],
+            code=letter.code,
+            attempts=letter.attempts,
+            at=moment(letter.at_ns),
+            retried_as=letter.retried_as,
         )
 
 
