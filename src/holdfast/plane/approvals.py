@@ -58,6 +58,7 @@ from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.model import ID_CHARS_MAX, Change, Job, Submission, check_id, check_text, check_whole, encoded
 from holdfast.plane.outlines import ApprovalOutline, approval_outline_of
 from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.predecessors import job_gives_way, own_key
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.schema import prepare
 
@@ -174,15 +175,18 @@ class Approvals:
             {"message": wanted.message},
             run.run.tenant,
             wanted.id,
-            idempotency_key=f"wf:{wanted.id}",
+            idempotency_key=own_key(wanted.id),
             max_attempts=1,
             deadline_ns=wanted.deadline_ns,
             submitted_by=run.about.submitted_by,
             trace=run.about.trace,
             labels=own_labels(run.run.id, wanted.step, wanted.risk),
         ).check()
+        make = self._jobs.submission(submission, DEFAULT_POOL, state=JobState.APPROVAL_REQUIRED)
         try:
-            job, _ = await self._jobs.submission(submission, DEFAULT_POOL, state=JobState.APPROVAL_REQUIRED)(tx)
+            job, made = await make(tx)
+            if not made and await job_gives_way(tx, job, run.run):
+                job, _ = await make(tx)
         except InvalidTransition:
             raise BadInput("id", f"{wanted.id} is another tenant's job", "choose another id for the run") from None
         if job.topic != GATE_TOPIC or job.labels.get(subjects.RUN_LABEL) != run.run.id:

@@ -2,7 +2,8 @@
 
 Promises: all of it is part of the transaction that writes the run. What cannot be done, ever, ends its step with the
 reason, and not the transaction. What was done before is found by its id, which names run, step and attempt, and is
-reported and not done again; a job or run of somebody else under that id is left alone.
+reported and not done again; what an earlier run of the same id has left under it gives way (`predecessors`), and a job
+or run of somebody else is left alone.
 
 Clock: the wall clock, for the times that a new run carries.
 """
@@ -26,6 +27,7 @@ from holdfast.plane.definitions import Definitions
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Job, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.predecessors import job_gives_way, own_key, run_gives_way
 from holdfast.plane.runrows import RunWanted, StoredRun, line_values, new_values, run_of
 from holdfast.ports import Clock
 
@@ -83,14 +85,18 @@ class Consequences:
                     subjects.cancel_run(effect.id, "", f"run {run.run.id}", effect.reason, token=token)
                 )
         except NotAllowed as refused:
-            denied = subjects.step_refused(run.run.id, run.risk, effect.id, str(refused), state=JobState.DENIED)
-            following.messages.append(denied)
-        except BadInput as refused:
-            identity, reason = run.run.id, str(refused)
+            made_ns = run.run.created_ns
             following.messages.append(
-                subjects.child_over(identity, run.risk, effect.id, str(RunStatus.FAILED), reason)
+                subjects.step_refused(
+                    run.run.id, run.risk, effect.id, str(refused), state=JobState.DENIED, made_ns=made_ns
+                )
+            )
+        except BadInput as refused:
+            identity, reason, made_ns = run.run.id, str(refused), run.run.created_ns
+            following.messages.append(
+                subjects.child_over(identity, run.risk, effect.id, str(RunStatus.FAILED), reason, made_ns=made_ns)
                 if isinstance(effect, StartRun)
-                else subjects.step_refused(identity, run.risk, effect.id, reason)
+                else subjects.step_refused(identity, run.risk, effect.id, reason, made_ns=made_ns)
             )
 
     async def _submit(self, tx: Tx, run: StoredRun, effect: SubmitJob, following: Following) -> None:
@@ -99,7 +105,7 @@ class Consequences:
             effect.payload,
             run.run.tenant,
             effect.id,
-            idempotency_key=f"wf:{effect.id}",
+            idempotency_key=own_key(effect.id),
             priority=effect.priority,
             max_attempts=1,  # the step says how often it is tried again, each time as another job
             timeout_ns=effect.timeout_ns,
@@ -109,8 +115,10 @@ class Consequences:
             labels=own_labels(run.run.id, effect.step, effect.risk),
         ).check()
         try:
-            step = StepOf(run.run.id, effect.step, effect.risk)
-            job, made = await self._gates.submission(wanted, DEFAULT_POOL, step)(tx)
+            make = self._gates.submission(wanted, DEFAULT_POOL, StepOf(run.run.id, effect.step, effect.risk))
+            job, made = await make(tx)
+            if not made and await job_gives_way(tx, job, run.run):
+                job, made = await make(tx)
         except InvalidTransition:
             raise BadInput("id", f"{effect.id} is another tenant's job", "choose another id for the run") from None
         if made:
@@ -137,11 +145,13 @@ class Consequences:
         about = RunWanted(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
         if await self.make(tx, child, definition.scope, about) is not None:
             return
-        there = await tx.query(_GET, {"id": effect.id})
-        row = there[0]
+        row = (await tx.query(_GET, {"id": effect.id}))[0]
         workflow = await self._definitions.of_run(tx, row["scope"], row["workflow"], row["workflow_version"])
-        known = run_of(row, workflow)
-        if known.run.parent is None or known.run.parent.run != run.run.id:
+        known = run_of(row, workflow).run
+        if await run_gives_way(tx, known, run.run):
+            await self.make(tx, child, definition.scope, about)
+            return
+        if known.parent is None or known.parent.run != run.run.id:
             raise BadInput("id", f"{effect.id} is a run of somebody else", "choose another id for the run")
         following.repeated.append(effect.id)
 
@@ -153,7 +163,7 @@ class Consequences:
         note = Note(None, "submitted", f"{run.workflow.name} version {run.workflow.version}")
         line = line_values(run.id, 0, 0, note, None, run.created_ns, about.submitted_by or "api")
         await tx.query(_LINE, line)
-        await self._bus.stage(tx, [subjects.look_at_run(run.id, run.workflow.risk)])
+        await self._bus.stage(tx, [subjects.look_at_run(run.id, run.workflow.risk, again=str(run.created_ns))])
         return run_of(made[0], run.workflow)
 
 
@@ -164,8 +174,9 @@ def own_labels(run: str, step: str, risk: str) -> dict[str, str]:
 
 def over(after: StoredRun) -> list[Message]:
     """What is told when a run is over."""
-    run = after.run
-    told = [subjects.run_done(run.id, run.tenant, run.workflow.name, str(run.status), after.version)]
+    run, made_ns = after.run, after.run.created_ns
+    name, status = run.workflow.name, str(run.status)
+    told = [subjects.run_done(run.id, run.tenant, name, status, after.version, made_ns=made_ns)]
     if run.parent is not None:
-        told.append(subjects.child_over(run.parent.run, "", run.id, str(run.status), run.error))
+        told.append(subjects.child_over(run.parent.run, "", run.id, status, run.error, made_ns=made_ns))
     return told

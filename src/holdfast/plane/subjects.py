@@ -3,7 +3,8 @@
 An id names the cause: submitting job 42 is one cause however often it is published; dispatching its second attempt is
 another than dispatching its first. So a bus may drop what it has seen under an id, and never drops what is new. The
 id of a job is free when the job is forgotten, and may be used again: so whatever is said of a job says when that one
-was made (`made_ns`; 0: not known), and the id of a message has that in it, or a fence, which never comes again.
+was made (`made_ns`; 0: not known), and the id of a message has that in it, or a fence, which never comes again. So is
+that of a run.
 """
 
 from __future__ import annotations
@@ -154,10 +155,12 @@ def step_over(job: Job, fence: CarriedFence | None) -> Message:
     return Message(f"{RUN_RESULT}:{job.id}:{job.created_ns}:{job.version}", RUN_RESULT, body, run, fence)
 
 
-def step_refused(run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED) -> Message:
-    """What a step wanted done cannot be done, ever; `DENIED`: may not."""
+def step_refused(
+    run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED, *, made_ns: int
+) -> Message:
+    """What a step wanted done cannot be done, ever; `DENIED`: may not. `made_ns`: when its run was made."""
     body = {"run": run, "risk": risk, "job": thing, "state": str(state), "reason": reason, "code": "refused"}
-    return Message(f"{RUN_RESULT}:{thing}:refused", RUN_RESULT, body, run)
+    return Message(f"{RUN_RESULT}:{thing}:refused:{made_ns}", RUN_RESULT, body, run)
 
 
 def cancel_run(run: str, risk: str, actor: str, reason: str, *, token: str) -> Message:
@@ -166,13 +169,16 @@ def cancel_run(run: str, risk: str, actor: str, reason: str, *, token: str) -> M
     return Message(f"{RUN_CANCEL}:{run}:{token}", RUN_CANCEL, body, run)
 
 
-def child_over(parent: str, risk: str, child: str, status: str, reason: str | None) -> Message:
-    """A run that a step of `parent` has started is over. Its output is with it, and may be too long for a message."""
+def child_over(parent: str, risk: str, child: str, status: str, reason: str | None, *, made_ns: int) -> Message:
+    """A run that a step of `parent` has started is over. Its output is with it, and may be too long for a message.
+
+    `made_ns`: when it was made; of one that could not be, when its parent was.
+    """
     body = {"run": parent, "risk": risk, "child": child, "status": status, "reason": reason}
-    return Message(f"{RUN_CHILD}:{child}", RUN_CHILD, body, parent)
+    return Message(f"{RUN_CHILD}:{child}:{made_ns}", RUN_CHILD, body, parent)
 
 
-def run_done(run: str, tenant: str, workflow: str, status: str, version: int) -> Message:
-    """A run is over."""
+def run_done(run: str, tenant: str, workflow: str, status: str, version: int, *, made_ns: int) -> Message:
+    """A run is over. `made_ns`: when it was made."""
     body = {"run": run, "tenant": tenant, "workflow": workflow, "status": status}
-    return Message(f"{RUN_DONE}:{run}:{version}", RUN_DONE, body, run)
+    return Message(f"{RUN_DONE}:{run}:{made_ns}:{version}", RUN_DONE, body, run)
