@@ -88,6 +88,22 @@ def test_ending_waits_for_what_runs(furnished: Shell) -> None:
     assert again.end().code == 0
 
 
+def test_a_process_that_has_ended_its_work_is_gone_without_a_last_search_for_garbage(furnished: Shell) -> None:
+    """It took half a second of the grace period."""
+    works, left = furnished.directory / "works.py", furnished.directory / "left"
+    seen = f"lambda: pathlib.Path({str(left)!r}).write_text(str(gc.get_freeze_count() > 0))"
+    works.write_text(f"{works.read_text()}\nimport atexit, gc\natexit.register({seen})\n")
+    assert Up(furnished).end().code == 0
+    assert left.read_text() == "True"
+    left.unlink()
+    alone = furnished.start("worker", "works:app", "--no-probe", "--json")
+    assert alone.stderr is not None
+    assert json.loads(alone.stderr.readline())["event"] == "ready"
+    alone.terminate()
+    assert furnished.finish(alone).code == 0
+    assert left.read_text() == "True"
+
+
 def test_who_waits_for_a_resource_does_not_hold_up_the_end_and_the_api_answers_to_it(furnished: Shell) -> None:
     up = Up(furnished)
     here = json.dumps(str(furnished.directory))

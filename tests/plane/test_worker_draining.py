@@ -14,9 +14,10 @@ from fixtures_databases import until
 from fixtures_workers import Ear, Gate, WorkerStage
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Drained, families, subjects
+from holdfast.plane.executing import Interruption
 from holdfast.plane.model import Message
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
-from holdfast.plane.worker import Worker, _patience_ns
+from holdfast.plane.worker import Worker, _patience_ns, _stopping_ns
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio
@@ -135,6 +136,38 @@ async def test_the_time_to_stop_is_part_of_the_grace_period_and_not_on_top_of_it
 @pytest.mark.parametrize(("grace", "cancel_grace", "left_alone"), [(30, 5, 24), (5, 5, 0), (1, 5, 0), (0, 0, 0)])
 async def test_what_runs_is_left_alone_until_it_must_be_told(grace: int, cancel_grace: int, left_alone: int) -> None:
     assert _patience_ns(grace * NS, cancel_grace * NS) == left_alone * NS
+
+
+@pytest.mark.parametrize(
+    ("grace", "cancel_grace", "waited"),
+    [(30, 5, 5), (6, 5, 5), (5.5, 5, 4.5), (5, 5, 4), (2, 2, 1), (1, 1, 0.5), (1, 5, 4), (0, 5, 4), (0, 0, 0)],
+)
+async def test_what_was_told_to_stop_is_waited_for_until_the_rest_of_the_end_needs_the_time(
+    grace: float, cancel_grace: float, waited: float
+) -> None:
+    grace_ns, cancel_grace_ns = round(grace * NS), round(cancel_grace * NS)
+    assert _stopping_ns(grace_ns, cancel_grace_ns) == waited * NS
+    whole_ns = max(grace_ns, cancel_grace_ns)
+    assert _patience_ns(grace_ns, cancel_grace_ns) + waited * NS + min(NS, whole_ns / 2) <= whole_ns
+
+
+async def test_the_end_does_not_wait_for_a_function_that_was_told_to_stop_before_and_has_hours_for_it(
+    work_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, over = App("billing"), threading.Event()
+
+    @app.job("deaf")
+    def deaf(ctx: BlockingContext, payload: Any) -> None:
+        over.wait(60)
+
+    worker = await work_stage.worker(app, cancel_grace=3600)
+    job = await work_stage.send("deaf")
+    await until(lambda: work_stage.said(subjects.STARTED, job))
+    worker.running()[0].interrupt(Interruption.TIME_LIMIT, "it has run for as long as it may")
+    monkeypatch.setattr("holdfast.plane.worker._stopping_ns", lambda *_: 0)
+    assert (await asyncio.wait_for(worker.drain(3600), 60)).stuck == 1
+    over.set()
+    await until(lambda: worker.statistics().stuck == 0)
 
 
 async def test_a_hurry_ends_the_grace_period(work_stage: WorkerStage) -> None:

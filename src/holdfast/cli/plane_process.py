@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.cli import probing, telemetry
 from holdfast.cli.exits import Exit
+from holdfast.cli.leaving import leave_quickly
 from holdfast.cli.listening import Wish, address_of, check_http, listen
 from holdfast.cli.log_lines import log_lines
 from holdfast.cli.probing import Probe
@@ -44,8 +45,11 @@ class PlaneProcess:
 
     def run(self) -> int:
         """Run until a signal comes or a part fails; the exit code."""
-        with log_lines(self._settings, "up", as_json=self._json) as errors, self._screen.shown(errors):
-            return self._served()
+        try:
+            with log_lines(self._settings, "up", as_json=self._json) as errors, self._screen.shown(errors):
+                return self._served()
+        finally:
+            leave_quickly()
 
     def _served(self) -> int:
         # Ports are taken before anything is opened: a second plane by mistake should find out at once.

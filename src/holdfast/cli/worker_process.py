@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.cli import probing, telemetry
 from holdfast.cli.exits import Exit
 from holdfast.cli.job_lines import JobLine, job_lines
+from holdfast.cli.leaving import leave_quickly
 from holdfast.cli.listening import http_missing
 from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.cli.probing import Probe
@@ -59,6 +60,7 @@ class WorkerProcess:
         limit = self._settings.grace if grace is None else grace
         by_events = as_json or chosen_format(self._settings, as_json=False) == TEXT
         with ExitStack() as stack:
+            stack.callback(leave_quickly)
             errors = stack.enter_context(log_lines(self._settings, "worker", as_json=as_json))
             stack.enter_context(self._report.through(partial(errors.line, rare=True)))
             stack.enter_context(job_lines(partial(_tell, errors, as_json=as_json), shown=by_events))

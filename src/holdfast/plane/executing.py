@@ -1,9 +1,10 @@
 """Running one function, on the event loop or in a thread, so that it can be asked to stop.
 
 Promises: an interruption reaches an `async def` as a cancellation and a `def` as a flag that it can look at; whoever
-waits gets an answer within the grace period, whatever the function does; a function that does not stop is never killed
-behind anybody's back: it is `Unfinished`, and `ending` says when it has ended after all. Does not promise that a
-function stops: Python cannot end a thread, so its writes are kept out by the fence, not by force.
+waits gets an answer within the grace period, whatever the function does, and sooner if it is to hasten; a function that
+does not stop is never killed behind anybody's back: it is `Unfinished`, and `ending` says when it has ended after all.
+Does not promise that a function stops: Python cannot end a thread, so its writes are kept out by the fence, not by
+force.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class Execution:
         self._grace_s = grace_ns / NS
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()  # it has ended, or was asked to stop
+        self._late: asyncio.Future[None] = self._loop.create_future()  # nobody waits for it any longer
         self._task: asyncio.Task[Ended] | None = None
         self.ending: asyncio.Future[Ended] = self._loop.create_future()
         self.begun = False
@@ -128,6 +130,10 @@ class Execution:
         if not self._over.done():
             self._over.set_result(None)
 
+    def hasten(self, within_ns: int) -> None:
+        """Whoever waits does so for no longer than that from now, also if it was asked to stop before."""
+        self._loop.call_later(within_ns / NS, self._give_up)
+
     async def run(self, job: JobFunction, payload: Any) -> Ended | Unfinished:
         """Call the function and wait until it has ended, or until the grace period after an interruption is over."""
         if self.why is not None:
@@ -136,7 +142,8 @@ class Execution:
         try:
             await self._over
             if not self.ending.done():
-                await asyncio.wait((self.ending,), timeout=self._grace_s)
+                ends = (self.ending, self._late)
+                await asyncio.wait(ends, timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             self.interrupt(Interruption.DRAINED, "its worker was ended")
             raise
@@ -164,6 +171,10 @@ class Execution:
             self._loop.call_soon_threadsafe(self._end, ended)
         except RuntimeError:
             say(_log, logging.WARNING, "a function ended after its worker had", job=self._context.job)
+
+    def _give_up(self) -> None:
+        if not self._late.done():
+            self._late.set_result(None)
 
     def _end(self, ended: Ended) -> None:
         if not self.ending.done():

@@ -80,11 +80,13 @@ class Station:
         """Return when no attempt is being made."""
         await self._empty.wait()
 
-    def interrupt(self) -> None:
-        """The time to finish is over: stop what still runs."""
+    def interrupt(self, within_ns: int) -> None:
+        """The time to finish is over: stop what still runs, and wait for that no longer than so."""
         self.interrupted += len(self.attempts)
         for attempt in self.attempts:
             attempt.interrupt(Interruption.DRAINED, "its worker is ending")
+            if attempt.execution is not None:
+                attempt.execution.hasten(within_ns)
 
     @property
     def along(self) -> Along:

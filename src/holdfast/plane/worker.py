@@ -6,9 +6,10 @@
 Promises: see `attempt` for what happens to a message, `station` for how many are taken. When a worker is drained it
 takes nothing more from that moment, lets what runs finish within the grace period, and gives the rest back: nothing is
 acknowledged that was not done. What is not done in time is told to stop early enough to have its `cancel_grace` within
-the grace period, and not on top of it; if that is the longer of the two, everything is told at once. Does not promise
-that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by another. Clock:
-heartbeats carry wall-clock time and are sent on the loop's own.
+the grace period, and not on top of it; if that is the longer of the two, it counts, and everything is told at once.
+The end of either, a second or half of it, is kept for giving back and closing: no function is waited for then. Does not
+promise that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by another.
+Clock: heartbeats carry wall-clock time and are sent on the loop's own.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ class Worker:
     async def drain(self, grace: Duration = GRACE) -> Drained:
         """Take nothing more, let what runs finish within `grace`, stop and give back the rest. Idempotent.
 
-        The last `cancel_grace` of it is for what was told to stop; a shorter `grace` tells everything at once.
+        The last `cancel_grace` of it, but for a second, is for what was told to stop; a shorter `grace` tells
+        everything at once.
         """
         grace_ns = duration_ns("grace", grace)
         if not self._draining.is_set():
@@ -257,7 +259,7 @@ class Worker:
             hurried.cancel()
             await asyncio.gather(done, hurried, return_exceptions=True)  # not `wait`: the end of `done` is to be seen
         for station in self._stations:
-            station.interrupt()
+            station.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
         self._hurried.set()
 
     async def _beat_on(self) -> None:
@@ -302,6 +304,12 @@ class Worker:
 def _patience_ns(grace_ns: int, cancel_grace_ns: int) -> int:
     """How long what runs is left alone, if all is to be over when the grace period is: also the stopping takes time."""
     return max(0, grace_ns - cancel_grace_ns - SETTLE_NS)
+
+
+def _stopping_ns(grace_ns: int, cancel_grace_ns: int) -> int:
+    """How long what was told to stop is waited for, so that the rest of the end has its time too."""
+    whole_ns = max(grace_ns, cancel_grace_ns)
+    return min(cancel_grace_ns, whole_ns - min(SETTLE_NS, whole_ns // 2))
 
 
 def _chosen(app: App, pools: Sequence[str] | None) -> tuple[str, ...]:
