@@ -63,7 +63,28 @@ def test_a_file_without_the_tables_stays_as_it_is(shell: Shell, command: tuple[s
     before = path.read_bytes()
     done = shell.run(*command, "--database", f"sqlite:///{path}")
     assert done.code == 78, done
-    assert "holdfast up --prepare" in done.err
+    assert "the database does not have all tables of a plane" in done.err
+    assert f"type `holdfast up --prepare --database sqlite:///{path}` once" in done.err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [each for each in LOOKS if each[0] != "policy"], ids=" ".join)
+def test_tables_of_an_older_version_are_said_to_be_that_with_what_to_type(
+    shell: Shell, command: tuple[str, ...]
+) -> None:
+    path = shell.directory / "plane.db"
+    (shell.directory / "my plane.toml").write_text(f'database = "sqlite:///{path}"')
+    assert shell.run("up", "--prepare", "--config", "my plane.toml").code == 0
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("UPDATE plane_meta SET value = '1' WHERE name = 'version.approval_schema'")
+    before = path.read_bytes()
+    done = shell.run(*command, "--config", "my plane.toml")
+    assert (done.code, done.out) == (78, "")
+    assert done.err == (
+        "holdfast: the database has version 1 of approval_schema, made by an older Holdfast, where this one has 2, and "
+        "a command that only looks changes nothing; type `holdfast up --prepare --config 'my plane.toml'` once, or "
+        "start the plane with this version\n"
+    )
     assert path.read_bytes() == before
 
 

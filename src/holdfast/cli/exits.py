@@ -61,7 +61,8 @@ MEANING: MappingProxyType[Exit, str] = MappingProxyType(
         Exit.BUSY: "somebody else holds the lock; the command was not run",
         Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
         Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",
-        Exit.CONFIG: "the store was reached and can never work like this: password, rights, schema, missing driver",
+        Exit.CONFIG: "the store was reached and can never work like this: password, rights, missing driver, "
+        "tables of the plane that are missing or of another version",
         Exit.UNFINISHED: "`jobs follow` or `runs follow` with `--timeout`: it was not over in time, "
         "as `timeout` says it",
         Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+import shlex
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -139,7 +140,22 @@ def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, dat
     from holdfast.plane.opening import opened
 
     chosen = database_settings(config, database)
-    return _run(lambda: opened(chosen, looks=True), work, None)
+    with preparing_named(config, database):
+        return _run(lambda: opened(chosen, looks=True), work, None)
+
+
+@contextmanager
+def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
+    """Whoever is told to prepare the tables is told so with the flags that were given: else it might be others."""
+    from holdfast.plane.looked import NotPrepared
+    from holdfast.stores.registry import redacted
+
+    try:
+        yield
+    except NotPrepared as found:
+        given = {"--config": config, "--database": None if database is None else redacted(database)}
+        flags = "".join(f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value is not None)
+        raise NotPrepared(found.problem, flags) from None
 
 
 def _run(

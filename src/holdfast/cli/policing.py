@@ -16,7 +16,7 @@ import typer
 from holdfast.cli.breaking import actor
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Config, Database, database_settings
+from holdfast.cli.planes import Config, Database, database_settings, preparing_named
 from holdfast.cli.policyviews import put_exercises, put_history, put_report
 from holdfast.cli.screen import put_json, say, seconds
 from holdfast.errors import BadInput
@@ -186,7 +186,8 @@ def _on(
         async with policy_at(chosen, looks=looks) as service:
             return await work(service)
 
-    return asyncio.run(run())
+    with preparing_named(config, database):
+        return asyncio.run(run())
 
 
 def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:

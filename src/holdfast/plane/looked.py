@@ -7,17 +7,24 @@ nor bring one up to date under the processes that use it. Reading is as it is an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from holdfast.errors import Misconfigured
 from holdfast.plane.ports import Bell, Database, Dialect, Work
 
 T = TypeVar("T")
 
-_REFUSED: Final = (
-    "the database does not have all tables of this version of Holdfast, and whoever looks makes none; "
-    "make them with `holdfast up --prepare`, or start the plane with this version"
-)
+
+class NotPrepared(Misconfigured):
+    """Tables are missing or older, and whoever looks neither makes nor changes any. Says what to type."""
+
+    def __init__(self, problem: str, flags: str = "") -> None:
+        """`flags`: how the command finds the same database, where it would not by itself."""
+        self.problem = problem
+        super().__init__(
+            f"{problem}, and a command that only looks changes nothing; type `holdfast up --prepare{flags}` once, "
+            "or start the plane with this version"
+        )
 
 
 class LookedAt:
@@ -33,7 +40,7 @@ class LookedAt:
 
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """Refused. Commands that look have nothing to write but tables that are missing."""
-        raise Misconfigured(_REFUSED)
+        raise NotPrepared("the database does not have all tables of a plane")
 
     async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         """See `ports.Database`."""

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 from holdfast.errors import BadInput, Misconfigured
+from holdfast.plane.looked import LookedAt, NotPrepared
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.statements import split
 from holdfast.types import check_label
@@ -77,8 +78,13 @@ async def prepare(
         )
         return True
 
-    if await database.read(look) == version:
+    found = await database.read(look)
+    if found == version:
         return False
+    if found is not None and isinstance(database, LookedAt):
+        raise NotPrepared(
+            f"the database has version {found} of {name}, made by an older Holdfast, where this one has {version}"
+        )
     return await database.write(make)
 
 
