@@ -113,7 +113,8 @@ class Execution:
         self._grace_s = grace_ns / NS
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()  # it has ended, or was asked to stop
-        self._late: asyncio.Future[None] = self._loop.create_future()  # nobody waits for it any longer
+        self._late: asyncio.Future[None] | None = None  # nobody waits for it any longer; while somebody does
+        self._given_up = False
         self._task: asyncio.Task[Ended] | None = None
         self.ending: asyncio.Future[Ended] = self._loop.create_future()
         self.begun = False
@@ -141,7 +142,8 @@ class Execution:
         self._begin(job.call(payload, self._context), job)
         try:
             await self._over
-            if not self.ending.done():
+            if not self.ending.done() and not self._given_up:
+                self._late = self._loop.create_future()
                 ends = (self.ending, self._late)
                 await asyncio.wait(ends, timeout=self._grace_s, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -173,7 +175,8 @@ class Execution:
             say(_log, logging.WARNING, "a function ended after its worker had", job=self._context.job)
 
     def _give_up(self) -> None:
-        if not self._late.done():
+        self._given_up = True
+        if self._late is not None and not self._late.done():
             self._late.set_result(None)
 
     def _end(self, ended: Ended) -> None:
