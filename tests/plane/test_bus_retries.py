@@ -8,6 +8,7 @@ import pytest
 
 from fixtures_buses import (
     GROUP,
+    HOUR_NS,
     SUBJECT,
     Buses,
     Recorder,
@@ -193,3 +194,20 @@ async def test_a_retry_of_either_class_is_not_a_failure_with_jitter_or_without(b
 
     assert got.ids[3:] == ["0", "1", "2"]  # 500 ms, 699.999999 ms, 1 s
     assert buses.letters.found == []
+
+
+async def test_what_one_gives_back_for_a_moment_is_had_by_others(buses: Buses) -> None:
+    """Two buses that share nothing but their servers; both would look again after an hour, and one takes nothing."""
+    here, there = await buses.bus(poll_ns=HOUR_NS), await buses.bus(poll_ns=HOUR_NS)
+    got = Recorder()
+
+    async def not_here(delivery: Delivery) -> None:
+        raise RetryLater(0.02, LockBusy("no place for it"))
+
+    async with here.consume(how(), not_here), there.consume(how(), got):
+        for n in range(12):
+            await here.publish([message(str(n))])
+            await got.until(n + 1)
+        await nothing_pending(there)
+
+    assert got.ids == [str(n) for n in range(12)]

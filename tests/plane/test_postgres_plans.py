@@ -29,6 +29,12 @@ NAMES = (
     "queue_waits",
     "queue_empty",
     "queue_unbegun",
+    "queue_ranks",
+    "aside_topics",
+    "aside_tenants",
+    "aside_line",
+    "aside_look",
+    "topic_count",
     "job_get_many",
     "job_counted_many",
     "slots_get",
@@ -88,14 +94,17 @@ async def test_statements_that_go_together_keep_their_plans(base: PostgresDataba
     assert GROWING.search(plan) is None, plan
 
 
-@pytest.mark.parametrize("name", ["queue_line", "queue_look"])
+@pytest.mark.parametrize("name", ["queue_line", "queue_look", "aside_line"])
 async def test_the_line_of_a_tenant_is_read_in_its_order_and_not_sorted(base: PostgresDatabase, name: str) -> None:
     """Sorted, it would be read to its end each time: a line of a million for the first three of it."""
     plan = await base.read(lambda tx: planned(tx, compiled(script(name, "postgres"), "postgres").text))
     assert "Sort" not in plan, plan
 
 
-@pytest.mark.parametrize("name", ["queue_look", "job_get_many", "job_counted_many", "slots_get"])
+LOOKS = ("queue_look", "job_get_many", "job_counted_many", "slots_get", "aside_topics", "aside_look")
+
+
+@pytest.mark.parametrize("name", LOOKS)
 async def test_a_look_is_one_round_trip(base: PostgresDatabase, name: str) -> None:
     """It is known for one, and goes without a transaction around it."""
     assert compiled(script(name, "postgres"), "postgres").reads

@@ -20,12 +20,14 @@ from holdfast.plane.endings import ending
 from holdfast.plane.families import DEAD_LETTER_CLEANUP
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model import Heartbeat, Job, Submission
 from holdfast.plane.outlines import outline_of_approval
 from holdfast.plane.ports import Database
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller
+from holdfast.plane.workers import Workers
+from holdfast.runtime.system import SystemClock
 from loop_ticks import one_tick
 
 pytestmark = pytest.mark.asyncio
@@ -46,9 +48,16 @@ CREATE TABLE plane_dead_letter (
 CREATE INDEX plane_dead_letter_recent ON plane_dead_letter (tenant, at_ns, id);
 CREATE INDEX plane_dead_letter_age ON plane_dead_letter (at_ns, id);
 CREATE TABLE plane_job (
-    id TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, created_ns BIGINT NOT NULL, updated_ns BIGINT NOT NULL
+    id TEXT NOT NULL PRIMARY KEY, tenant TEXT NOT NULL, created_ns BIGINT NOT NULL, updated_ns BIGINT NOT NULL,
+    topic TEXT NOT NULL, pool TEXT NOT NULL, state TEXT NOT NULL, priority BIGINT NOT NULL,
+    not_before_ns BIGINT NOT NULL
 );
-INSERT INTO plane_job VALUES ('here', 'acme', 5, 9);
+CREATE TABLE plane_worker (
+    worker TEXT NOT NULL PRIMARY KEY, pool TEXT NOT NULL, topics TEXT NOT NULL, capacity BIGINT NOT NULL,
+    active BIGINT NOT NULL, at_ns BIGINT NOT NULL, draining BIGINT NOT NULL, host TEXT NOT NULL, pid BIGINT NOT NULL
+);
+INSERT INTO plane_worker VALUES ('w1', 'default', '["t"]', 4, 1, 7, 0, 'h', 9);
+INSERT INTO plane_job VALUES ('here', 'acme', 5, 9, 't', 'default', 'SUCCEEDED', 0, 0);
 INSERT INTO plane_dead_letter VALUES
     ('here', 'here', 'acme', 't', 'r', 'c', 'RUNNING', 1, 9, '{}', 'here-retry-1'),
     ('gone', 'gone', 'acme', 't', 'r', 'c', NULL, 1, 8, '{}', NULL),
@@ -324,6 +333,9 @@ async def test_what_an_older_version_has_kept_stays_and_belongs_to_the_job_that_
         ("gone", 0, None),
         ("here", 5, "here-retry-1"),
         ("job.submit:here@scheduler", 0, None),
+    ]
+    assert await Workers(database, SystemClock()).all() == [
+        Heartbeat("w1", "default", ("t",), 4, 1, 7, host="h", pid=9)
     ]
     (approval,) = await database.read(lambda tx: tx.query("SELECT * FROM plane_approval"))
     assert (approval["tenant"], approval["created_ns"], approval["holdfast_fence"]) == ("acme", 5, 4)

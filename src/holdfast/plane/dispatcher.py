@@ -1,11 +1,12 @@
 """Fair dispatch: when a place in a pool is free, the next job for it is found and handed out.
 
 Promises: tenants take turns, and within a tenant the highest priority goes first, then the oldest; a job that cannot go
-does not hold up those behind it. A free place is filled by whoever made it free: the process that wrote the result
-looks for the next job at once, and the others are not bothered. Where no scheduler was at hand (a time limit, a cancel
-in another process), or a worker comes, the bell of the pool rings for all; and everybody looks every second or so, for
-rings that were lost and schedulers that died. A look costs the same however many jobs are stored. Several dispatchers
-at once never hand out a job twice, nor more jobs than the workers can take: the job's lock and the pool's count decide.
+does not hold up those behind it, nor does a topic that has fewer places than the pool (`topicplaces`). A free place is
+filled by whoever made it free: the process that wrote the result looks for the next job at once, and the others are not
+bothered. Where no scheduler was at hand (a time limit, a cancel in another process), or a worker comes, the bell of the
+pool rings for all; and everybody looks every second or so, for rings that were lost and schedulers that died. A look
+costs the same however many jobs are stored. Several dispatchers at once never hand out a job twice, nor more jobs than
+the workers can take, of a topic or in all: the job's lock and the counts decide.
 
 What was sent to workers ahead of time (`core.pace`), or to workers that have left, and is not begun within a second, is
 put back in line, without having cost an attempt.
@@ -29,12 +30,14 @@ from typing import Final
 from holdfast.core.fairness import next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.saying import Trouble, say
+from holdfast.plane.asides import Scarce
 from holdfast.plane.consumptions import finished
 from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bell
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
+from holdfast.plane.workers import View
 from holdfast.types import MS, NS
 
 BATCH: Final = 64  # looks at once
@@ -44,7 +47,7 @@ IN_VAIN_NS: Final = 100 * MS
 PASSED_OVER_NS: Final = 20 * MS  # doubled each time that the same job is found in somebody's hands
 PASSED_OVER_MAX_NS: Final = NS
 
-_IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL)  # the job is still where it was
+_IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL, Placed.TOPIC_FULL)  # the job is still where it was
 
 _IN_VAIN_MAX: Final = 10_000
 
@@ -57,6 +60,8 @@ class _PoolState:
 
     name: str
     rung: asyncio.Event = field(default_factory=asyncio.Event)
+    aside: bool = True  # somebody may wait for a place of its topic
+    turns: dict[str, str] = field(default_factory=dict)  # by such topic, the tenant that had the last turn
     crowded: bool = False  # when last looked at, more waited than there was room for
     cursor: str = ""  # the tenant that had the last turn
     passed_over: dict[str, float] = field(default_factory=dict)  # jobs that somebody else has, and until when
@@ -137,16 +142,18 @@ class Dispatcher:
     async def _loops(self, stop: asyncio.Event) -> None:
         """One loop for each pool, and one that finds new pools."""
         async with asyncio.TaskGroup() as tasks:
-            bell = self._bell(EVERY_POOL)
+            bell, rung = self._bell(EVERY_POOL), False
             while not stop.is_set():
-                for name in await self._served():
+                served = await self._served()
+                if rung:  # only now it is known who has come
+                    for state in self._pools.values():
+                        state.rung.set()
+                for name in served:
                     if name not in self._pools and not stop.is_set():
                         state = self._pools[name] = _PoolState(name)
                         tasks.create_task(self._listen(state, self._bell(pool_channel(name))))
                         tasks.create_task(self._serve(state, stop))
-                if await _rung(bell, self._pause_ns()):
-                    for state in self._pools.values():
-                        state.rung.set()
+                rung = await _rung(bell, self._pause_ns())
 
     async def _listen(self, state: _PoolState, bell: Bell) -> None:
         with contextlib.suppress(Closed):
@@ -204,7 +211,7 @@ class Dispatcher:
         """Fill the free places of a pool as far as they go in one batch. How long to wait before the next round."""
         view = await self._placement.workers.view()
         capacity = self._placement.capacity(view, state.name)
-        found = await self._find(state, capacity)
+        found = await self._find(state, capacity, view)
         if found.free < 0:  # it was sent more than it can take now: ahead of time, or to workers that have left
             self.tally["taken_back"] += await self._placement.take_back(state.name, -found.free)
         if not view.pool(state.name).workers:
@@ -218,8 +225,15 @@ class Dispatcher:
             # A page of tenants that may have no more: on to the next, until the end of the alphabet.
             return 0 if found.more and state.cursor > before else self._pause_ns(state)
         state.cursor = turn.last or state.cursor
-        found_out = await self._placement.try_all(turn.jobs)
-        placed = [self._placed(state, job, end) for job, end in zip(turn.jobs, found_out, strict=True)]
+        state.turns.update(found.going[job] for job in turn.jobs if job in found.going)
+        # Whoever takes a place of its topic has to be counted, which is nothing that others should wait for.
+        plain, counted = [[job for job in turn.jobs if (job in found.going) is it] for it in (False, True)]
+        placed: list[Placed | None] = []
+        for jobs in filter(None, (plain, counted)):
+            found_out = await self._placement.try_all(jobs)
+            placed += [self._placed(state, job, end) for job, end in zip(jobs, found_out, strict=True)]
+        if Placed.ASIDE in placed:
+            return 0  # they have made room for others in line; and a place of their topic may be free by now
         if all(each in _IN_VAIN for each in placed):
             return min(IN_VAIN_NS, self._pause_ns(state))
         return 0 if state.crowded else self._pause_ns(state)
@@ -237,7 +251,7 @@ class Dispatcher:
         self.tally[str(placed)] += 1
         return placed
 
-    async def _find(self, state: _PoolState, capacity: int) -> Found:
+    async def _find(self, state: _PoolState, capacity: int, view: View) -> Found:
         """Read what waits: a page of tenants from the one after the last, and of each as many jobs as may go."""
         now = asyncio.get_running_loop().time()
         state.passed_over = {job: until for job, until in state.passed_over.items() if until > now}
@@ -250,9 +264,22 @@ class Dispatcher:
             state.cursor,
             frozenset(state.passed_over),
             self._store.slots.slots,
+            self._scarce(state, view),
         )
         # No view of it all: whatever is found is looked at again before it is handed out.
-        return await self._store.database.read(lambda tx: look(tx, at), one_view=False, lasting=False)
+        found = await self._store.database.read(lambda tx: look(tx, at), one_view=False, lasting=False)
+        if at.scarce is not None and found.free > 0:
+            state.aside = found.asides.waiting
+            state.turns.update(found.asides.last)
+        return found
+
+    def _scarce(self, state: _PoolState, view: View) -> Scarce | None:
+        """What is known of topics that have fewer places than the pool. None: there are none, nor were there any."""
+        places = self._placement.topic_places(view, state.name)
+        if not places and not state.aside:
+            state.turns.clear()
+            return None
+        return Scarce(places, frozenset(view.pool(state.name).topics or ()), state.turns)
 
 
 async def _end(loops: asyncio.Task[None]) -> None:

@@ -33,6 +33,7 @@ _PROMOTE_MOST: Final = 1000
 _REST_MIN_NS: Final = MS  # when something is due that another process is just changing
 _AGAIN_NS: Final = 500 * MS  # after a turn that failed
 _LAST_TURNS: Final = 3  # that are tried when the consumer ends
+_SOON_NS: Final = 50 * MS  # what is given back for less is meant for others, who have to know when it is due
 _LATE_S: Final = 5.0  # for the turn that is under way then
 
 _log = logging.getLogger("holdfast")
@@ -246,7 +247,7 @@ class EmbeddedConsumer:
             await tx.query_many(self._sql["ack"], acks)
         if backs:
             await tx.query_many(self._sql["give_back"], backs)
-            if self._ending or any(each["state"] == 0 for each in backs):
+            if self._ending or any(each["due_ns"] < now_ns + _SOON_NS for each in backs):
                 tx.ring(channel_of(self._how.subject, self._how.group))  # somebody else may have a hand free
         if silent:
             await tx.query_many(self._sql["extend"], [self._named(each, self._until(now_ns)) for each in silent])

@@ -1,10 +1,11 @@
 """Many changes of jobs in one transaction: read together, decided one by one, written together.
 
 Promises: each change is judged by itself, as if it were alone: a stale fence, a move that the table of states does not
-allow, a tenant or a pool without a place refuse that one and nothing else. Every row is still written by a statement
-that checks version and fence, and every count by one that checks the limit; if one of them is not written, none is.
-So rows need not be held from reading to writing (`Tx.holds`). Rows are locked in one order (jobs by id, tenants by
-name, pools by name), so that transactions over some of the same wait for each other and never deadlock.
+allow, a tenant, a pool or a topic without a place refuse that one and nothing else. Every row is still written by a
+statement that checks version and fence, and every count by one that checks the limit; if one of them is not written,
+none is. So rows need not be held from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted
+(`topicplaces`). Rows are locked in one order (jobs by id, tenants by name, pools by name), so that transactions over
+some of the same wait for each other and never deadlock.
 
 Clock: none; whoever wants a change says when it is made.
 """
@@ -28,6 +29,7 @@ from holdfast.plane.manyrows import put_many, script
 from holdfast.plane.model import Change, Job, Message
 from holdfast.plane.ports import Bus, Tx
 from holdfast.plane.slots import WITH_WORKERS, Counting, PoolFull, Slots, TenantFull, pool_channel
+from holdfast.plane.topicplaces import TopicCounting, TopicFull
 
 _TOUCH: Final = sql("job_touch")
 _LETTER: Final = sql("deadletter_insert")
@@ -46,6 +48,7 @@ class Writing:
     capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
     not_before_ns: int | None = None  # without changes: when its time comes; 0: now, so it waits in line
     pool: str | None = None  # without changes, of a job that no worker has: in whose line it waits from now on
+    topic_places: int | None = None  # the same for its topic, if that has fewer than its pool
     also: Callable[[Tx, Job], Awaitable[None]] | None = None  # more to write with it; if it raises, nothing is written
 
 
@@ -109,6 +112,11 @@ class Planned:
         """1: it comes to workers; -1: it leaves them."""
         return (self.after.state in WITH_WORKERS) - (self.before.state in WITH_WORKERS)
 
+    @property
+    def scarce(self) -> bool:
+        """Whether it comes to workers that have fewer places for its topic than for others."""
+        return self.writing.topic_places is not None and self.shift > 0
+
     def told(self) -> Sequence[Message]:
         """What is said about it."""
         tell = self.writing.tell
@@ -156,7 +164,7 @@ async def change_many(
 
     `counted`: most of them will come to workers, so that the counts had better be read with the jobs.
     """
-    counting, sheet = Counting(slots.slots), _Sheet()
+    counting, topics, sheet = Counting(slots.slots), TopicCounting(), _Sheet()
     counted = counted and not tx.holds
     look = "job_hold" if tx.holds else "job_counted_many" if counted else "job_get_many"
     rows = await tx.query(script(look, tx.dialect), {"ids": json.dumps([each.job for each in wanted])})
@@ -174,10 +182,11 @@ async def change_many(
         raise Alone  # what else it writes may fail, and must then undo nothing but its own
     if any(plan.shift > 0 for plan in plans):
         await counting.hold(tx, [plan.after for plan in plans if plan.shift])
+        await topics.hold(tx, [plan.after for plan in plans if plan.scarce])
     for plan in plans:
         try:
-            _count(tx, counting, slots, plan)
-        except (TenantFull, PoolFull) as full:
+            _count(tx, counting, topics, slots, plan)
+        except (TenantFull, PoolFull, TopicFull) as full:
             ends[plan.at] = Failed(full)
         else:
             sheet.add(plan)
@@ -191,9 +200,12 @@ async def change_many(
     return ends
 
 
-def _count(tx: Tx, counting: Counting, slots: Slots, plan: Planned) -> None:
+def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan: Planned) -> None:
     if plan.shift > 0:
+        places = plan.writing.topic_places
+        topics.check(plan.after, places)
         counting.take(plan.after, plan.writing.capacity)
+        topics.take(plan.after, places)
     elif plan.shift < 0:
         counting.give(plan.after)
         if slots.on_freed is None:  # nobody here dispatches: somebody elsewhere should look

@@ -19,6 +19,7 @@ from holdfast.plane.manyrows import put_many
 from holdfast.plane.model import Job, Message, Submission
 from holdfast.plane.ports import Bus, Tx
 from holdfast.plane.slots import pool_channel
+from holdfast.plane.topicplaces import ASIDE_NS
 
 _INSERT: Final = sql("job_insert")
 _BY_KEY: Final = sql("job_by_key")
@@ -35,6 +36,7 @@ class Entry(NamedTuple):
     wanted: Submission
     pool: str
     messages: Sequence[Message] = ()
+    aside: bool = False  # it waits for a place of its topic, in the line of that
 
 
 class New(NamedTuple):
@@ -60,11 +62,12 @@ class New(NamedTuple):
             tx.ring(pool_channel(self.values["pool"]))
 
 
-def new_job(
-    wanted: Submission, identity: str, pool: str, now_ns: int, messages: Sequence[Message], state: JobState
-) -> New:
+def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
     """The rows of a submission that was checked."""
-    return New(wanted, identity, {**values_of(wanted, identity, pool, now_ns), "state": str(state)}, messages)
+    values = {**values_of(entry.wanted, identity, entry.pool, now_ns), "state": str(state)}
+    if entry.aside and not values["not_before_ns"]:
+        values["not_before_ns"] = ASIDE_NS
+    return New(entry.wanted, identity, values, entry.messages)
 
 
 async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:

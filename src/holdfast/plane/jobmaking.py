@@ -2,11 +2,13 @@
 
 Promises: what is made is made as if it had been submitted and then dispatched: the same rows, the same history with the
 fence of the job's lock, the same message to the workers, the same limits of tenants and pools. A job for which there is
-no place is made all the same, and waits in line; so is every job of a pool in which somebody waits, for whoever came
-first goes first. A row that is in the way is `RowExists`, and nothing was made.
+no place is made all the same, and waits in line; so is every job of a pool in which somebody waits, or of a topic for
+whose places somebody waits, for whoever came first goes first. A row that is in the way is `RowExists`, and nothing was
+made.
 
 On Postgres it is one statement, which reads nothing before: it takes it that there is room, and writes nothing unless
-that is true. If not, it is run again in a transaction that looks first (`Tx.holds`).
+that is true. If not, or if places of a topic have to be counted, it is run again in a transaction that looks first
+(`Tx.holds`).
 
 Clock: none; whoever wants a job says when it is made.
 """
@@ -26,11 +28,12 @@ from holdfast.plane.manyrows import put_many, script
 from holdfast.plane.model import Job, Message
 from holdfast.plane.ports import Bus, Tx
 from holdfast.plane.slots import Counting, PoolFull, Slots, TenantFull
+from holdfast.plane.topicplaces import TopicCounting, TopicFull
 
 
 async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) -> list[Ended]:
     """Make jobs, each under the fence of its own lock. What became of each: `after` is with workers, or as `before`."""
-    counting = Counting(slots.slots)
+    counting, topics = Counting(slots.slots), TopicCounting()
     news = [each.new for each in wanted if each.new is not None]
     jobs = [new.job() for new in news]
     crowded = await _crowded(tx, {job.pool for job in jobs})
@@ -38,17 +41,18 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
         await counting.hold(tx, jobs)
     else:
         counting.assume(jobs)
+    verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
+    await topics.hold(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
     rows: list[Mapping[str, Any]] = []
     events: list[Mapping[str, Any]] = []
     messages: list[Message] = []
     ends: list[Ended] = []
-    for at, (each, new, job) in enumerate(zip(wanted, news, jobs, strict=True)):
-        found = judged(job, each, at)
+    for each, new, job, found in zip(wanted, news, jobs, verdicts, strict=True):
         if isinstance(found, Failed):
             ends.append(found)
             continue
         events.append(first_event(job))
-        if not isinstance(found, Planned) or job.pool in crowded or not _counted(counting, found):
+        if not isinstance(found, Planned) or job.pool in crowded or not _counted(counting, topics, found):
             new.ring(tx)
             rows.append(new.values)
             ends.append(Accepted((Changed(job, job), False)))
@@ -77,14 +81,16 @@ async def _crowded(tx: Tx, pools: Iterable[str]) -> set[str]:
     return set()
 
 
-def _counted(counting: Counting, plan: Planned) -> bool:
+def _counted(counting: Counting, topics: TopicCounting, plan: Planned) -> bool:
     """Take a place with the workers, if that is where the job goes, and there is one."""
     if plan.shift <= 0 or plan.after.pool != plan.before.pool or plan.writing.also is not None:
         return False
     try:
+        topics.check(plan.after, plan.writing.topic_places, new=True)
         counting.take(plan.after, plan.writing.capacity)
-    except (TenantFull, PoolFull):
+    except (TenantFull, PoolFull, TopicFull):
         return False
+    topics.take(plan.after, plan.writing.topic_places)
     return True
 
 
@@ -96,5 +102,6 @@ def _going(new: New, after: Job) -> Mapping[str, Any]:
         "attempt": after.attempt,
         "updated_ns": after.updated_ns,
         "version": after.version,
+        "not_before_ns": after.not_before_ns,
         "holdfast_fence": after.fence,
     }

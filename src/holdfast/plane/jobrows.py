@@ -144,7 +144,7 @@ def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns:
         "result_kept": result is None,
         "worker": worker,
         "run_fence": run_fence,
-        "not_before_ns": not_before_ns,
+        "not_before_ns": max(0, not_before_ns) if last.after.terminal else not_before_ns,
         "pool": pool,
         "deadline_ns": None if last.after.terminal else job.deadline_ns,
     }

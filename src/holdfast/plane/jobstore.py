@@ -120,11 +120,11 @@ class JobStore:
         """
         wanted.check()
         check_label("pool", pool)
-        return await self._submissions.ask(self._new(wanted, pool, messages, JobState.PENDING))
+        return await self._submissions.ask(self._new(Entry(wanted, pool, messages), JobState.PENDING))
 
     def new(self, entry: Entry) -> New:
         """A job that is to be made."""
-        return self._new(*entry, JobState.PENDING)
+        return self._new(entry, JobState.PENDING)
 
     async def submit_all(self, news: Sequence[New]) -> list[tuple[Job, bool] | Failed]:
         """The same for many that were checked already, in one transaction if all of them are new. What became of each.
@@ -145,13 +145,13 @@ class JobStore:
 
         `state` may also be `APPROVAL_REQUIRED`: then it waits for a person.
         """
-        new = self._new(wanted, pool, messages, state)
+        new = self._new(Entry(wanted, pool, messages), state)
         return lambda tx: submit_one(tx, self._bus, new)
 
-    def _new(self, wanted: Submission, pool: str, messages: Sequence[Message], state: JobState) -> New:
+    def _new(self, entry: Entry, state: JobState) -> New:
         now_ns = self.clock.now().wall
-        identity = wanted.id or f"{now_ns // 1_000_000:012x}-{self.entropy.token()[:20]}"
-        return new_job(wanted, identity, pool, now_ns, messages, state)
+        identity = entry.wanted.id or f"{now_ns // 1_000_000:012x}-{self.entropy.token()[:20]}"
+        return new_job(entry, identity, now_ns, state)
 
     async def _submit(self, news: Sequence[New]) -> Sequence[tuple[Job, bool]]:
         if ARMED:
@@ -186,8 +186,8 @@ class JobStore:
     async def change(self, lease: Fenced, job_id: str, decide: Callable[[Job], Writing | None]) -> Changed:
         """Read a job, decide, and write what was decided, in one transaction. All of it or nothing.
 
-        `decide` may be called again, and must only compute. `FencedOut` if the lease is stale; `TenantFull` or
-        `PoolFull` when the job would be with workers and there is no place left.
+        `decide` may be called again, and must only compute. `FencedOut` if the lease is stale; `TenantFull`, `PoolFull`
+        or `TopicFull` when the job would be with workers and there is no place left.
         """
         presented = await self._admit(lease, job_id, Rule.AT_LEAST)
         fence, now_ns = presented.checked_fence, self.clock.now().wall

@@ -2,16 +2,18 @@
 
 Promises: a look costs the same however many jobs are stored or wait. It is a look and nothing more: what it finds may
 have changed a moment later, and is decided under the job's lock. SQLite is asked in steps, which cost nothing there;
-Postgres is asked once, as each question is a round trip. Both find the same.
+Postgres is asked once, as each question is a round trip. Both find the same. Jobs of topics that have fewer places than
+the pool are not in these lines; those of them that may go join them (`asides`), if whoever looks wants to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from holdfast.core.fairness import Line
+from holdfast.plane.asides import Asides, Going, Looked, Scarce, join, look_aside
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Tx
 
@@ -32,6 +34,7 @@ class Look(NamedTuple):
     after: str = ""  # the tenant that had the last turn
     passed: frozenset[str] = frozenset()  # jobs that are left alone for now
     slots: int | None = None  # how many jobs of a tenant may be with workers, unless its own row says otherwise
+    scarce: Scarce | None = None  # topics that have fewer places; None: nobody waits for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ class Found:
     lines: tuple[Line, ...] = ()
     examined: str | None = None  # the last tenant that was looked at
     more: bool = False  # there is more than what was read
+    asides: Asides = field(default_factory=Asides)
+
+    @property
+    def going(self) -> Mapping[str, Going]:
+        """By job, those in the lines that have waited for a place of their topic."""
+        return self.asides.going
 
 
 class _Waiting(NamedTuple):
@@ -65,7 +74,12 @@ async def look(tx: Tx, at: Look) -> Found:
             continue
         more = more or len(each.jobs) > depth
         lines.append(Line(each.tenant, tuple(job for job in each.jobs if job not in at.passed), room))
-    return Found(free, tuple(lines), tenants[-1].tenant if tenants else None, more)
+    asides = Asides()
+    if at.scarce is not None and free > 0:
+        asides = await look_aside(tx, Looked(at.pool, min(free, at.batch), at.passed, at.slots), at.scarce)
+        until = tenants[-1].tenant if len(tenants) == TENANTS else None
+        lines = [*await join(tx, lines, asides, at.after, until)]
+    return Found(free, tuple(lines), tenants[-1].tenant if tenants else None, more, asides)
 
 
 async def _at_once(tx: Tx, at: Look) -> tuple[int, int, list[_Waiting]]:

@@ -195,6 +195,7 @@ class Heartbeat:
     draining: bool = False
     host: str = ""
     pid: int = 0
+    places: Mapping[str, int] = field(default_factory=dict, hash=False)  # of topics that have fewer than its capacity
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Order:
     trace: str = ""
     at_ns: int = 0  # when it was handed out; wall clock
     made_ns: int = 0  # when its job was made: a later job may have the same id
+    counted: bool = False  # a worker of the pool has a place of its topic, as far as the scheduler knows
 
     @property
     def name(self) -> tuple[str, int, int]:
@@ -51,6 +52,7 @@ def order_of(message: Message) -> Order:
             str(body.get("trace") or ""),
             check_whole("at_ns", body.get("at_ns", 0), 0, _FAR),
             check_whole("made_ns", body.get("made_ns", 0), 0, _FAR),
+            bool(body.get("counted")),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):

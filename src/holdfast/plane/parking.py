@@ -1,9 +1,9 @@
 """Jobs that no worker could take, remembered by topic: the first of them goes as soon as one of that topic has ended.
 
-A topic may have fewer places than its pool: its function says so (`max_concurrency`), or few of the workers know it. A
-job of it that came back waits for a while, and for longer each time. Most places become free before that, and this
-process mostly hears of it; so it remembers who waits. Promises nothing: what is forgotten, or was seen by another
-process, goes when its time has come.
+A topic may have fewer places than its pool: its function says so (`max_concurrency`), and none was where the message
+came to, although one had been counted (`topicplaces`); or few of the workers know it. A job of it that came back waits
+for a while, and for longer each time. Most places become free before that, and this process mostly hears of it; so it
+remembers who waits. Promises nothing: what is forgotten, or was seen by another process, goes when its time has come.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Promises: the state and the message to the workers are one transaction, under the job's lock and fence; so a job is
 never marked as dispatched without its message, nor sent without being marked, and there is nothing to roll back. A
 second look at the same job changes nothing. A job that cannot go now is left where the next look will find it: in line,
-if it waits for a place, and in that of the pool whose workers take its topic; with a delayed message of its own, if it
-waits for a time.
+if it waits for a place, and in that of the pool whose workers take its topic; aside, if it waits for a place of its
+topic (`topicplaces`); with a delayed message of its own, if it waits for a time.
 
 Clock: the wall clock, for time limits only.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.aio import many
 from holdfast.aio.locks import Locks
@@ -37,6 +37,7 @@ from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
 from holdfast.plane.model import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
+from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from holdfast.plane.workers import View, Workers
 from holdfast.types import NS
 
@@ -46,6 +47,7 @@ UNBEGUN_NS: Final = NS
 
 _UNBEGUN: Final = sql("queue_unbegun")
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
+_Full: TypeAlias = TenantFull | PoolFull | TopicFull
 _LOOKS_MAX: Final = 5  # from the fifth vain look on, the delay does not grow any more
 
 
@@ -55,6 +57,8 @@ class Placed(StrEnum):
     DISPATCHED = "dispatched"
     POOL_FULL = "pool_full"  # it waits in line
     TENANT_FULL = "tenant_full"  # it waits in line
+    TOPIC_FULL = "topic_full"  # it waits aside
+    ASIDE = "aside"  # there is no place of its topic; it waits aside from now on
     MOVED = "moved"  # there is no place for it; it waits in the line of another pool, which serves its topic now
     NO_WORKER = "no_worker"  # nobody alive can take it; it waits in line, or for a time
     NOT_YET = "not_yet"  # it waits for its time
@@ -96,7 +100,7 @@ class Placement:
         look = _OneLook(self, await self.workers.view())
         try:
             changed = await self.change(job_id, look.deciding, timeout=timeout)
-        except (TenantFull, PoolFull) as full:
+        except (TenantFull, PoolFull, TopicFull) as full:
             return await self._full(job_id, look, full, timeout=timeout)
         return self._noted(look.placed(changed), changed)
 
@@ -105,9 +109,14 @@ class Placement:
         view = await self.workers.view()
         looks = [_OneLook(self, view) for _ in jobs]
         wanted = [(job, look.deciding) for job, look in zip(jobs, looks, strict=True)]
+        ends = await self._changes.try_all(wanted, coming=True)
+        full = [at for at, end in enumerate(ends) if isinstance(end, Failed) and isinstance(end.error, TopicFull)]
+        left = dict(zip(full, await self._aside([(jobs[at], looks[at]) for at in full]), strict=True))
         placed: list[Placed | RetryLater] = []
-        for job, look, end in zip(jobs, looks, await self._changes.try_all(wanted, coming=True), strict=True):
-            if isinstance(end, Changed):
+        for at, (job, look, end) in enumerate(zip(jobs, looks, ends, strict=True)):
+            if at in left:
+                placed.append(left[at])
+            elif isinstance(end, Changed):
                 placed.append(self._noted(look.placed(end), end))
             elif isinstance(end.error, TenantFull | PoolFull):
                 placed.append(await self._still_full(job, look, end.error))
@@ -130,18 +139,28 @@ class Placement:
         view = await self.workers.view()
         return await self._changes.make([(new, _OneLook(self, view).deciding) for new in news])
 
-    async def _still_full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull) -> Placed | RetryLater:
+    async def _aside(self, full: Sequence[tuple[str, _OneLook]]) -> list[Placed]:
+        """Let jobs whose topic is full stand aside, together, or else they would be found again and again."""
+        ends = await self.change_all([(job, look.waiting) for job, look in full]) if full else ()
+        return [
+            Placed.ASIDE if isinstance(end, Changed) and end.after is not None else Placed.TOPIC_FULL for end in ends
+        ]
+
+    async def _still_full(self, job_id: str, look: _OneLook, full: _Full) -> Placed | RetryLater:
         try:
             return await self._full(job_id, look, full, timeout=0.0)
         except RetryLater as later:
             return later
 
-    async def _full(self, job_id: str, look: _OneLook, full: TenantFull | PoolFull, *, timeout: float | None) -> Placed:
+    async def _full(self, job_id: str, look: _OneLook, full: _Full, *, timeout: float | None) -> Placed:
         """It waits in line, where the dispatcher of the pool that serves its topic finds it when its turn has come."""
-        if look.timed or look.moves:
-            changed = await self.change(job_id, lambda _: look.in_line, timeout=timeout)
-            if look.moves and changed.after is not None:
-                return Placed.MOVED
+        of_topic = isinstance(full, TopicFull)
+        if look.timed or look.moves or of_topic:
+            changed = await self.change(job_id, look.waiting, timeout=timeout)
+            if changed.after is not None and (look.moves or of_topic):
+                return Placed.MOVED if look.moves else Placed.ASIDE
+        if of_topic:
+            return Placed.TOPIC_FULL
         return Placed.TENANT_FULL if isinstance(full, TenantFull) else Placed.POOL_FULL
 
     def _noted(self, placed: Placed, changed: Changed) -> Placed:
@@ -163,8 +182,9 @@ class Placement:
                 return None
             reason = "taken back: nobody has begun it, and its pool has more to do than it has places"
             code = str(Code.TAKEN_BACK)
+            place_ns = min(0, job.not_before_ns)  # in the line that it came from
             change = Change(
-                JobState.RETRYING, reason=reason, code=code, not_before_ns=0, actor=self.actor, taken_back=True
+                JobState.RETRYING, reason=reason, code=code, not_before_ns=place_ns, actor=self.actor, taken_back=True
             )
             return Writing([change])
 
@@ -173,10 +193,11 @@ class Placement:
 
     async def line_up(self, job_id: str) -> None:
         """Let a job that came back from a worker stand in line now, if it still waits for its time. Only a favour."""
+        view = await self.workers.view()
 
         def now(job: Job) -> Writing | None:
-            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.not_before_ns
-            return Writing(not_before_ns=0) if waits else None
+            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.not_before_ns > 0
+            return Writing(not_before_ns=_line_ns(view, job.pool, job.topic)) if waits else None
 
         with contextlib.suppress(RetryLater):
             changed = await self.change(job_id, lambda _: now, timeout=0.0)
@@ -204,6 +225,13 @@ class Placement:
         """How many jobs the workers of a pool may have between them: those that they can run, or some more."""
         found = view.pool(pool)
         return found.capacity + self.pace.ahead(pool, found.capacity, self.store.clock.now().mono)
+
+    def topic_places(self, view: View, pool: str) -> dict[str, int]:
+        """The same for those topics of which they can run fewer at once than of others."""
+        now_ns = self.store.clock.now().mono
+        return {
+            topic: places + self.pace.ahead(pool, places, now_ns) for topic, places in view.pool(pool).places.items()
+        }
 
     async def redispatch(self, job_id: str, *, run_fence: int | None = None, timeout: float | None = None) -> bool:
         """Send the attempt of a job that no worker has begun once more, under a newer fence; False: it has moved on.
@@ -243,6 +271,7 @@ class _OneLook:
         self.timed = False  # it has a time of its own, and does not wait in line
         self.moves = False  # workers of another pool take its topic, and none of its own
         self._pool = ""  # where they are
+        self._line_ns = 0  # in which line it waits there
         self._now_ns = store.clock.now().wall
         self._jitter = store.entropy.below(NO_WORKER_SPREAD_NS)
         self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
@@ -253,12 +282,13 @@ class _OneLook:
 
     def _decide(self, fence: CarriedFence, job: Job) -> Writing | None:
         now_ns, view, placement = self._now_ns, self._view, self._placement
-        self.timed = job.not_before_ns != 0
+        self.timed = job.not_before_ns > 0
         # A job may have come before the first worker that announced its topic, and that may be in another pool. One
         # whose pool was asked for waits for a worker there, whoever else would take it.
         stays = job.state in WITH_WORKERS or subjects.POOL_LABEL in job.labels
         pool = self._pool = job.pool if stays else view.pool_for(job.topic, job.pool)
         self.moves = pool != job.pool
+        self._line_ns = _line_ns(view, pool, job.topic)
         self._decided = decided = decide(
             look_of(job),
             now_ns=now_ns,
@@ -269,19 +299,29 @@ class _OneLook:
         )
         if isinstance(decided, Dispatch):
             actor = placement.actor
-            sent = Change(JobState.DISPATCHED, not_before_ns=0, actor=actor)
+            there = job.state in WITH_WORKERS  # and has its place
+            line_ns = min(0, job.not_before_ns) if there else self._line_ns
+            sent = Change(JobState.DISPATCHED, not_before_ns=line_ns, actor=actor)
             changes = [Change(JobState.SCHEDULED, pool=pool, actor=actor), sent]
-            capacity = None if job.state in WITH_WORKERS else placement.capacity(view, pool)
-            return Writing(changes, lambda after: [subjects.dispatched(after, fence)], capacity=capacity)
+            capacity = None if there else placement.capacity(view, pool)
+            places = placement.topic_places(view, pool)[job.topic] if line_ns and not there else None
+            return Writing(
+                changes, lambda after: [subjects.dispatched(after, fence)], capacity=capacity, topic_places=places
+            )
         if isinstance(decided, End):
             return ending(job, decided, fence, actor=placement.actor)
         return self._later(job, decided) if isinstance(decided, Later) else None
 
+    def waiting(self, _: CarriedFence) -> Callable[[Job], Writing | None]:
+        """The decision that it waits, which is the same under every fence."""
+        return self.in_line
+
     def in_line(self, job: Job) -> Writing | None:
         """The decision that a job which found no place waits in line from now on, of the pool that serves its topic."""
-        if job.state not in _WAITING or not (self.timed or self.moves):
+        aside = self._line_ns < 0 <= job.not_before_ns
+        if job.state not in _WAITING or not (self.timed or self.moves or aside):
             return None
-        return Writing(not_before_ns=0 if self.timed else None, pool=self._pool)
+        return Writing(not_before_ns=self._line_ns, pool=self._pool)
 
     def placed(self, changed: Changed) -> Placed:
         """What became of it."""
@@ -311,6 +351,11 @@ class _OneLook:
         at_ns = self._now_ns + later.delay_ns
         at_ns = at_ns if known else min(at_ns, due_ns)
         return Writing(tell=[_look_again(job, at_ns)], not_before_ns=at_ns)
+
+
+def _line_ns(view: View, pool: str, topic: str) -> int:
+    """The `not_before_ns` of a job that waits for nothing but a place."""
+    return ASIDE_NS if topic in view.pool(pool).places else 0
 
 
 def _look_again(job: Job, at_ns: int) -> Message:

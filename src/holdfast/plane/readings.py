@@ -39,7 +39,7 @@ OTHER: Final = "other"
 
 ENDS: Final = ("succeeded", "failed", "retried", "lost", "stopped", "given_back", "outdated")
 REFUSALS: Final = (*map(str, ConflictCode), SelfApproval.code)
-NOT_TAKEN: Final = ("refused", "full", "busy", "unreachable", "turned_away", "repeated")
+NOT_TAKEN: Final = ("refused", "full", "passed_on", "busy", "unreachable", "turned_away", "repeated")
 WORKER_REST: Final = ("taken", "timed_out", "overran", "active", "stuck")
 
 

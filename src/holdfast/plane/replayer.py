@@ -3,10 +3,10 @@
 Promises: a job whose message was lost goes on: one that waited for a time which has come, one that waits in line though
 it could go, one that was scheduled and not sent, one that was sent and that no worker has begun, and one whose worker
 is gone with its message. Each is looked at under its own lock, by the very code that looks at a new job. A job that is
-rightly waiting, because its pool or tenant is full or nobody works for it, is left alone after the first of its kind
-has been tried, so that a long line costs a tick nothing. One that stands in the line of a pool whose workers do not
-take its topic, where no dispatcher would find it, is moved to the line of a pool whose workers do. What went on because
-of a replay is counted by topic: that is recovery, and should be rare.
+rightly waiting, because its pool, tenant or topic is full or nobody works for it, is left alone after the first of its
+kind has been tried, so that a long line costs a tick nothing. One that stands in the line of a pool whose workers do
+not take its topic, where no dispatcher would find it, is moved to the line of a pool whose workers do. What went on
+because of a replay is counted by topic: that is recovery, and should be rare.
 
 An attempt that was sent is sent once more at half of its time limit, unless a worker's lease says that it runs. If the
 first message was only late, the attempt may run twice, one after the other: its effects are what fences are for. One
@@ -155,7 +155,7 @@ class Replayer:
             self._waits("pool", row["pool"])
         elif placed is Placed.TENANT_FULL:
             self._waits("tenant", row["tenant"])
-        elif placed is Placed.NO_WORKER:
+        elif placed in (Placed.NO_WORKER, Placed.TOPIC_FULL, Placed.ASIDE):
             self._waits("topic", row["pool"], row["topic"])
         elif placed is Placed.MOVED:
             self._tally["waiting"] += 1  # and says nothing about those that are left in the line that it was in

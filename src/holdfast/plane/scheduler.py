@@ -185,7 +185,7 @@ class Scheduler:
                 self._count(subjects.SUBMIT, "in_line")
                 return
         placed = await self.placement.place(job_id)
-        if placed is Placed.POOL_FULL or placed is Placed.TENANT_FULL:
+        if placed in (Placed.POOL_FULL, Placed.TENANT_FULL, Placed.ASIDE):
             job = await self._store.get(job_id)
             if job is not None:
                 if placed is Placed.POOL_FULL:

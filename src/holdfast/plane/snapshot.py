@@ -71,7 +71,7 @@ class Snapshot:
             "writer": self.writer,
             "pools": [asdict(each) for each in self.pools],
             "topics": [asdict(each) for each in self.topics],
-            "workers": [asdict(each) for each in self.workers],
+            "workers": [_said(each) for each in self.workers],
         }
 
 
@@ -140,6 +140,11 @@ class SnapshotWriter:
         live = await self._workers.live()
         made = snapshot_of(live, self._clock.now().wall, tick.lease.owner)
         await self._snapshots.document.put(tick.lease, made.body(), writer=made.writer)
+
+
+def _said(worker: Heartbeat) -> dict[str, Any]:
+    """Without the places of topics: a reader of an older version does not know of them."""
+    return {name: value for name, value in asdict(worker).items() if name != "places"}
 
 
 def _heartbeat(stored: Mapping[str, Any]) -> Heartbeat:

@@ -2,7 +2,8 @@
 
 Promises: never more attempts at once than there are places, and never more of one topic than it allows; a function that
 does not stop keeps its place until it has ended, and the worker announces, and takes, fewer meanwhile. What is not let
-in goes back to the scheduler, and has cost no attempt. What has waited for a while is looked up before it is begun.
+in goes back to the scheduler, and has cost no attempt; or, for a while, to the bus, if the scheduler has counted that
+another worker has a place of its topic. What has waited for a while is looked up before it is begun.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ LATE_NS: Final = 500 * MS
 
 ROOM_NS: Final = 100 * MS
 """For so long an attempt waits here for others of its topic, which are over at once."""
+
+PASSES_MAX: Final = 16
+PASS_NS: Final = 15 * MS
+"""For so long, and up to twice as long, nobody gets what is passed on; others are then as quick as whoever did so."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -118,6 +123,10 @@ class Station:
             await give_back(place, order, f"worker {place.worker} does not know {order.topic}")
             return
         if not self._room_for(job) and not await self._room_soon(job):
+            if order.counted and delivery.deliveries <= PASSES_MAX:
+                place.statistics.passed_on += 1
+                delay_ns = PASS_NS + place.entropy.below(PASS_NS)
+                raise RetryLater(delay_ns / NS, NotHere(f"another worker has a place for {order.topic}"))
             place.statistics.full += 1
             await give_back(place, order, f"worker {place.worker} has no place for another {order.topic}")
             return
@@ -152,7 +161,17 @@ class Station:
             draining=self.draining,
             host=host,
             pid=pid,
+            places=self._scarce(),
         )
+
+    def _scarce(self) -> dict[str, int]:
+        """The places of topics that have fewer than there are here. When it is leaving: what it still has."""
+        most = {topic: self._app.functions[topic].max_concurrency for topic in self._app.topics(self.pool)}
+        fewer = {topic: places for topic, places in most.items() if places is not None and places < self.places}
+        if self.draining:
+            running = Counter(each.order.topic for each in self.attempts)
+            return {topic: running[topic] for topic in fewer}
+        return {topic: max(0, places - self._stuck[topic]) for topic, places in fewer.items()}
 
     async def _repeated(self, order: Order, known: Message, sent: Message) -> bool:
         """Say the result of an attempt once more, unless nobody wants it. False: it has to be run again.

@@ -2,8 +2,8 @@
 
 Promises: what is accepted is accepted as on the long way, and durable when it is said. The short way is taken only if
 there is a place with the workers, nobody waits for it, and the job's own lock is had, under whose fence all of it is
-written. Whatever stands in its way, the job is made and waits in line: contention, a full pool, a store of leases that
-does not answer. A crowd goes the long way at once, where a scheduler decides about many together.
+written. Whatever stands in its way, the job is made and waits in line: contention, a full pool or topic, a store of
+leases that does not answer. A crowd goes the long way at once, where a scheduler decides about many together.
 
 Clock: the monotonic one, for when to try again.
 """
@@ -56,7 +56,7 @@ class Straight:
         """
         if not (new.in_line and new.wanted.id is None and self._placement.makes and self._store.bus.prompt):
             return False
-        return self._shortcut.open(new.values["pool"], now_ns)
+        return self._shortcut.open(_way(new), now_ns)
 
     async def _tried(self, news: Sequence[New], going: Sequence[int]) -> dict[int, _End]:
         """Those that were made, with workers or in line. Of the others it is not known, or they were not."""
@@ -66,12 +66,18 @@ class Straight:
             if job is not None:
                 ends[at] = job, True
             if isinstance(made, Changed) and job is not made.before:
-                self._shortcut.worked(news[at].values["pool"])
+                self._shortcut.worked(_way(news[at]))
                 self.tally["straight"] += 1
             else:
-                self._shortcut.in_vain(news[at].values["pool"], self._store.clock.now().mono)
+                self._shortcut.in_vain(_way(news[at]), self._store.clock.now().mono)
                 self.tally["no_place"] += job is not None
         return ends
+
+
+def _way(new: New) -> str:
+    """For whom the short way is open or not: all of a pool; a topic that has fewer places says nothing about others."""
+    pool: str = new.values["pool"]
+    return pool if new.values["not_before_ns"] >= 0 else f"{pool} {new.values['topic']}"
 
 
 def _ours(new: New, end: _End) -> _End:

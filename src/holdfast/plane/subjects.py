@@ -98,6 +98,8 @@ def dispatched(job: Job, fence: CarriedFence) -> Message:
         "trace": job.trace,
         "at_ns": job.updated_ns,  # whoever gets it much later asks whether it is still wanted
     }
+    if job.not_before_ns < 0:  # it has a place of its topic (`topicplaces`), with one of them
+        body["counted"] = True
     identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
     return Message(identity, work_subject(job.pool), body, job.id, fence, job.priority)
 

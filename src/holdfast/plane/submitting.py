@@ -3,7 +3,8 @@
 Promises: each submission is judged by itself and gets its own answer, in order, whatever became of the others. Those
 that come together are made in one transaction where the rules let them go; one that has to wait for a person is made
 by itself, with the note that it does. A job that can go now is told of to nobody: it stands in line, where dispatchers
-look. One that has to wait for its time, or for somebody who knows its topic, is looked at by itself.
+look; or aside, if its topic has fewer places than its pool (`topicplaces`). One that has to wait for its time, or for
+somebody who knows its topic, is looked at by itself.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Place(NamedTuple):
 
     pool: str
     served: bool  # somebody alive takes them there
+    scarce: bool = False  # fewer of them at once than of others
 
 
 class Submitting:
@@ -86,7 +88,7 @@ class Submitting:
                 continue
             goes = self._approvals is None or self._approvals.evaluate(each).effect is Effect.ALLOW
             told = [subjects.submitted()] if each.not_before_ns or not place.served else ()
-            (together if goes else apart)[at] = Entry(each, place.pool, told)
+            (together if goes else apart)[at] = Entry(each, place.pool, told, place.scarce)
         for some, make in ((together, self._together), (apart, self._apart)):
             ends = await make([*some.values()]) if some else ()
             for (at, entry), end in zip(some.items(), ends, strict=True):
@@ -121,7 +123,8 @@ class Submitting:
     async def _place(self, topic: str, pool: str | None) -> _Place | HoldfastError:
         try:
             where = await self.pool_of(topic) if pool is None else pool
-            return _Place(where, bool((await self._view(topic)).pool(where).workers_for(topic)))
+            found = (await self._view(topic)).pool(where)
+            return _Place(where, bool(found.workers_for(topic)), topic in found.places)
         except HoldfastError as error:
             return error
 

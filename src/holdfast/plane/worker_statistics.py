@@ -24,6 +24,7 @@ class WorkerStatistics:
     # What was not taken.
     refused: int = 0  # not a topic of this worker
     full: int = 0  # no place for another of its topic
+    passed_on: int = 0  # the same, and left for another worker, which has one
     busy: int = 0  # somebody else runs it
     unreachable: int = 0  # the lease store, or the bus, did not answer
     turned_away: int = 0  # delivered while the worker was ending

@@ -1,9 +1,9 @@
 """Who works: what workers last said about themselves, and what follows for the pools that they serve.
 
 Promises: a worker that has said nothing for its TTL does not count as alive; an older word never replaces a newer one;
-when a worker comes, comes back, or can take more than before, the dispatchers of its pool are told. Does not promise
-that a worker is alive: only that it said so within the TTL. Views are read from the database at most every
-`refresh_ns`, so that asking costs nothing.
+when a worker comes, comes back, or can take more than before, be it of one topic, the dispatchers of its pool are told.
+Does not promise that a worker is alive: only that it said so within the TTL. Views are read from the database at most
+every `refresh_ns`, so that asking costs nothing.
 
 Clock: the wall clock, of which a heartbeat carries the sender's. A sender whose clock is ahead is taken at its word for
 no longer than one TTL from when it is heard.
@@ -15,11 +15,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat, check_id, check_whole
@@ -48,6 +48,7 @@ class Pool:
     workers: int = 0  # live ones that take jobs
     capacity: int = 0
     topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
+    places: Mapping[str, int] = field(default_factory=dict)  # of topics that have fewer than the pool has
 
     def workers_for(self, topic: str) -> int:
         """How many live workers take jobs of this topic: those that are not leaving, and have a place at all."""
@@ -177,7 +178,14 @@ def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
         return False
     if before is None or before.draining or before.pool != now.pool:
         return True
-    return now.capacity > before.capacity or not set(now.topics) <= set(before.topics)
+    if now.capacity > before.capacity or not set(now.topics) <= set(before.topics):
+        return True
+    return any(_places(now, topic) > _places(before, topic) for topic in before.places)
+
+
+def _places(said: Heartbeat, topic: str) -> int:
+    """How many jobs of a topic a worker takes at once. One that is leaving has room for what it still has of it."""
+    return said.places.get(topic, 0 if said.draining else said.capacity)
 
 
 def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
@@ -195,7 +203,18 @@ def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
             capacity=pool.capacity + (each.active if each.draining else each.capacity),
             topics=topics,
         )
+    for name in {each.pool for each in live if each.places}:
+        pools[name] = replace(pools[name], places=_scarce(pools[name], live))
     return pools
+
+
+def _scarce(pool: Pool, live: Sequence[Heartbeat]) -> Mapping[str, int]:
+    """The places of those topics of a pool that have fewer than the pool, between all who take them."""
+    here = [each for each in live if each.pool == pool.name]
+    found = dict.fromkeys((topic for each in here for topic in each.places if pool.workers_for(topic)), 0)
+    for topic in found:
+        found[topic] = sum(_places(each, topic) for each in here if topic in each.topics)
+    return {topic: places for topic, places in found.items() if places < pool.capacity}
 
 
 def check_heartbeat(said: Heartbeat) -> Heartbeat:
@@ -207,6 +226,10 @@ def check_heartbeat(said: Heartbeat) -> Heartbeat:
     check_whole("capacity", said.capacity, 0, CAPACITY_MAX)
     check_whole("active", said.active, 0, CAPACITY_MAX)
     check_whole("at_ns", said.at_ns, 0, 2**63 - 1)
+    for topic, places in said.places.items():
+        if topic not in said.topics:
+            raise BadInput("places", f"{topic!r:.60} is no topic of this worker", "name only topics that it takes")
+        check_whole("places", places, 0, CAPACITY_MAX)
     return said
 
 
@@ -221,6 +244,7 @@ def _values(said: Heartbeat, at_ns: int) -> dict[str, Any]:
         "draining": int(said.draining),
         "host": said.host,
         "pid": said.pid,
+        "places": json.dumps(dict(said.places), separators=(",", ":")) if said.places else None,
     }
 
 
@@ -235,4 +259,5 @@ def _heartbeat(row: Row) -> Heartbeat:
         draining=bool(row["draining"]),
         host=row["host"],
         pid=row["pid"],
+        places=json.loads(row["places"]) if row["places"] else {},  # an older worker says nothing of them
     )

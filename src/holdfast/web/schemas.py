@@ -330,7 +330,7 @@ def _outline(job: Job | JobOutline) -> dict[str, Any]:
         "created_at": moment(job.created_ns),
         "updated_at": moment(job.updated_ns),
         "deadline_at": None if job.deadline_ns is None else moment(job.deadline_ns),
-        "not_before": moment(job.not_before_ns) if job.not_before_ns else None,
+        "not_before": moment(job.not_before_ns) if job.not_before_ns > 0 else None,
         "submitted_by": job.submitted_by,
         "trace": job.trace,
         "labels": dict(job.labels),

@@ -45,6 +45,14 @@ CREATE INDEX plane_job_live ON plane_job (state, updated_ns, id)
 CREATE INDEX plane_job_queue ON plane_job (pool, tenant, priority DESC, created_ns, id)
     WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns = 0;
 
+-- Who waits for a place of its topic, which has fewer than its pool: such a job stands aside (`not_before_ns` below 0), in the line of
+-- its topic, where it is in nobody's way. It keeps that mark while it is with workers, so that those are soon counted.
+-- Jobs of all other topics are in neither index.
+CREATE INDEX plane_job_aside ON plane_job (pool, topic, tenant, priority DESC, created_ns, id)
+    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns < 0;
+CREATE INDEX plane_job_placed ON plane_job (pool, topic)
+    WHERE state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND not_before_ns < 0;
+
 -- Jobs that wait for a time, the soonest first.
 CREATE INDEX plane_job_due ON plane_job (not_before_ns, id)
     WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns > 0;
@@ -113,7 +121,8 @@ CREATE TABLE plane_worker (
     at_ns    BIGINT NOT NULL,
     draining BIGINT NOT NULL,
     host     TEXT NOT NULL,
-    pid      BIGINT NOT NULL
+    pid      BIGINT NOT NULL,
+    places   TEXT              -- of topics that have fewer than its capacity, as a JSON object; NULL: there is none
 );
 
 -- Small documents that one writer at a time keeps, such as the worker snapshot.

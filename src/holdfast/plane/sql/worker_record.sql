@@ -1,8 +1,9 @@
 -- Contract: keeps what a worker last said about itself. An older word does not replace a newer one.
-INSERT INTO plane_worker (worker, pool, topics, capacity, active, at_ns, draining, host, pid)
-VALUES (:worker, :pool, :topics, :capacity, :active, :at_ns, :draining, :host, :pid)
+INSERT INTO plane_worker (worker, pool, topics, capacity, active, at_ns, draining, host, pid, places)
+VALUES (:worker, :pool, :topics, :capacity, :active, :at_ns, :draining, :host, :pid, :places)
 ON CONFLICT (worker) DO UPDATE SET
     pool = excluded.pool, topics = excluded.topics, capacity = excluded.capacity, active = excluded.active,
-    at_ns = excluded.at_ns, draining = excluded.draining, host = excluded.host, pid = excluded.pid
+    at_ns = excluded.at_ns, draining = excluded.draining, host = excluded.host, pid = excluded.pid,
+    places = excluded.places
 WHERE plane_worker.at_ns <= excluded.at_ns
 RETURNING worker

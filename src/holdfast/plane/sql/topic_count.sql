@@ -1,0 +1,11 @@
+-- Contract: how many jobs of a topic that has places of its own are with the workers of a pool, and whether (1) others wait for one
+-- of these places. Goes through the indexes of such jobs alone.
+SELECT (
+    SELECT COUNT(*) FROM plane_job
+    WHERE pool = :pool AND topic = :topic AND state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND not_before_ns < 0
+) AS running, (
+    SELECT COUNT(*) FROM (
+        SELECT 1 FROM plane_job
+        WHERE pool = :pool AND topic = :topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0 LIMIT 1
+    ) AS first
+) AS waiting
