@@ -208,11 +208,27 @@ async def test_each_is_taken_once_and_what_nobody_takes_is_given_back(locks: Loc
     assert lease is not None
     assert lease.held
     assert await claims.take(lock) is None
-    claims.leave("a")  # it was taken: nothing is left to be given back
-    claims.leave("b")
+    await claims.leave("a")  # it was taken: nothing is left to be given back
+    await claims.leave("b")
+    left = [each.key for each in await locks.list("")]
+    assert left == [WORKER_JOB.key(job=each) for each in "ac"], "whoever gets the message next does not find it busy"
     claims.close()
     await held_are(locks, lease.key)
     assert await lease.release()
+
+
+async def test_one_that_cannot_be_given_back_now_is_given_back_later(
+    locks: Locks, database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = ClaimedLeases(locks, WORKER_JOB)
+    await claimed(claims, database, "a")
+
+    async def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(locks.ports.store, "release_many", away)
+    await claims.leave("a")
+    await held_are(locks)
 
 
 async def test_one_that_is_too_old_to_be_relied_on_is_not_handed_out(locks: Locks, database: SqliteDatabase) -> None:

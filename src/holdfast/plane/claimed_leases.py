@@ -17,10 +17,11 @@ from holdfast.aio import many
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
+from holdfast.errors import BackendError
 from holdfast.plane.families import LockFamily
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_connection import SqliteTx
-from holdfast.ports import RidesAlong
+from holdfast.ports import RidesAlong, TakesMany
 from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
 
 _KEPT_MAX: Final = 4096
@@ -80,10 +81,20 @@ class ClaimedLeases:
         had = self._here.pop(lock.name, None)
         return None if had is None else await many.taken_along(self._locks, lock, *had)
 
-    def leave(self, job: str) -> None:
-        """Whoever had the message of a job is done with it. A lease that was not taken is given back."""
-        if self._here and (had := self._here.pop(self._family.key(job=job), None)) is not None:
+    async def leave(self, job: str) -> None:
+        """Whoever had the message of a job is done with it. A lease that was not taken is given back.
+
+        Before others get the message: they are not to find its job busy.
+        """
+        if not self._here or (had := self._here.pop(self._family.key(job=job), None)) is None:
+            return
+        ports = self._locks.ports
+        try:
+            await cast("TakesMany", ports.store).release_many([had.grant], ports.request_timeout_ns)
+        except BaseException as error:
             self._reap(had)
+            if not isinstance(error, BackendError):
+                raise
 
     def close(self) -> None:
         """Nobody will take any more."""

@@ -107,7 +107,7 @@ class Station:
         try:
             await self._handle(delivery)
         finally:
-            self._place.desk.claimed.leave(delivery.message.key)
+            await self._place.desk.claimed.leave(delivery.message.key)
 
     async def _handle(self, delivery: Delivery) -> None:
         place, order = self._place, order_of(delivery.message)
