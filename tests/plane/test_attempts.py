@@ -54,6 +54,22 @@ async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Data
     await bus.close()
 
 
+async def test_an_attempt_that_was_handed_out_once_more_is_wanted_by_its_newest_message(database: Database) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
+    sent = "INSERT INTO plane_event VALUES ('j', :version, 1, 0, NULL, 'DISPATCHED', 1, :fence, 'scheduler', NULL)"
+    times = [{"version": version, "fence": fence} for version, fence in ((2, 11), (9, 15), (10, 22))]
+    await database.write(lambda tx: tx.query_many(sent, times))
+    # 23: the same once more, as the replayer sends it; None: from a scheduler that does not say it.
+    asked: list[tuple[int | None, bool]] = [(11, False), (15, False), (22, True), (23, True), (None, True)]
+    for fence, wanted in asked:
+        assert await Attempts(database).look(("j", 0, 1), 7, 0, fence) == Look(wanted)
+    await bus.close()
+
+
 SILENT: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"now": 12.0}, True),

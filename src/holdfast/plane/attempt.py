@@ -57,7 +57,7 @@ class NotHere(LockBusy):
 class Currency(Protocol):
     """Knows which attempts are still wanted. `plane.attempts.Attempts` does."""
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
         """Whether the attempt may still be run, and whether a worker has died that ran it."""
         ...
 
@@ -210,7 +210,7 @@ class Attempt:
         if currency is None or not self._may_be_over:
             return False
         try:
-            look = await currency.look(self.order.name, fence, now_ns)
+            look = await currency.look(self.order.name, fence, now_ns, self.order.fence)
         except BackendError as error:
             self._place.statistics.unreachable += 1
             self._place.statistics.given_back += 1

@@ -5,11 +5,11 @@ meanwhile, or the job has ended otherwise. Or its worker has died: then this is 
 when that worker was silent. Asked also before a worker repeats the result of an attempt instead of running it again.
 
 Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
-waits again because this one failed or was taken back, or that another job has its id by now. A worker is called silent
-only when it had begun this attempt, has missed two of its heartbeats, and had not begun to leave. A run is called
-overtaken only when another worker has spoken of the same attempt since, and it is not over. Does not promise the
-opposite: a result that the scheduler has not written yet is not seen here, nor the death of a worker whose name
-somebody else has taken over.
+waits again because this one failed or was taken back, or that it was handed out once more since, with a message of its
+own, or that another job has its id by now. A worker is called silent only when it had begun this attempt, has missed
+two of its heartbeats, and had not begun to leave. A run is called overtaken only when another worker has spoken of the
+same attempt since, and it is not over. Does not promise the opposite: a result that the scheduler has not written yet
+is not seen here, nor the death of a worker whose name somebody else has taken over.
 
 Clock: the wall clock, of which a heartbeat carries the sender's.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from holdfast.core.fencing import accepts
 from holdfast.core.jobs import JobState
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Row
@@ -46,17 +47,19 @@ class Attempts:
         self._database = database
         self._silence_ns = round(MISSED * heartbeat * NS)
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
         """Look at an attempt (`Order.name`) that is to be run now, or was run, under that fence of the worker's lease.
 
-        One of a job that is not known may be run: nothing is lost by a second run.
+        `sent`: the fence under which it was handed out (`Order.fence`). One of a job that is not known may be run:
+        nothing is lost by a second run.
         """
         job, made_ns, attempt = name
         rows = await self._database.read(lambda tx: tx.query(_LOOK, {"id": job}))
         if not rows:
             return Look(wanted=True)
         row = rows[0]
-        if made_ns not in (0, row["created_ns"]):
+        superseded = sent is not None and not accepts(row["sent_fence"], sent)
+        if superseded or made_ns not in (0, row["created_ns"]):
             return Look(wanted=False)
         wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
         if not wanted or row["run_fence"] is None:

@@ -29,6 +29,7 @@ class Order:
     at_ns: int = 0  # when it was handed out; wall clock
     made_ns: int = 0  # when its job was made: a later job may have the same id
     counted: bool = False  # a worker of the pool has a place of its topic, as far as the scheduler knows
+    fence: int | None = None  # of the job's lock when it was handed out; it may be handed out again, under a higher one
 
     @property
     def name(self) -> tuple[str, int, int]:
@@ -53,6 +54,7 @@ def order_of(message: Message) -> Order:
             check_whole("at_ns", body.get("at_ns", 0), 0, _FAR),
             check_whole("made_ns", body.get("made_ns", 0), 0, _FAR),
             bool(body.get("counted")),
+            None if message.fence is None else message.fence.fence,
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):

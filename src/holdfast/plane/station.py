@@ -115,7 +115,7 @@ class Station:
             place.statistics.turned_away += 1
             raise RetryLater(0.0, NotHere(f"worker {place.worker} is ending"))
         known = place.finished.get(order.name)
-        if known is not None and await self._repeated(order, known, delivery.message):
+        if known is not None and await self._repeated(order, known):
             return
         job = self._app.functions.get(order.topic)
         if job is None:
@@ -173,7 +173,7 @@ class Station:
             return {topic: running[topic] for topic in fewer}
         return {topic: max(0, places - self._stuck[topic]) for topic, places in fewer.items()}
 
-    async def _repeated(self, order: Order, known: Message, sent: Message) -> bool:
+    async def _repeated(self, order: Order, known: Message) -> bool:
         """Say the result of an attempt once more, unless nobody wants it. False: it has to be run again.
 
         So it is when another worker has spoken of it since: our result came after that, and counts no more. That worker
@@ -184,14 +184,15 @@ class Station:
         place = self._place
         try:
             if place.currency is not None and known.fence is not None:
-                look = await place.currency.look(order.name, known.fence.fence, place.clock.now().wall)
+                now_ns = place.clock.now().wall
+                look = await place.currency.look(order.name, known.fence.fence, now_ns, order.fence)
                 if not look.wanted:
                     place.statistics.outdated += 1
                     return True
                 if look.overtaken:
                     place.finished.forget(order.name)
                     return False
-            await place.bus.publish([replace(known, id=f"{known.id}:{sent.fence.fence if sent.fence else 0}")])
+            await place.bus.publish([replace(known, id=f"{known.id}:{order.fence or 0}")])
         except BackendError as error:
             place.statistics.unreachable += 1
             raise place.later(error) from error
