@@ -1,4 +1,7 @@
-"""Jobs that were sent to workers and taken back: each is run once, although two messages ask for it."""
+"""Jobs that were sent to workers and taken back: each is run once, although two messages ask for it.
+
+And jobs that look as if nobody had begun them, because what their workers have said was not heard yet.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, holds, submitted
+from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, finished, holds, run_of, submitted
 from holdfast.core.jobs import JobState
+from holdfast.core.pace import AHEAD
 from holdfast.plane import App, subjects
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.envelope import message_of
+from holdfast.plane.model import Job, Message
 from holdfast.plane.placement import Placed
+from holdfast.plane.ports import Consumption
 from holdfast.plane.worker import Worker
 
 pytestmark = pytest.mark.asyncio
@@ -54,3 +60,38 @@ async def test_of_the_two_messages_of_a_job_that_was_taken_back_and_sent_again_t
 
 async def _nothing_waits(plane: Replica) -> bool:
     return not await plane.bus.pending(subjects.work_subject(POOL), subjects.WORKERS)
+
+
+async def test_what_was_done_while_the_scheduler_stood_still_is_not_taken_back(planes: Planes) -> None:
+    """It was sent ahead, its workers are done with it, and all that they have said is heard by the next scheduler."""
+    plane = await planes.open()
+    jobs = await _sent(plane, 1 + AHEAD)
+    plane.clock.push(2)
+    await plane.bus.publish([_said(job) for job in jobs])
+    await plane.beat(capacity=1)  # it takes one at a time, and so much is not sent ahead by one who has heard nothing
+    dispatcher = plane.scheduler.dispatcher
+
+    async def looked() -> bool:
+        return dispatcher.statistics().get("rounds", 0) > 0
+
+    async with dispatcher.running():
+        await holds(looked)
+        assert (await plane.queries.counts())[JobState.RETRYING] == 0
+        async with plane.bus.consume(Consumption(subjects.RESULT, subjects.SCHEDULER), plane.scheduler.on_result):
+            await plane.reach(len(jobs), JobState.SUCCEEDED)
+    for job in jobs:
+        assert JobState.RETRYING not in [event.after for event in await plane.store.events(job.id)]
+
+
+async def _sent(plane: Replica, number: int) -> list[Job]:
+    """Jobs that are with workers, one after another."""
+    await plane.beat(capacity=number)
+    jobs = [await plane.submit() for _ in range(number)]
+    for job in jobs:
+        assert await plane.placement.place(job.id) is Placed.DISPATCHED
+    return jobs
+
+
+def _said(job: Job) -> Message:
+    """The word of a worker that is done with a job."""
+    return finished(job, 1, run_of(job)).message

@@ -173,6 +173,8 @@ class Dispatcher:
     async def _round_or_pause(self, state: _PoolState) -> int:
         try:
             pause_ns = await self._round(state)
+            if self._placement.unbegun.watches(state.name):
+                pause_ns = min(pause_ns, IN_VAIN_NS)
         except (BackendError, Closed) as error:
             state.trouble.met(error)
             return self._pause_ns()

@@ -32,20 +32,16 @@ from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.gathering import Failed
 from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import JobLockStatistics
-from holdfast.plane.jobrows import sql
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
 from holdfast.plane.model import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
 from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
+from holdfast.plane.unbegun import UNBEGUN_NS, Unbegun
 from holdfast.plane.workers import View, Workers
 from holdfast.types import NS
 
 TOPIC_GRACE_NS: Final = 30 * NS
-UNBEGUN_NS: Final = NS
-"""After which what was sent ahead of time, and was not begun, is taken back. It should have taken 60 ms."""
-
-_UNBEGUN: Final = sql("queue_unbegun")
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
 _Full: TypeAlias = TenantFull | PoolFull | TopicFull
 _LOOKS_MAX: Final = 5  # from the fifth vain look on, the delay does not grow any more
@@ -94,6 +90,7 @@ class Placement:
         self._changes = LockedChanges(store, locks, family, delays, self.lock_statistics)
         self._topic_grace_ns = topic_grace_ns
         self.pace = Pace()
+        self.unbegun = Unbegun(store)
 
     async def place(self, job_id: str, *, timeout: float | None = None) -> Placed:
         """Look at one job. `RetryLater` when its lock cannot be had within `timeout` (by default two seconds)."""
@@ -171,11 +168,11 @@ class Placement:
     async def take_back(self, pool: str, most: int) -> int:
         """Put jobs that were sent to a pool a while ago, and that nobody there has begun, back in line. How many.
 
-        They cost no attempt. A worker that gets the message after all asks whether it is still wanted.
+        They cost no attempt. A worker that gets the message after all asks whether it is still wanted. Of some it may
+        be too early to say whether somebody has begun them (`unbegun`): they are left for the next time.
         """
         until_ns = self.store.clock.now().wall - UNBEGUN_NS
-        values = {"pool": pool, "until_ns": until_ns, "most": most}
-        rows = await self.store.database.read(lambda tx: tx.query(_UNBEGUN, values), one_view=False, lasting=False)
+        unbegun = await self.unbegun.find(pool, most, until_ns)
 
         def back(job: Job) -> Writing | None:
             if job.state is not JobState.DISPATCHED or job.pool != pool or job.updated_ns > until_ns:
@@ -188,7 +185,7 @@ class Placement:
             )
             return Writing([change])
 
-        ends = await self.change_all([(row["id"], lambda _: back) for row in rows])
+        ends = await self.change_all([(job, lambda _: back) for job in unbegun])
         return sum(isinstance(end, Changed) and end.after is not None for end in ends)
 
     async def line_up(self, job_id: str) -> None:

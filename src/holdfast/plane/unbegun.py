@@ -1,0 +1,76 @@
+"""Jobs that were sent to the workers of a pool a while ago, and of which nobody has said that it has begun them.
+
+What a worker says is heard a moment later, and much later by a scheduler that stood still or has fallen behind. Then
+attempts are over whose jobs look as if nobody had begun them; one that is put back in line is run a second time, and
+what came of the first time counts no more.
+
+Promises: a job is called unbegun only when no word of a worker was waiting to be heard when it was found; or when all
+that waited then has been heard, and none of those that were found with it has turned out to have begun meanwhile. If
+words wait for so long that they may never be heard (`WATCH_NS`), only the latter counts. Does not promise that nobody
+begins it a moment later: a worker that comes to it then asks whether it is still wanted.
+
+Clock: the wall clock, of which jobs carry the time when they were sent; the monotonic one, for how long it is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from holdfast.plane.jobrows import sql
+from holdfast.plane.jobstore import JobStore
+from holdfast.plane.subjects import RESULT, SCHEDULER, STARTED
+from holdfast.types import NS
+
+UNBEGUN_NS: Final = NS
+"""After which what was sent ahead of time, and was not begun, is taken back. It should have taken 60 ms."""
+
+WATCH_NS: Final = 5 * NS
+
+_UNBEGUN: Final = sql("queue_unbegun")
+
+
+class _Watched(NamedTuple):
+    """Jobs of a pool that may have been begun."""
+
+    jobs: frozenset[str]
+    words: Mapping[str, int]  # by subject, the place of the last one that waited when they were found
+    since_ns: int
+
+
+class Unbegun:
+    """What one scheduler has found."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._watched: dict[str, _Watched] = {}
+
+    def watches(self, pool: str) -> bool:
+        """Whether there are jobs in a pool of which it is not known yet; then ask again soon."""
+        return pool in self._watched
+
+    async def find(self, pool: str, most: int, until_ns: int) -> Sequence[str]:
+        """Jobs that were sent before a time, and that nobody has begun; those that were sent last come first."""
+        values = {"pool": pool, "until_ns": until_ns, "most": most}
+        rows = await self._store.database.read(lambda tx: tx.query(_UNBEGUN, values), one_view=False, lasting=False)
+        before = self._watched.pop(pool, None)
+        jobs = [row["id"] for row in rows]
+        # Read after the jobs: whoever has begun one of them has spoken before this, or is about to begin it.
+        words = await self._words() if jobs else {}
+        if not words:
+            return jobs
+        now_ns = self._store.clock.now().mono
+        if before is None or not before.jobs <= set(jobs):
+            last = {subject: waiting[1] for subject, waiting in words.items()}
+            self._watched[pool] = _Watched(frozenset(jobs), last, now_ns)
+            return []
+        unheard = any(subject in words and words[subject][0] <= last for subject, last in before.words.items())
+        if unheard and now_ns - before.since_ns < WATCH_NS:
+            self._watched[pool] = before
+            return []
+        return [job for job in jobs if job in before.jobs]
+
+    async def _words(self) -> dict[str, tuple[int, int]]:
+        """Which words of workers wait to be heard, by subject: the places of the first and of the last."""
+        waiting = {subject: await self._store.bus.span(subject, SCHEDULER) for subject in (STARTED, RESULT)}
+        return {subject: span for subject, span in waiting.items() if span is not None}
