@@ -59,6 +59,12 @@ def test_no_rule_of_the_plane_is_broken_whatever_goes_wrong(seed: int) -> None:
     assert outcome.jobs >= 10
 
 
+def test_people_know_what_time_it_is_whatever_the_clock_of_the_lease_store_was_set_to() -> None:
+    """While all processes are being replaced, a job was submitted for an hour later, and blamed for not being over."""
+    outcome = run_plane(9_101_923)
+    assert not outcome.violations, described(outcome)
+
+
 @pytest.mark.requires("R103", "R105", "R131")
 @pytest.mark.parametrize("part", range(SLICES))
 def test_the_plane_survives_every_kind_of_fault_and_each_of_them_happens(part: int) -> None:

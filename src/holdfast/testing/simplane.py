@@ -27,7 +27,7 @@ from holdfast.core.run import RUN_OVER
 from holdfast.errors import BackendError
 from holdfast.plane.assembly import ENGINE, LOOPS, WORKER
 from holdfast.plane.families import SCHEDULER_JOB, WORKFLOW_RUN
-from holdfast.testing.simclock import SimClock, SimEntropy
+from holdfast.testing.simclock import WALL_EPOCH_NS, SimClock, SimEntropy
 from holdfast.testing.simhost import SimHost
 from holdfast.testing.simlog import listening
 from holdfast.testing.simloop import end_tasks
@@ -112,8 +112,9 @@ class PlaneWorld:
         )
 
     def wall_ns(self) -> int:
-        """What time it is for people."""
-        return self.leases.clock.now().wall if not self.processes else self.processes[0].host.clock.now().wall
+        """What time it is for people, whatever the lease store's clock was set to."""
+        true_ns = WALL_EPOCH_NS + self.loop.now_ns
+        return true_ns if not self.processes else self.processes[0].host.clock.now().wall
 
     def resource(self, job: str) -> FencedResource:
         """What a job does its one thing to."""
