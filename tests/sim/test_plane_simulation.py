@@ -65,6 +65,12 @@ def test_people_know_what_time_it_is_whatever_the_clock_of_the_lease_store_was_s
     assert not outcome.violations, described(outcome)
 
 
+def test_a_world_is_not_at_rest_while_somebody_is_paused_who_has_something_to_say() -> None:
+    """A worker that was paused for 18 s said its result when all others had left, and nobody could hear it."""
+    outcome = run_plane(9_200_565)
+    assert not outcome.violations, described(outcome)
+
+
 @pytest.mark.requires("R103", "R105", "R131")
 @pytest.mark.parametrize("part", range(SLICES))
 def test_the_plane_survives_every_kind_of_fault_and_each_of_them_happens(part: int) -> None:

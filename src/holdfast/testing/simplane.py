@@ -279,9 +279,15 @@ class PlaneWorld:
                 self.complain("people", f"{task.get_name()} is not answered though all is well")
             elif task.exception() is not None:
                 self.complain("people", f"was told {task.exception()!r}")
-        while self.loop.now_ns < until and (self._live_rows() or self._waiting()):  # noqa: ASYNC110 - seen from outside
+        awake = self._awake()
+        while self.loop.now_ns < until and not (awake and not self._live_rows() and not self._waiting()):
+            awake = self._awake()  # whoever wakes after this look has a second to say what it was about to say
             await asyncio.sleep(1.0)
         self.trace("world", f"at rest after {(self.loop.now_ns - healed_ns) // NS} s")
+
+    def _awake(self) -> bool:
+        """Whether nobody is paused, or about to leave: they may have something to say to the others."""
+        return not any(process.ending or process.host.domain.stopped for process in self.processes)
 
     def _live_rows(self) -> int:
         jobs = self.database.query(_LIVE_JOBS, json.dumps(sorted(TERMINAL)))[0][0]
