@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, finished, holds, run_of, submitted
+from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, delivered, finished, holds, run_of, submitted
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD
 from holdfast.plane import App, subjects
@@ -19,6 +19,7 @@ from holdfast.plane.model import Job, Message
 from holdfast.plane.placement import Placed
 from holdfast.plane.ports import Consumption
 from holdfast.plane.worker import Worker
+from holdfast.runtime.system import SystemClock
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,6 +57,22 @@ async def test_of_the_two_messages_of_a_job_that_was_taken_back_and_sent_again_t
     await plane.scheduler.on_result(delivered(message_of(result)))
     ended = await plane.job(job)
     assert (ended.state, ended.attempt) == (JobState.SUCCEEDED, 1)
+
+
+async def test_what_waited_is_looked_up_also_by_a_worker_whose_clock_is_behind(planes: Planes) -> None:
+    """By its own clock, none of these messages was sent yet."""
+    plane = await planes.open()
+    app, runs = App("crew"), list[Any]()
+    app.job(TOPIC)(runs.append)
+    plane.clock.push(60)
+    await plane.beat("other", 4)
+    job = await plane.submit(payload="cancelled")
+    await plane.scheduler.on_submit(submitted(job))
+    await plane.scheduler.on_cancel(cancelled(job))
+    parts: dict[str, Any] = {"bus": plane.bus, "locks": plane.locks, "registry": plane.workers}
+    async with Worker(app, **parts, currency=Attempts(plane.database), clock=SystemClock()) as worker:
+        await holds(lambda: _nothing_waits(plane))
+        assert (worker.statistics().outdated, runs) == (1, [])
 
 
 async def _nothing_waits(plane: Replica) -> bool:
