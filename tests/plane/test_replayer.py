@@ -20,6 +20,7 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
+from holdfast.core.delivering import LOST_MAX
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, Unavailable
@@ -214,6 +215,25 @@ async def test_an_attempt_whose_worker_is_gone_with_its_message_is_run_again_bef
     await plane.scheduler.on_result(finished(job, 1, second))
     assert (await plane.job(job)).state is JobState.SUCCEEDED
     assert await check_histories(plane) == {}
+
+
+async def test_a_job_that_kills_whoever_runs_it_is_not_run_for_ever(plane: Replica) -> None:
+    """Its message is given up after so many deaths. One that is sent instead of it would be taken by as many again."""
+    await plane.beat()
+    job = await dispatched(plane, max_attempts=1)
+    made = Replayer(plane.placement)
+    for run in range(LOST_MAX):
+        await plane.scheduler.on_started(started(job, 1, run_of(job), worker=f"w{run}"))
+        await lost(plane)
+        if run + 1 in (1, LOST_MAX - 1, LOST_MAX):
+            plane.clock.push(500)
+            await replay(plane, made)
+            assert len(await plane.staged(subjects.WORK)) == (run + 1 < LOST_MAX)
+    limits = StateLimits()
+    plane.clock.push(limits.running_ns / NS)
+    await one_tick(plane, RECONCILER, Reconciler(plane.store, plane.locks, limits=limits).tick)
+    ended = await plane.job(job)
+    assert (ended.state, ended.code) == (JobState.TIMEOUT, "state_timeout")
 
 
 async def test_an_attempt_whose_result_waits_on_the_bus_is_not_run_again(plane: Replica) -> None:

@@ -13,7 +13,9 @@ first message was only late, the attempt may run twice, one after the other: its
 that has begun is sent once more too, at half of the time that it may run, when nobody is at it and no word of its end
 is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
 published, so whoever finds no lease, and then no result that waits, knows that none will come. On a busy fleet results
-always wait; there it is known a tick later, when all that waited when it was found have been handled.
+always wait; there it is known a tick later, when all that waited when it was found have been handled. An attempt that
+so many workers have begun that its message was given up as one that kills them (`core.delivering.LOST_MAX`) is not sent
+once more: it ends at its time limit, and would else go on for ever.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from holdfast.core.delivering import LOST_MAX
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode, replay_problems
@@ -48,6 +51,7 @@ V = TypeVar("V")
 
 _DUE: Final = sql("replay_due")
 _WAITING: Final = sql("replay_waiting")
+_RUNS: Final = sql("replay_runs")
 _LINES: Final = (JobState.PENDING, JobState.RETRYING)
 
 _Run: TypeAlias = tuple[str, int, int | None]
@@ -163,7 +167,11 @@ class Replayer:
     async def _run_again(self, row: Row) -> None:
         """One that has begun, and of which nothing was heard for long."""
         limit_ns = row["timeout_ns"] or self.limits.running_ns
-        if self._store.clock.now().wall - row["updated_ns"] >= limit_ns // 2 and row["run_fence"] is not None:
+        if self._store.clock.now().wall - row["updated_ns"] < limit_ns // 2 or row["run_fence"] is None:
+            return
+        values = {"job": row["id"], "attempt": row["attempt"]}
+        runs = (await self._store.database.read(lambda tx: tx.query(_RUNS, values)))[0]["number"]
+        if runs < LOST_MAX:
             await self._send_again(row, row["run_fence"])
 
     async def _send_again(self, row: Row, run_fence: int | None = None) -> None:
