@@ -71,6 +71,24 @@ async def test_a_request_that_never_ends_is_ended(
             writer.close()
 
 
+async def test_a_caller_who_hangs_up_in_the_middle_of_its_body_is_no_failure_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is one whose time is over; else anybody could fill the log with errors and tracebacks."""
+    async with server(tmp_path, monkeypatch, limit_s=0.3) as port, asyncio.timeout(60):
+        there = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        for _, writer in there:
+            writer.write(BODY)
+        assert (await answered(port)).startswith(b"HTTP/1.1 200 ")  # so the others have been begun
+        for _, writer in there[:3]:
+            writer.transport.abort()
+        for reader, writer in there[3:]:
+            with contextlib.suppress(ConnectionResetError):  # an end too
+                await reader.read()
+            writer.close()
+    assert [each.getMessage() for each in caplog.records if each.levelname in {"WARNING", "ERROR"}] == []
+
+
 async def _trickle(writer: asyncio.StreamWriter) -> None:
     """A byte now and then, so that it is never silent for long."""
     while not writer.is_closing():

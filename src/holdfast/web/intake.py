@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.plane.vitals import Vitals
@@ -74,6 +75,8 @@ class Intake:
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 await self._app({**scope, "path": segments(scope), "method": method}, body.receive, answer.send)
                 return
+        except ClientDisconnect:
+            return  # before all of the body had come: there is nothing to do, nobody to answer, and no fault of ours
         except Exception as error:  # noqa: BLE001 - nothing of the inside may get out, and the server goes on
             refused = logged(UNEXPECTED, error, request_id)
         if not answer.begun:
