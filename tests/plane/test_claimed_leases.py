@@ -229,6 +229,7 @@ async def test_one_that_cannot_be_given_back_now_is_given_back_later(
     monkeypatch.setattr(locks.ports.store, "release_many", away)
     await claims.leave("a")
     await held_are(locks)
+    assert await claims.take(WORKER_JOB.lock(locks, job="a")) is None
 
 
 async def test_one_that_is_too_old_to_be_relied_on_is_not_handed_out(locks: Locks, database: SqliteDatabase) -> None:

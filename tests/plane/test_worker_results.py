@@ -173,7 +173,7 @@ class Known:
         self.asked: list[tuple[str, int]] = []
         self.trouble: Exception | None = None
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int) -> Look:
+    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
         job, _, attempt = name
         self.asked.append((job, attempt))
         if self.trouble is not None:

@@ -182,7 +182,7 @@ async def change_many(
         raise Alone  # what else it writes may fail, and must then undo nothing but its own
     if any(plan.shift > 0 for plan in plans):
         await counting.hold(tx, [plan.after for plan in plans if plan.shift])
-        await topics.hold(tx, [plan.after for plan in plans if plan.scarce])
+        await topics.count(tx, [plan.after for plan in plans if plan.scarce])
     for plan in plans:
         try:
             _count(tx, counting, topics, slots, plan)

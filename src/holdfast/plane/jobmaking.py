@@ -42,7 +42,7 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
     else:
         counting.assume(jobs)
     verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
-    await topics.hold(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
+    await topics.count(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
     rows: list[Mapping[str, Any]] = []
     events: list[Mapping[str, Any]] = []
     messages: list[Message] = []

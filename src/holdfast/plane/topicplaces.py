@@ -54,7 +54,7 @@ class TopicCounting:
         self._running: dict[tuple[str, str], int] = {}
         self._waited_for: set[tuple[str, str]] = set()
 
-    async def hold(self, tx: Tx, jobs: Sequence[Job]) -> None:
+    async def count(self, tx: Tx, jobs: Sequence[Job]) -> None:
         """Count the topics of jobs that are to come to workers; the rows of their pools are held from now on.
 
         A work that holds nothing is run again as one that does, for only then has the count a meaning.
