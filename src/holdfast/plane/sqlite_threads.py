@@ -206,10 +206,10 @@ class Writer:
             self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
 
     def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
-        if listeners:  # they first: our own loop, once it is awake, has the interpreter, and we wait for that
-            self._voice.tell(listeners, sorted(rings))
         if rings:
             self._line.call(self._ring, rings)
+        if listeners:
+            self._voice.tell(listeners, sorted(rings))
 
     def _safe(self, answers: Sequence[Answer], calls: Sequence[Callable[[], None]], doubt: OSError | None) -> None:
         """Tell those who asked for it that it is on the disk, or may not be."""
