@@ -270,3 +270,20 @@ async def test_a_transaction_that_is_made_again_counts_once(locks: Locks, databa
     assert lease is not None
     assert lease.held
     await lease.release()
+
+
+async def test_a_transaction_that_is_made_again_and_finds_nothing_brings_nothing(
+    locks: Locks, database: SqliteDatabase
+) -> None:
+    """Its first run was undone, and somebody else has the message, and the lease, by now."""
+    claims = ClaimedLeases(locks, WORKER_JOB)
+
+    async def undone(tx: Tx) -> None:
+        await claims.work(tx, ["a"])
+        raise RuntimeError("once more")
+
+    with pytest.raises(RuntimeError):
+        await database.write(undone)
+    await claimed(claims, database)
+    assert await claims.take(WORKER_JOB.lock(locks, job="a")) is None
+    assert await locks.list("") == []

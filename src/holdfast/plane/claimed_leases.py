@@ -52,6 +52,9 @@ class ClaimedLeases:
 
     async def work(self, tx: Tx, keys: Sequence[str]) -> None:
         """See `ports.Along`: the keys are the ids of jobs."""
+        self._got = []  # what a transaction had that was undone, and is made again, was never granted
+        if not keys:
+            return
         ports = self._locks.ports
         store = cast("RidesAlong", ports.store)
         family: LockFamily = self._family  # a test reads from this that the lock is a declared one

@@ -258,7 +258,7 @@ class EmbeddedConsumer:
             await tx.query(self._sql["promote"], {**queue, "now_ns": now_ns, "most": _PROMOTE_MOST})
         rows = await tx.query(self._sql["claim"], {**queue, "due_ns": self._until(now_ns), "most": most})
         rows.sort(key=lambda row: (-row["priority"], row["place"]))
-        if along is not None and rows:
+        if along is not None:
             await along.work(tx, [row["message_key"] for row in rows])
         if len(rows) == most and not due:
             return _Found(rows, self._next_ns)

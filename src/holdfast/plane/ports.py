@@ -131,7 +131,7 @@ class Along(Protocol):
         ...
 
     async def work(self, tx: Tx, keys: Sequence[str]) -> None:
-        """Do it, for messages with these keys. May be called again if the transaction is made again."""
+        """Do it, for messages with these keys, or none. Called again, perhaps for others, if it is made again."""
         ...
 
     def done(self) -> None:
