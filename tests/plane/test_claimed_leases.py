@@ -19,8 +19,9 @@ from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.ports import Tx
+from holdfast.plane.ports import Consumption, Tx
 from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.subjects import WORKERS, work_subject
 from holdfast.ports import RidesAlong
 from holdfast.testing import faults
 
@@ -154,6 +155,36 @@ async def test_leases_of_a_claim_of_which_nobody_knows_what_became_are_given_bac
         await one_file_stage.send("task", job="doubtful")
         await until(lambda: seen)
         await held_are(one_file_stage.locks)
+
+
+class Along:
+    """Notes for which messages it is called."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.keys: list[list[str]] = []
+
+    async def work(self, tx: Tx, keys: Sequence[str]) -> None:
+        self.keys.append(list(keys))
+
+    def done(self) -> None: ...
+
+    def undone(self) -> None: ...
+
+
+async def test_a_claim_that_finds_nothing_says_so(one_file_stage: WorkerStage) -> None:
+    """Or what it had when it was made for the first time, and was undone, would be taken for granted."""
+    along = Along()
+
+    async def handler(delivery: object) -> None: ...
+
+    how = Consumption(work_subject("default"), WORKERS, along=along)
+    async with one_file_stage.bus.inner.consume(how, handler):
+        await until(lambda: [] in along.keys)
+        job = await one_file_stage.send("task")
+        await until(lambda: [job] in along.keys)
+    assert along.keys[0] == []
 
 
 # The parts, without a worker.
