@@ -159,8 +159,11 @@ Query: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Sequence[Mapping
 class Moment(Protocol):
     """Locks that last as long as a transaction on the file in which the leases lie."""
 
-    async def take(self, query: Query, keys: Sequence[str]) -> list[int | Busy]:
-        """A fence for each of some keys that differ, or who holds it. Until the transaction ends, nobody else can."""
+    async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
+        """A fence for each of some keys that differ, or who holds it. Until the transaction ends, nobody else can.
+
+        `unheard`: nobody can have heard of these keys yet, so nobody holds them.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fixtures_databases import insert
+from fixtures_databases import insert, until
 from holdfast.errors import BadInput, Closed
 from holdfast.plane.bells import Bells
 from holdfast.plane.databases import open_database
@@ -173,6 +173,26 @@ async def test_a_ring_is_not_lost_with_the_wait_that_was_cancelled_in_the_same_m
     assert len(bells) == 1
     bell.close()
     assert len(bells) == 0
+
+
+async def test_whoever_wants_to_be_called_is_called_at_each_ring_and_for_those_before(database: Database) -> None:
+    bell = database.bell("a")
+    await settle(bell)
+    calls: list[int] = []
+    await database.write(lambda tx: ring(tx, "a"))
+    await asyncio.sleep(0)
+    bell.each(lambda: calls.append(len(calls)))
+    await until(lambda: calls == [0])
+
+    await database.write(lambda tx: ring(tx, "a", number=2))
+    await until(lambda: calls == [0, 1])
+    await database.write(lambda tx: ring(tx, "b", number=3))
+    await database.write(lambda tx: ring(tx, "a", number=4))
+    await until(lambda: len(calls) > 2)
+    assert calls == [0, 1, 2]
+    bell.close()
+    await database.write(lambda tx: ring(tx, "a", number=5))
+    assert calls == [0, 1, 2]
 
 
 async def test_a_wait_without_a_ring_ends_with_its_time() -> None:

@@ -26,7 +26,6 @@ NAMES = (
     "queue_look",
     "queue_tenants",
     "queue_line",
-    "queue_waits",
     "queue_empty",
     "queue_unbegun",
     "queue_ranks",

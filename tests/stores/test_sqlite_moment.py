@@ -32,11 +32,11 @@ class Writer:
     async def query(self, statement: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         return [dict(row) for row in self.connection.execute(statement, values).fetchall()]
 
-    def take(self, moment: Moment, *keys: str) -> list[int | Busy]:
+    def take(self, moment: Moment, *keys: str, unheard: bool = False) -> list[int | Busy]:
         """The locks, inside a transaction that stays open."""
         self.connection.execute("BEGIN IMMEDIATE")
         ask: Query = self.query
-        return run_now(moment.take(ask, keys))
+        return run_now(moment.take(ask, keys, unheard=unheard))
 
 
 @pytest.fixture
@@ -88,6 +88,22 @@ def test_each_has_a_fence_above_every_earlier_one_and_below_every_later_one(
     assert [before.fence, *fences] == sorted([before.fence, *fences])
     assert len(set(fences)) == 3
     assert held(store, "a").fence > max(fence for fence in fences if isinstance(fence, int))
+
+
+@pytest.mark.requires("R2")
+def test_keys_that_nobody_has_heard_of_are_not_looked_for_and_have_fences_of_the_same_line(
+    store: SqliteStore, moment: Moment, writer: Writer
+) -> None:
+    before = held(store, "a")
+    seen: list[str] = []
+    writer.connection.set_trace_callback(seen.append)
+    first, second = writer.take(moment, "b", "c", unheard=True)
+    writer.connection.set_trace_callback(None)
+    writer.connection.execute("COMMIT")
+    assert isinstance(first, int)
+    assert isinstance(second, int)
+    assert before.fence < first < second < held(store, "d").fence
+    assert not any("holdfast_lease" in statement for statement in seen)
 
 
 @pytest.mark.requires("R3")

@@ -37,6 +37,10 @@ class Bells:
     def __len__(self) -> int:
         return sum(map(len, self._bells.values()))
 
+    def __bool__(self) -> bool:
+        """Whether there is any. May be asked by any thread."""
+        return bool(self._bells)
+
     def bell(self, channel: str) -> ChannelBell:
         """Make a bell."""
         bell = ChannelBell(check_channel(channel), self._forget)
@@ -68,21 +72,32 @@ class Bells:
 class ChannelBell:
     """See `ports.Bell`. Waiting at a bell that is closed, or is closed meanwhile, raises `Closed`."""
 
-    __slots__ = ("_closed", "_forget", "_rung", "_waiters", "channel")
+    __slots__ = ("_call", "_closed", "_forget", "_rung", "_waiters", "channel")
 
     def __init__(self, channel: str, forget: Callable[[ChannelBell], None]) -> None:
         self.channel = channel
         self._forget = forget
         self._rung = False
         self._closed = False
+        self._call: Callable[[], None] | None = None
         self._waiters: dict[asyncio.Future[bool], None] = {}  # woken first come, first served
 
     def ring(self) -> None:
         """Wake those who wait, or the next one who does."""
+        if self._call is not None:
+            self._call()
+            return
         waiting = [each for each in self._waiters if not each.done()]
         for waiter in waiting:
             waiter.set_result(True)
         self._rung = self._rung or not waiting
+
+    def each(self, call: Callable[[], None]) -> None:
+        """See `ports.Bell`."""
+        self._call = call
+        if self._rung:
+            self._rung = False
+            call()
 
     async def wait(self, timeout_ns: int) -> bool:
         """See `ports.Bell`."""

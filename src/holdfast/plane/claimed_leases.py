@@ -43,12 +43,15 @@ class ClaimedLeases:
         self._got: list[_Had] = []
         self._here: dict[str, _Had] = {}  # by the name of the lock: had, and not yet taken by anybody
         self.answered = False  # the store has been there once
+        self._riding: RidesAlong | None = None
 
     @property
     def ready(self) -> bool:
         """See `ports.Along`."""
-        store = self._locks.ports.store
-        return self.answered and isinstance(store, RidesAlong) and store.rides
+        if self._riding is None and self.answered:
+            store = self._locks.ports.store
+            self._riding = store if isinstance(store, RidesAlong) and store.rides else None
+        return self._riding is not None
 
     async def work(self, tx: Tx, keys: Sequence[str]) -> None:
         """See `ports.Along`: the keys are the ids of jobs."""

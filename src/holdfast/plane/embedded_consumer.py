@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.errors import Closed
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
@@ -86,7 +85,7 @@ class EmbeddedConsumer:
         self._paused = False
         self._ending = False
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._looked_s = 0.0  # when something was claimed, or could have been
         names = ("claim", "promote", "next_due", "ack", "give_back", "extend")
         self._sql = {name: script(f"bus_{name}", database.dialect) for name in names}
 
@@ -114,16 +113,15 @@ class EmbeddedConsumer:
         """Begin to take messages."""
         loop = asyncio.get_running_loop()
         self._bell = self._database.bell(channel_of(self._how.subject, self._how.group))
-        self._tasks = [loop.create_task(self._turns()), loop.create_task(self._listen())]
+        self._bell.each(self._rung)
+        self._turning = loop.create_task(self._turns())
 
     async def drain(self, grace_ns: int) -> None:
         """Take no more, let handlers finish for a while, give back the rest, and tell the database."""
         self._ending = True
         await self._hands.drain(grace_ns)
-        turning, listening = self._tasks
         self._wakened()
-        listening.cancel()
-        _, late = await asyncio.wait([turning, listening], timeout=_LATE_S + _LAST_TURNS * _AGAIN_NS / NS)
+        _, late = await asyncio.wait([self._turning], timeout=_LATE_S + _LAST_TURNS * _AGAIN_NS / NS)
         for task in late:
             task.cancel()
         if late:
@@ -138,14 +136,9 @@ class EmbeddedConsumer:
     def _wakened(self) -> None:
         self._wake.set()
 
-    async def _listen(self) -> None:
-        while True:  # ends by cancellation, or with the database
-            try:
-                await self._bell.wait(self._poll_ns)
-            except Closed:
-                return
-            self._look = True  # a hint that was lost is made up for by the time limit
-            self._wakened()
+    def _rung(self) -> None:
+        self._look = True
+        self._wakened()
 
     async def _settle(self, taken: Taken, verdict: Ack | GiveBack) -> None:
         # Nobody is woken for it: the hand that it was in is free in a moment, and a turn settles and claims together.
@@ -198,12 +191,14 @@ class EmbeddedConsumer:
         now_ns = self._clock.now().wall
         loop_s = asyncio.get_running_loop().time()
         due = self._next_ns is not None and self._next_ns <= now_ns
+        self._look = self._look or loop_s - self._looked_s >= self._poll_ns / NS  # a hint may have been lost
         most = 0 if self._paused or self._ending or not (self._look or due) else self._hands.free
         silent = self._hands.silent_since(loop_s - self._signal_s) if self._hands.held else []
         settled, self._settled = self._settled, []
         if not (most or settled or silent):
             return False
-        self._look = self._look and not most  # a ring from here on is for the next turn
+        if most:
+            self._look, self._looked_s = False, loop_s  # a ring from here on is for the next turn
         try:
             if ARMED:
                 await areach("plane.bus.claim")

@@ -16,7 +16,7 @@ Clock: none; whoever wants a job says when it is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.core.fencing import Accepted
@@ -36,10 +36,11 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
     counting, topics = Counting(slots.slots), TopicCounting()
     news = [each.new for each in wanted if each.new is not None]
     jobs = [new.job() for new in news]
-    crowded = await _crowded(tx, {job.pool for job in jobs})
     if tx.holds:
         await counting.hold(tx, jobs)
     else:
+        pools = sorted({job.pool for job in jobs})  # somebody waits in none of them, or nothing of all this is written
+        await tx.put(script("queue_empty", tx.dialect), {"pools": json.dumps(pools)}, rows=len(pools))
         counting.assume(jobs)
     verdicts = [judged(job, each, at) for at, (each, job) in enumerate(zip(wanted, jobs, strict=True))]
     await topics.count(tx, [found.after for found in verdicts if isinstance(found, Planned) and found.scarce])
@@ -52,7 +53,7 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
             ends.append(found)
             continue
         events.append(first_event(job))
-        if not isinstance(found, Planned) or job.pool in crowded or not _counted(counting, topics, found):
+        if not isinstance(found, Planned) or counting.crowded(job.pool) or not _counted(counting, topics, found):
             new.ring(tx)
             rows.append(new.values)
             ends.append(Accepted((Changed(job, job), False)))
@@ -70,15 +71,6 @@ async def make_many(tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted]) ->
     if messages:
         await bus.stage(tx, messages)
     return ends
-
-
-async def _crowded(tx: Tx, pools: Iterable[str]) -> set[str]:
-    """The pools in which somebody waits. Where nothing is held: none, or nothing of all this is written."""
-    wanted = {"pools": json.dumps(names := sorted(pools))}
-    if tx.holds:
-        return {row["pool"] for row in await tx.query(script("queue_waits", tx.dialect), wanted)}
-    await tx.put(script("queue_empty", tx.dialect), wanted, rows=len(names))
-    return set()
 
 
 def _counted(counting: Counting, topics: TopicCounting, plan: Planned) -> bool:

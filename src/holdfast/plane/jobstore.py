@@ -242,7 +242,9 @@ class JobStore:
         now_ns = self.clock.now().wall
 
         async def work(tx: Tx) -> list[_Within]:
-            fences = await moment.take(tx.query, [each.key for each in changes])
+            # A job that is new here has an id that was drawn a moment ago (`straight`).
+            unheard = all(each.new is not None and each.new.wanted.id is None for each in changes)
+            fences = await moment.take(tx.query, [each.key for each in changes], unheard=unheard)
             wanted = [
                 Wanted(each.job, fence, now_ns, each.deciding(granted(each.key, fence)), each.new)
                 for each, fence in zip(changes, fences, strict=True)

@@ -71,6 +71,10 @@ Work: TypeAlias = Callable[[Tx], Awaitable[T]]
 class Bell(Protocol):
     """A waiter's ear at one channel. A hint and never the truth."""
 
+    def each(self, call: Callable[[], None]) -> None:
+        """Have this called at each ring, on the event loop, instead of waiting. Rings since the bell was made count."""
+        ...
+
     async def wait(self, timeout_ns: int) -> bool:
         """Wait for a ring. Rings since the bell was made, or since the last wait, count. False: none came in time."""
         ...

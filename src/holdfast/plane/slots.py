@@ -54,6 +54,10 @@ class Counting:
         self._held: dict[str, dict[str, Row]] = {"tenant": {}, "pool": {}}
         self._most: dict[str, dict[str, int | None]] = {"tenant": {}, "pool": {}}  # of those from which was taken
 
+    def crowded(self, pool: str) -> bool:
+        """Whether somebody waits for a place in a pool. Known after `hold`; what was assumed is that nobody does."""
+        return bool(self._held["pool"][pool].get("waits"))
+
     def seen(self, rows: Sequence[Row]) -> None:
         """Take note of what was read with the jobs."""
         for row in rows:

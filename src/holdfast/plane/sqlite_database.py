@@ -173,7 +173,7 @@ class SqliteDatabase:
         writer = Writer(
             writing,
             SqliteConnection(self._file, self._synchronous if syncer is None else "normal", writes=True),
-            ring=self._bells.ring,
+            bells=self._bells,
             own_address=lambda: self._ear.address if isinstance(self._ear, Ear) else "",
             group_max=self._group_max,
             patience_ns=self._patience_ns,

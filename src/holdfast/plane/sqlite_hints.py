@@ -86,7 +86,8 @@ class Ear:
         await tx.query(_FORGET, {"address": self.address})
 
     def _read(self) -> None:
-        count, channels, everything = 0, set[str](), False
+        count, everything = 0, False
+        channels: set[str] = set()
         while True:  # ends when the queue is empty
             try:
                 datagram = self._socket.recv(_DATAGRAM_BYTES_MAX)

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import HoldfastError, Timeout, Unavailable
+from holdfast.plane.bells import Bells
 from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.sqlite_hints import Voice
 from holdfast.plane.sqlite_line import Answer, Entry, Line
@@ -96,7 +97,7 @@ class Writer:
         line: Line,
         connection: SqliteConnection,
         *,
-        ring: Callable[[set[str]], None],
+        bells: Bells,
         own_address: Callable[[], str],
         group_max: int,
         patience_ns: int,
@@ -109,7 +110,7 @@ class Writer:
         self.syncer = syncer
         self._line = line
         self._connection = connection
-        self._ring = ring
+        self._bells = bells
         self._own_address = own_address
         self._group_max = group_max
         self._patience_ns = patience_ns
@@ -206,8 +207,8 @@ class Writer:
             self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
 
     def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
-        if rings:
-            self._line.call(self._ring, rings)
+        if rings and self._bells:  # whoever makes a bell after this looks for himself, and sees what was committed
+            self._line.call(self._bells.ring, rings)
         if listeners:
             self._voice.tell(listeners, sorted(rings))
 

@@ -99,16 +99,18 @@ class Submitting:
         """See `Service.pool_of`."""
         if (configured := self._pools.get(topic)) is not None:
             return configured
-        view = await self._view(topic)
-        serving = sorted(pool.name for pool in (view.pools or {}).values() if pool.workers_for(topic))
+        return await self._pool_in(await self._view(topic), topic)
+
+    async def _pool_in(self, view: View, topic: str) -> str:
+        serving = view.serving(topic)
         if not serving and topic in view.known_topics:
-            serving = sorted(each.pool for each in await self._workers.all() if topic in each.topics)
-        return serving[0] if serving else DEFAULT_POOL
+            serving = [each.pool for each in await self._workers.all() if topic in each.topics]
+        return min(serving, default=DEFAULT_POOL)
 
     async def _view(self, topic: str) -> View:
         """All workers. Looked up anew when nobody is known to take the topic: somebody may just have come."""
         view = await self._workers.view()
-        return view if view.takes(topic) else await self._workers.view(fresh=True)
+        return view if view.serving(topic) else await self._workers.view(fresh=True)
 
     async def _places(self, topics: Iterable[str], pool: str | None) -> dict[str, _Place | HoldfastError]:
         """Where the jobs of each topic go, or why that cannot be said."""
@@ -122,9 +124,10 @@ class Submitting:
 
     async def _place(self, topic: str, pool: str | None) -> _Place | HoldfastError:
         try:
-            where = await self.pool_of(topic) if pool is None else pool
-            found = (await self._view(topic)).pool(where)
-            return _Place(where, bool(found.workers_for(topic)), topic in found.places)
+            view = await self._view(topic)
+            where = self._pools.get(topic) if pool is None else pool
+            found = view.pool(await self._pool_in(view, topic) if where is None else where)
+            return _Place(found.name, bool(found.workers_for(topic)), topic in found.places)
         except HoldfastError as error:
             return error
 

@@ -67,9 +67,9 @@ class View:
         """One pool. One that nobody serves has no workers."""
         return (self.pools or {}).get(name) or Pool(name)
 
-    def takes(self, topic: str) -> bool:
-        """Whether a live worker in any pool takes a topic."""
-        return any(pool.workers_for(topic) for pool in (self.pools or {}).values())
+    def serving(self, topic: str) -> list[str]:
+        """The pools in which a live worker takes a topic."""
+        return [name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)]
 
     def pool_for(self, topic: str, usual: str) -> str:
         """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name.
@@ -78,7 +78,7 @@ class View:
         """
         if self.pool(usual).workers_for(topic):
             return usual
-        return min((name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)), default=usual)
+        return min(self.serving(topic), default=usual)
 
 
 class Workers:

@@ -32,12 +32,12 @@ class SqliteMoment:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
 
-    async def take(self, query: Query, keys: Sequence[str]) -> list[int | Busy]:
+    async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
         """See `ports.Moment`."""
         now = self._judge.now()
         busy: dict[str, Busy] = {}
         dead: list[str] = []
-        for row in await query(_HOLDERS, {"keys": json.dumps(keys)}):
+        for row in () if unheard else await query(_HOLDERS, {"keys": json.dumps(keys)}):
             expiry = (row["clock"], row["process"], row["expires_ns"], row["expires_wall_ns"])
             if (left := self._judge.left_ns(expiry, now)) > 0:
                 busy[row["key"]] = Busy(row["key"], row["owner"], left)

@@ -1,5 +1,6 @@
 -- Contract: what is counted of some tenants and some pools, named by JSON arrays, locked until the transaction ends: first the
--- tenants, then the pools (the parts of a UNION ALL are read in their order), each in the order of their names.
+-- tenants, then the pools (the parts of a UNION ALL are read in their order), each in the order of their names. Also whether
+-- somebody waits for a place in the pool.
 WITH held_tenant AS MATERIALIZED (
     SELECT tenant AS name, running, slots FROM plane_tenant
     WHERE tenant = ANY (ARRAY(SELECT json_array_elements_text(CAST(:tenants AS json))))
@@ -9,6 +10,9 @@ WITH held_tenant AS MATERIALIZED (
     WHERE pool = ANY (ARRAY(SELECT json_array_elements_text(CAST(:pools AS json))))
     ORDER BY pool FOR UPDATE
 )
-SELECT 'tenant' AS kind, name, running, slots AS most FROM held_tenant
+SELECT 'tenant' AS kind, name, running, slots AS most, FALSE AS waits FROM held_tenant
 UNION ALL
-SELECT 'pool' AS kind, name, running, NULL AS most FROM held_pool
+SELECT 'pool' AS kind, name, running, NULL AS most, (
+    SELECT 1 FROM plane_job
+    WHERE plane_job.pool = held_pool.name AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 LIMIT 1
+) IS NOT NULL AS waits FROM held_pool

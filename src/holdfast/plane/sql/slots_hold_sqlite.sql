@@ -1,7 +1,10 @@
--- Contract: what is counted of some tenants and some pools, named by JSON arrays, for a transaction that is going to count. There
--- is one writer.
-SELECT 'tenant' AS kind, tenant AS name, running, slots AS most FROM plane_tenant
+-- Contract: what is counted of some tenants and some pools, named by JSON arrays, for a transaction that is going to count, and
+-- whether somebody waits for a place in the pool. There is one writer.
+SELECT 'tenant' AS kind, tenant AS name, running, slots AS most, 0 AS waits FROM plane_tenant
 WHERE tenant IN (SELECT value FROM json_each(:tenants))
 UNION ALL
-SELECT 'pool' AS kind, pool AS name, running, NULL AS most FROM plane_pool
+SELECT 'pool' AS kind, pool AS name, running, NULL AS most, EXISTS (
+    SELECT 1 FROM plane_job
+    WHERE plane_job.pool = plane_pool.pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0
+) AS waits FROM plane_pool
 WHERE pool IN (SELECT value FROM json_each(:pools))
