@@ -128,6 +128,31 @@ async def test_a_crowd_goes_the_long_way(every_service: Service) -> None:
     assert {each[0].state for each in answers if isinstance(each, tuple)} == {JobState.PENDING}
 
 
+async def test_a_submitter_who_leaves_at_any_point_leaves_a_whole_job_or_none_and_is_in_nobodys_way(
+    every_service: Service,
+) -> None:
+    service = every_service
+    await beat(service, 100)
+    await prompt(service)
+    await service.submit(ANN, Submission("sum", 0, "blue"))
+    for turns in range(12):
+        leaving, staying = (asyncio.create_task(service.submit(ANN, Submission("sum", n, "blue"))) for n in (1, 2))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        job, made = await staying
+        assert made
+        assert job.state in {JobState.DISPATCHED, JobState.PENDING}
+    last, _ = await service.submit(ANN, Submission("sum", 3, "blue"))
+    assert last.state is JobState.DISPATCHED
+    rows = await service.parts.database.read(lambda tx: tx.query("SELECT state FROM plane_job"))
+    there = Counter(row["state"] for row in rows)
+    assert 14 <= there.total() <= 26
+    assert await counts(service) == (there["DISPATCHED"], there["DISPATCHED"])
+    await pending(service, there["DISPATCHED"])
+
+
 async def test_an_idempotency_key_gives_the_first_job_again_whichever_way_it_went(every_service: Service) -> None:
     service = every_service
     await beat(service, 100)

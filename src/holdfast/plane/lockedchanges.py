@@ -24,7 +24,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.families import LockFamily
-from holdfast.plane.gathering import Failed, Gathering
+from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.itemlock import given_up, in_trouble
 from holdfast.plane.jobchanges import Leased, Unlocked
 from holdfast.plane.jobintake import New
@@ -60,6 +60,7 @@ class LockedChanges:
         self._model: Lock[Lease] | None = None
         self._inside: Moment | None = None
         self._looked = False  # whether there is one
+        self._making = False  # a transaction of its own is under way
         self._draw = locks.house.entropy.below
         self._clock = locks.house.clock
         # Two lanes, so that messages and the line do not wait for each other's requests.
@@ -103,7 +104,16 @@ class LockedChanges:
 
         Only where the store takes many locks in one request (`many.takes_many`).
         """
-        found = await self._makes.ask_all([_Item(new.identity, deciding, new) for new, deciding in wanted])
+        items = [_Item(new.identity, deciding, new) for new, deciding in wanted]
+        found: Sequence[Changed | Busy | Failed]
+        if self._making or not self._looked or self._inside is None:
+            found = await self._makes.ask_all(items)
+        else:  # whoever is alone needs no company, and can be stopped at any point: it is one transaction
+            self._making = True
+            try:
+                found = await answered(partial(self._within, self._inside), items)
+            finally:
+                self._making = False
         return [Failed(self._busy(each)) if isinstance(each, Busy) else each for each in found]
 
     def _busy(self, found: Busy) -> Exception:
