@@ -61,6 +61,8 @@ def test_a_full_disk_is_said_before_a_job_is_lost_and_ready_again_once_there_is_
         assert str(disk.place) not in json.dumps(said), "whoever asks may be a stranger"
         assert said["parts"]["leases"] == "ok"
         assert "plane.db" in said["detail"]
+        page = json.loads(asked(f"{up.address}/api/v1/status")[1])
+        assert page["parts"]["database"].startswith("plane.db should not grow"), "the page says it too"
         other = becomes(worker, 503)["parts"]["database"]
         assert other.startswith("plane.db should not grow"), "its messages are in the file"
         assert asked(f"{up.address}/healthz")[0] == 200, "a restart would not help"
