@@ -142,6 +142,7 @@ class PostgresServer:
     def __init__(self, executable: PostgresExecutable, directory: Path) -> None:
         self.executable = executable
         self.directory = directory
+        self.settings = dict(_SETTINGS)  # for the next start
         self.process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
         self._uses: dict[str, int] = {}  # of each database that is there, how often it was used before
@@ -170,7 +171,7 @@ class PostgresServer:
                 [
                     *(f"{self.executable.folder}/postgres", "-D", str(self.directory / "data")),
                     *("-k", str(self.directory)),
-                    *(word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")),
+                    *(word for name, value in self.settings.items() for word in ("-c", f"{name}={value}")),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,18 +1,19 @@
 """What jobs log, for the lines of the process that runs them: each with the job that it is about.
 
-Promises: whatever is in a line, and whatever becomes of it, the job that logged it goes on. Does not write anything:
-whoever takes the lines hands them to a `Writer`, so that no job waits for a reader either.
+Promises: whatever is in a line, and whatever becomes of it, the job that logged it goes on. However an attempt failed,
+its traceback is of bounded length. Does not write anything: whoever takes the lines hands them to a `Writer`, so that
+no job waits for a reader either.
 """
 
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.observe.logs import JOBS, OURS, event_of
+from holdfast.observe.tracebacks import traced
 
 
 class JobLine(NamedTuple):
@@ -26,8 +27,8 @@ class JobLine(NamedTuple):
 
     @property
     def trace(self) -> list[str]:
-        """The traceback of the error, in lines."""
-        return [] if self.error is None else "".join(traceback.format_exception(self.error)).splitlines()
+        """The traceback of the error, in lines; of one that is very long, the first and the last of them."""
+        return [] if self.error is None else traced(self.error).splitlines()
 
 
 Tell: TypeAlias = Callable[[JobLine], None]

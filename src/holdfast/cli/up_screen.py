@@ -29,6 +29,7 @@ from holdfast.cli.screen import cell, json_line, out, plain_table, printable, pu
 from holdfast.cli.writer import Writer
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError
+from holdfast.observe.tracebacks import message_of
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
 from holdfast.plane.log_settings import TEXT
@@ -151,7 +152,7 @@ class UpScreen:
     # The parts of it.
 
     def _said_by_job(self, line: JobLine) -> None:
-        text = line.text + (f" ({type(line.error).__name__}: {line.error})" if line.error else "")
+        text = line.text + (f" ({message_of(line.error)})" if line.error else "")
         told = {name: line.about[name] for name in ("job", "attempt", "tenant", "topic")}
         if self._json:
             more = {"traceback": trace} if (trace := line.trace) else {}

@@ -28,7 +28,7 @@ from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.log_settings import TEXT
 from holdfast.plane.opening import opened
-from holdfast.plane.parts import Health, State, worker_of
+from holdfast.plane.parts import Health, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.ports import Audit
 from holdfast.plane.rollcall import call_the_roll
 from holdfast.plane.settings import Settings
@@ -124,7 +124,8 @@ class WorkerProcess:
         worker = worker_of(ground, self._app, self._name)
         if self._name is not None:
             await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
-        vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker))
+        writes = writes_needed(self._settings, (WorkerPart.name,))
+        vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker), writes=writes)
         await keep_workflows(ground.runs.definitions, self._app)
         await stack.enter_async_context(worker)
         return worker, vitals

@@ -6,7 +6,8 @@
 
 Promises: one object on one line, whatever is in the record, and never an exception because of it. `event` is the text
 that is always the same and can be searched for; what varies is under `holdfast`. Works for the records of others too.
-No token is in any record of ours. Clock: the record's own, written in UTC.
+A traceback is of bounded length (`tracebacks`). No token is in any record of ours. Clock: the record's own, written in
+UTC.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.core.line_rate import LineRate
+from holdfast.observe.tracebacks import bounded, traced
 from holdfast.types import NS
 
 OURS: Final = ("job", "attempt", "tenant", "topic", "fence")
@@ -64,7 +66,7 @@ class JsonFormatter(logging.Formatter):
             told["holdfast"] = fields
         if left_out := getattr(record, "left_out", 0):
             told["left_out"] = left_out
-        if trace := _traced(self, record):
+        if trace := _traced(record):
             told["exception"] = trace
         return told
 
@@ -77,7 +79,7 @@ class TextFormatter(logging.Formatter):
         line = f"{shown_time(record)} {record.levelname.lower()} {_printable(_message(record))}"
         if left_out := getattr(record, "left_out", 0):
             line += f" ({left_out} more like it were not logged)"
-        trace = _traced(self, record)
+        trace = _traced(record)
         return line if not trace else "\n  ".join((line, *map(_printable, trace.splitlines())))
 
 
@@ -134,8 +136,9 @@ def _message(record: logging.LogRecord) -> str:
         return f"{record.msg} {record.args}"
 
 
-def _traced(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    return formatter.formatException(record.exc_info) if record.exc_info else (record.exc_text or "")
+def _traced(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return traced(error) if error is not None else bounded(record.exc_text or "")
 
 
 def _plain(value: object, depth: int = 0) -> Any:

@@ -31,7 +31,7 @@ from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.flowparts import EnginePart, flow_loop_part
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part
+from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.ports import Audit
 from holdfast.plane.rollcall import call_the_roll
 from holdfast.plane.settings import Settings
@@ -101,7 +101,8 @@ class Plane:
     def vitals(self) -> Vitals:
         """How this process is, for whoever asks from outside. There is nothing to say before the start."""
         if self._vitals is None:
-            self._vitals = Vitals(self.ground.service, health=self.health, counts=self._readings)
+            writes = writes_needed(self.settings, self.names)
+            self._vitals = Vitals(self.ground.service, health=self.health, counts=self._readings, writes=writes)
         return self._vitals
 
     def part(self, name: str) -> Part:

@@ -2,8 +2,8 @@
 
 Promises: keeping a definition that is already the newest gives that version again; otherwise it becomes the next one,
 also when several processes keep definitions at once. A tenant sees its own and those of everybody (`*`), and its own
-comes first where both have a name. A version that was read is remembered: it cannot change. Pages are of outlines, so
-that their size does not depend on how large definitions are.
+comes first where both have a name. A version that was read is remembered: it cannot change. Pages are of outlines,
+which are kept beside them, so that neither size nor cost of a page depends on how large definitions are.
 
 Clock: the wall clock, for people.
 """
@@ -23,7 +23,7 @@ from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import Unavailable
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import encoded
-from holdfast.plane.outlines import WorkflowOutline, beginning, workflow_outline_of
+from holdfast.plane.outlines import WorkflowOutline, beginning, workflow_outline_of, workflow_outline_text
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import script
 from holdfast.ports import Clock
@@ -93,6 +93,7 @@ class Definitions:
                 "version": 1 if last is None else last["version"] + 1,
                 "digest": digest,
                 "body": body,
+                "outline": workflow_outline_text(workflow.risk, len(workflow.steps), workflow.description),
                 "now_ns": self._clock.now().wall,
                 "created_by": actor,
             }

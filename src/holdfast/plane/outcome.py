@@ -19,6 +19,7 @@ from holdfast.plane.model import encoded
 from holdfast.types import NS
 
 ERROR_CHARS_MAX: Final = 500
+_LOOKED_AT_MAX: Final = 20 * ERROR_CHARS_MAX  # of a text that may be mostly white space
 DELAY_NS_MAX: Final = 365 * 24 * 3600 * NS
 
 
@@ -104,5 +105,6 @@ def error_text(error: BaseException) -> str:
 
 
 def _line(text: object) -> str:
-    cleaned = " ".join("".join(each if each.isprintable() else " " for each in str(text)).split())
+    begun = str(text)[:_LOOKED_AT_MAX]  # a message may have megabytes, and the loop that renews leases waits meanwhile
+    cleaned = " ".join("".join(each if each.isprintable() else " " for each in begun).split())
     return cleaned if len(cleaned) <= ERROR_CHARS_MAX else cleaned[: ERROR_CHARS_MAX - 1] + "…"

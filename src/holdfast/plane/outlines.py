@@ -3,7 +3,8 @@
 Promises: an outline is small whatever its job was given and has made, so that a page of them is: labels, the largest
 thing in it, have 20,000 bytes at most, and most have none. What is left out is not even read from the database. Of the
 description of a workflow, and of the message of an approval, an outline has the beginning, by which people know it.
-Those of runs are in `runrows`.
+What a list has of the body of a workflow is kept beside it, so that nobody looks into that either. Outlines of runs are
+in `runrows`.
 """
 
 from __future__ import annotations
@@ -158,17 +159,23 @@ def letter_outline_of(row: Row) -> LetterOutline:
 
 def workflow_outline_of(row: Row) -> WorkflowOutline:
     """From a row to the outline of a definition."""
+    risk, steps, description = json.loads(row["outline"])
     return WorkflowOutline(
         scope=row["scope"],
         name=row["name"],
         version=row["version"],
-        risk=row["risk"],
-        steps=row["steps"],
-        description=beginning(row["description"]),
+        risk=risk,
+        steps=steps,
+        description=beginning(description),
         digest=row["digest"],
         created_ns=row["created_ns"],
         created_by=row["created_by"],
     )
+
+
+def workflow_outline_text(risk: str, steps: int, description: str) -> str:
+    """What a list has of the body of a definition, as it is kept beside it."""
+    return json.dumps([risk, steps, description[: TEXT_CHARS_MAX + 1]])
 
 
 def approval_outline_of(row: Row) -> ApprovalOutline:

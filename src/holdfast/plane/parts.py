@@ -6,7 +6,7 @@ A part can run alone and in any number of replicas: what they share is the groun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -280,3 +280,13 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         delays=settings.scheduler.delays,
         name=name,
     )
+
+
+def writes_needed(settings: Settings, parts: Collection[str]) -> bool:
+    """Whether these parts can do their work only with a database that takes writes.
+
+    All do but workers by themselves: one that gets its messages and leases elsewhere runs what it was sent, and hands
+    in the results, whatever the database does. That it lives it cannot say then; but nobody could send it anything.
+    """
+    leases = settings.lease_url == settings.database_url.partition("?")[0]
+    return set(parts) != {WorkerPart.name} or settings.bus is None or leases

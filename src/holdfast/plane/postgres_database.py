@@ -14,7 +14,7 @@ Errors: `Unavailable`: nothing has happened; also when all connections are busy 
 was lost while the answer to COMMIT was awaited. `Misconfigured`: it can never work like this.
 
 The parts: `postgres_pool` (connections), `postgres_transaction` (what a work sees), `postgres_errors` (what they mean),
-`postgres_hints` (bells between processes), `bells` (bells within one).
+`postgres_hints` (bells between processes), `postgres_room` (a full disk), `bells` (bells within one).
 
 Clock: the event loop's for limits on this side, the server's for those on the other.
 """
@@ -28,12 +28,13 @@ from typing import Final, Literal, TypeVar
 import psycopg
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
+from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Work
 from holdfast.plane.postgres_errors import at_commit, is_lost, is_worth_another_try
 from holdfast.plane.postgres_hints import PostgresHints
 from holdfast.plane.postgres_pool import CLOSED, Connection, PostgresPool, is_silent
+from holdfast.plane.postgres_room import PostgresRoom, described
 from holdfast.plane.postgres_transaction import PostgresTx
 from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -85,6 +86,7 @@ class PostgresDatabase:
             statement_timeout_ns=statement_timeout_ns,
             clock=clock or SystemClock(),
         )
+        self._room = PostgresRoom()
         self._hints: PostgresHints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -101,6 +103,14 @@ class PostgresDatabase:
         """See `ports.Database`. Postgres shows nothing that is not durable."""
         self._counts["reads"] += 1
         return await self._done(work, reads=True, apart=not one_view)
+
+    async def check_room(self) -> None:
+        """See `writability.Describes`."""
+        await self._room.check(self.write)
+
+    def described(self, error: BackendError) -> str:
+        """See `writability.Describes`."""
+        return described(error)
 
     def bell(self, channel: str) -> ChannelBell:
         """See `ports.Database`. Belongs to the running event loop."""
@@ -147,8 +157,9 @@ class PostgresDatabase:
         try:
             await self._pool.open()
             result, tx = await self._tried(work, reads=reads, apart=apart)
-        except BaseException:
+        except BaseException as error:
             self._counts["failed"] += 1
+            self._room.note(error)
             raise
         finally:
             self._active -= 1

@@ -12,6 +12,7 @@ from typing import Any, Final
 import psycopg
 
 from holdfast.errors import BackendError, BadInput, HoldfastError, Misconfigured, RowExists, Timeout, Unavailable
+from holdfast.plane.writability import NoRoom
 
 _AGAIN: Final = ("40001", "40P01")  # serialisation failure, deadlock: the server asks for the same work again
 _CHANGED: Final = ("0A000", "RevalidateCachedQuery")  # a table has other columns than when a statement was prepared
@@ -19,6 +20,8 @@ _GOING_DOWN: Final = ("57P01", "57P02", "57P03", "57P04", "57P05", "25P03")
 _STATEMENT_TIMEOUT: Final = "57014"
 _LOCK_TIMEOUT: Final = "55P03"
 _READ_ONLY: Final = "25006"
+_STANDBY: Final = ("0A000", "during recovery")  # said to those who ask for a transaction that writes
+_FULL: Final = "53100"
 _NEVER: Final = ("0A", "26", "28", "34", "3D", "3F", "42")  # by class: features, authentication, names, syntax, rights
 
 _UNVERIFIED: Final = ("root certificate file", "certificate verify failed", "server certificate", "SSL was required")
@@ -39,6 +42,11 @@ def is_worth_another_try(error: psycopg.Error) -> bool:
     return (error.sqlstate or "") in _AGAIN or (error.sqlstate, error.diag.source_function) == _CHANGED
 
 
+def is_standby(error: psycopg.Error) -> bool:
+    """Whether the server only reads."""
+    return error.sqlstate == _READ_ONLY or (error.sqlstate == _STANDBY[0] and _STANDBY[1] in said(error))
+
+
 def before_commit(error: Exception, shown: str, *, reads: bool) -> HoldfastError:
     """What an error says that came before COMMIT was sent. Nothing has happened."""
     if not isinstance(error, psycopg.Error) or error.sqlstate is None:
@@ -48,9 +56,11 @@ def before_commit(error: Exception, shown: str, *, reads: bool) -> HoldfastError
         return RowExists(f"{shown} has such a row already (Postgres: {text})")
     if state[:2] in {"22", "23"}:
         return BadInput("parameters", f"do not fit the table (Postgres: {text})", "check the values")
-    if state == _READ_ONLY:
-        if reads:
-            return BadInput("work", "writes, and was given to `read`", "give it to `write`")
+    if state == _FULL:
+        return NoRoom(f"{shown} has no room left on a disk; nothing was changed (Postgres: {text})")
+    if state == _READ_ONLY and reads:
+        return BadInput("work", "writes, and was given to `read`", "give it to `write`")
+    if is_standby(error):
         return Unavailable(f"{shown} only reads now (a standby, or a failover under way); nothing was changed")
     if state == _STATEMENT_TIMEOUT:
         return Unavailable(f"{shown} took too long for a statement, and was stopped; nothing was changed")

@@ -1,4 +1,8 @@
-"""Runs and their timelines as rows, and back: which column says what. No decisions."""
+"""Runs and their timelines as rows, and back: which column says what. No decisions.
+
+The outline of a run is written with its document, so that a list does not have to look into that, which may have
+megabytes.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +123,12 @@ def outline_of_run(stored: StoredRun) -> RunOutline:
     )
 
 
-def run_outline_of(row: Row, gist: Row) -> RunOutline:
-    """From a row without its document, and the gist of that, to the outline of a run."""
-    error, ended_ns, deadline_ns, parent = json.loads(gist["told"])
+def run_outline_of(row: Row, gist: Row | None = None) -> RunOutline:
+    """From a row without its document to the outline of a run. `gist`: of the document, for a row without outline."""
+    if gist is None:
+        error, ended_ns, deadline_ns, parent, steps = json.loads(row["outline"])
+    else:
+        (error, ended_ns, deadline_ns, parent), steps = json.loads(gist["told"]), json.loads(gist["steps"])
     return RunOutline(
         id=row["id"],
         tenant=row["tenant"],
@@ -130,7 +137,7 @@ def run_outline_of(row: Row, gist: Row) -> RunOutline:
         status=RunStatus(row["status"]),
         risk=row["risk"],
         error=error,
-        steps={name: StepStatus(status) for name, status in json.loads(gist["steps"]).items()},
+        steps={name: StepStatus(status) for name, status in steps.items()},
         created_ns=row["created_ns"],
         updated_ns=row["updated_ns"],
         ended_ns=ended_ns,
@@ -154,6 +161,7 @@ def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
         "status": str(run.status),
         "risk": run.workflow.risk,
         "document": document_text(run),
+        "outline": outline_text(run),
         "now_ns": run.created_ns,
         "wake_ns": run.created_ns,  # until the first look
         "idempotency_key": about.idempotency_key,
@@ -174,6 +182,7 @@ def changed_values(
         "fence": fence,
         "status": str(advance.run.status),
         "document": document_text(advance.run),
+        "outline": outline_text(advance.run),
         "wake_ns": wake_ns,
         "now_ns": now_ns,
     }
@@ -204,6 +213,13 @@ def event_of(row: Row) -> RunEvent:
 def document_text(run: Run) -> str:
     """A run as text. Its parts were checked when they came in; together they may be longer than a payload."""
     return json.dumps(as_document(run), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
+def outline_text(run: Run) -> str:
+    """What lists have of a run besides its columns, as text: a hundred bytes or so, and some for each of its steps."""
+    parent = None if run.parent is None else run.parent.run
+    steps = {name: str(state.status) for name, state in run.steps.items()}
+    return json.dumps([run.error, run.ended_ns, run.deadline_ns, parent, steps], separators=(",", ":"))
 
 
 def _about(row: Row) -> RunWanted:

@@ -162,14 +162,18 @@ class RunStore:
     async def page(
         self, *, tenant: str | None, status: str = "", workflow: str = "", after: Place, limit: int
     ) -> list[RunOutline]:
-        """Runs in outline, newest first. Their documents, which may be large, are not moved about for it."""
+        """Runs in outline, newest first. Their documents, which may be large, are left alone.
+
+        Except those that an older version of Holdfast wrote: the database looks into them, and does not move them.
+        """
         values = {"tenant": tenant, "status": status, "workflow": workflow, "created_ns": after.at_ns, "id": after.id}
 
         async def work(tx: Tx) -> list[RunOutline]:
             rows = await tx.query(_LIST[tenant is not None], {**values, "most": limit})
-            ids = json.dumps([row["id"] for row in rows])
-            gists = {gist["id"]: gist for gist in await tx.query(script("run_gist", tx.dialect), {"ids": ids})}
-            return [run_outline_of(row, gists[row["id"]]) for row in rows]
+            without = [row["id"] for row in rows if row["outline"] is None]
+            found = await tx.query(script("run_gist", tx.dialect), {"ids": json.dumps(without)}) if without else []
+            gists = {gist["id"]: gist for gist in found}
+            return [run_outline_of(row, gists.get(row["id"])) for row in rows]
 
         return await self.database.read(work)
 

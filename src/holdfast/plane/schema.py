@@ -21,7 +21,11 @@ from holdfast.types import check_label
 FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
 VERSION: Final = 1
-VERSIONS: Final[Mapping[str, int]] = {"schema": 3, "approval_schema": 2}  # of those that are not at the first any more
+VERSIONS: Final[Mapping[str, int]] = {
+    "schema": 3,
+    "run_schema": 2,
+    "approval_schema": 2,
+}  # of those that are not at the first any more
 
 _SQL: Final = files("holdfast.plane") / "sql"
 _OWN_BEFORE: Final = frozenset((META, "plane_listener"))  # may be there before anything was prepared

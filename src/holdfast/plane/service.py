@@ -54,8 +54,9 @@ from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.workers import Workers
+from holdfast.plane.writability import Writability
 
-__all__ = ["CHECKED", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
+__all__ = ["CHECKED", "DATABASE", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 
 SNAPSHOT: Final = "sys:workers:snapshot"
 
@@ -115,6 +116,7 @@ class Service:
         rule = None if parts.policing is None else parts.policing.rule
         self.policy = PolicyService.on(parts.database, parts.store.clock, rule)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
+        self.writability = Writability(parts.database, parts.store.clock)
         self.breaks = ResourceBreaks(parts.database, self.resources)
 
     @property
@@ -289,7 +291,7 @@ class Service:
 
     async def check(self, part: str) -> None:
         """Return if the part answers (`database`, `bus` or `leases`), else raise what any other call would."""
-        if part == "database":
+        if part == DATABASE:
             await self.parts.database.read(lambda tx: tx.query("SELECT 1 AS one"))
         elif part == "bus":
             await self.parts.bus.pending(subjects.SUBMIT, subjects.SCHEDULER)
@@ -299,7 +301,8 @@ class Service:
             raise BadInput("part", f"{part!r:.60} is no part", f"use one of {', '.join(CHECKED)}")
 
 
-CHECKED: Final = ("database", "bus", "leases")
+DATABASE: Final = "database"
+CHECKED: Final = (DATABASE, "bus", "leases")
 """The parts without which nothing works."""
 
 V = TypeVar("V", Job, DeadLetter)

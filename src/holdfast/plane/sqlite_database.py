@@ -10,7 +10,8 @@ the work is finished, and the outcome is consistent and unknown to the one who l
 Does not promise: use from a second event loop, or in a forked child (both are refused), or from several machines.
 
 The parts: `sqlite_line` (who waits), `sqlite_threads` (group commit), `sqlite_sync` (what makes commits safe),
-`sqlite_connection` (the file, transactions), `sqlite_hints` (bells between processes), `bells` (bells within one).
+`sqlite_connection` (the file, transactions), `sqlite_room` (a full disk), `sqlite_hints` (bells between processes),
+`bells` (bells within one).
 
 Clock: the monotonic clock that is passed in, for statistics; the event loop's, for time limits.
 """
@@ -33,6 +34,7 @@ from holdfast.plane.ports import Tx, Work
 from holdfast.plane.sqlite_connection import PlaneFile, SqliteConnection, SqliteTx, Synchronous, warn_if_shared
 from holdfast.plane.sqlite_hints import Ear, Poll
 from holdfast.plane.sqlite_line import CLOSED, Line
+from holdfast.plane.sqlite_room import check_room, described
 from holdfast.plane.sqlite_sync import POSSIBLE, Syncer
 from holdfast.plane.sqlite_threads import Counts, Reader, Writer
 from holdfast.ports import Clock, Entropy
@@ -105,6 +107,14 @@ class SqliteDatabase:
         if lasting and service.writer.syncer is not None and service.writer.syncer.doubt is not None:
             await self.write(_nothing)  # which mends it first, or says why it cannot
         return await service.reading.ask(work, lasting=lasting)
+
+    async def check_room(self) -> None:
+        """See `writability.Describes`."""
+        await check_room(self.path)
+
+    def described(self, error: BackendError) -> str:
+        """See `writability.Describes`."""
+        return described(self.path, error)
 
     @property
     def durable(self) -> bool:

@@ -31,6 +31,7 @@ from holdfast.plane.sqlite_hints import Voice
 from holdfast.plane.sqlite_line import Answer, Entry, Line
 from holdfast.plane.sqlite_sync import Syncer
 from holdfast.ports import Clock, Entropy
+from holdfast.stores.sqlite_errors import code_of
 from holdfast.types import MS, NS
 
 _PAUSE_MIN_NS: Final = 100_000  # about the length of a commit without `fsync`
@@ -190,6 +191,8 @@ class Writer:
                 self.counts.commits += 1
         finally:
             self._connection.rollback()
+        if good < len(entries) and any(_is_read_only(each.error) for each in answers):
+            self._connection.close()  # it stays as it was opened; the next one finds out whether that is over
         self.counts.works += len(entries)
         self.counts.failed += len(entries) - good
         self.counts.largest_group = max(self.counts.largest_group, len(entries))
@@ -326,6 +329,11 @@ def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: Entry) ->
         connection.execute("ROLLBACK TO work")
     connection.execute("RELEASE work")
     return answer
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    cause = None if error is None else error.__cause__
+    return isinstance(cause, sqlite3.Error) and code_of(cause) == sqlite3.SQLITE_READONLY
 
 
 def _copy(error: Exception) -> Exception:

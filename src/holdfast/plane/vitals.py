@@ -2,8 +2,9 @@
 
 Three questions with three answers, which must not be confused. *Troubles* are what a restart would cure: a part that
 has failed, a keeper that has stopped renewing although leases are held. A store that does not answer is none, or one
-outage would restart a whole fleet. *Checks* say what keeps the process from working now: a store, a part that does not
-run, and its own end, from the moment at which that begins. *Readings* are what its parts count.
+outage would restart a whole fleet. *Checks* say what keeps the process from working now: a store that does not answer,
+a database that takes no writes where somebody here has to write, a part that does not run, and its own end, from the
+moment at which that begins. *Readings* are what its parts count.
 
 Whoever waits in the process for something that may take long is told when it begins to end, so that no wait holds it
 up.
@@ -28,7 +29,7 @@ from holdfast.plane import families, readings
 from holdfast.plane.asking import Asking
 from holdfast.plane.parts import Health, State
 from holdfast.plane.patience import Parting, Patience
-from holdfast.plane.service import CHECKED, Caller, Service
+from holdfast.plane.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.lock_readings import of_locks
 
 CHECK_LIMIT_S: Final = 2.0
@@ -50,11 +51,16 @@ class Vitals:
         *,
         health: Callable[[], Sequence[Health]] = tuple,
         counts: Callable[[], Iterable[Reading]] = tuple,
+        writes: bool = True,
     ) -> None:
-        """`health` says how each part is, `counts` what the parts count. The service is opened and closed elsewhere."""
+        """`health` says how each part is, `counts` what the parts count. The service is opened and closed elsewhere.
+
+        `writes`: whether what runs here needs a database that takes writes; see `parts.writes_needed`.
+        """
         self.service = service
         self._health = health
         self._counts = counts
+        self._writes = writes
         self._unready = {part: Trouble(_log, "not ready", "ready again", part=part) for part in CHECKED}
         self._checking = {part: Asking() for part in CHECKED}
         self._counting = Asking()
@@ -161,5 +167,8 @@ class Vitals:
         except (HoldfastError, OSError) as error:
             self._unready[part].met(error)
             return type(error).__name__.lower()
+        if part == DATABASE and self._writes and (refusal := await self.service.writability.refusal()) is not None:
+            self._unready[part].met(refusal.error)
+            return refusal.shown
         self._unready[part].ended()
         return OK

@@ -24,7 +24,7 @@ from holdfast.flows.saying import say
 from holdfast.inspection import Inspection
 from holdfast.plane.families import FAMILIES, Scope
 from holdfast.plane.outlines import LetterOutline
-from holdfast.plane.service import CHECKED, Caller, Document, Service, Worker
+from holdfast.plane.service import CHECKED, DATABASE, Caller, Document, Service, Worker
 from holdfast.plane.status import LETTERS, Brief, Tally
 from holdfast.web.schemas import Told, moment
 from holdfast.web.schemas_status import (
@@ -201,10 +201,12 @@ class Board:
         return list(found.values())
 
     async def _answer(self, part: str) -> str:
-        """`ok`, or the name of what went wrong."""
+        """`ok`, or what is wrong."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await self.service.check(part)
+                if part == DATABASE and (refusal := await self.service.writability.refusal()) is not None:
+                    return refusal.shown
         except TimeoutError:
             return "no answer in time"
         except (HoldfastError, OSError) as error:

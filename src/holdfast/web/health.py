@@ -1,9 +1,10 @@
 """Whether this process works, whether it can be given work, and what it counts. The same in every process of the plane.
 
 `/healthz` says whether a restart would help: it fails when a part has, or when leases are held and nobody renews them,
-and not because a store is down. `/readyz` asks every store that is needed, at once and each with a time limit, and says
-what keeps the process from working; it fails from the moment at which the process begins to end, and names no
-addresses. Both need no token: load balancers have none. `/metrics` does.
+and not because a store is down. `/readyz` asks every store that is needed, at once and each with a time limit, also
+whether the database takes writes where somebody here has to write, and says what keeps the process from working; it
+fails from the moment at which the process begins to end, and names files but no directories or addresses. Both need
+no token: load balancers have none. `/metrics` does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
--- Contract: of the runs that a JSON list names, what their outlines have of their documents, which stay where they are: `told`
--- is a list of the error, the end, the deadline and the run whose step it is; `steps` says how each of them is, in order.
+-- Contract: the outlines of the runs that a JSON list names, made from their documents, which stay where they are: for runs whose
+-- last writer kept none. `told` is a list of the error, the end, the deadline and the run whose step it is; `steps` says how each of
+-- them is, in order.
 SELECT id, CAST(json_build_array(
         CAST(document AS json) -> 'error', CAST(document AS json) -> 'ended_ns', CAST(document AS json) -> 'deadline_ns',
         CAST(document AS json) -> 'parent' -> 0

@@ -4,15 +4,20 @@
 -- Times end in `_ns` and are Unix time in nanoseconds. `body`, `document` and `labels` are JSON text. `scope` is a tenant,
 -- or `*` for everybody. A definition never changes: another text is another version. A run is one document, written whole
 -- and never in part; `version` rises with every write, `holdfast_fence` never goes down.
+--
+-- `outline` is JSON text too: what lists have of a body or a document, made with it. `outlined` is the version of the run whose
+-- outline it is: an older process beside us writes documents without. Both large columns come last, for SQLite walks through
+-- them to whatever stands behind.
 
 CREATE TABLE plane_workflow (
     scope      TEXT NOT NULL,
     name       TEXT NOT NULL,
     version    BIGINT NOT NULL,
     digest     TEXT NOT NULL,
-    body       TEXT NOT NULL,
     created_ns BIGINT NOT NULL,
     created_by TEXT NOT NULL,
+    outline    TEXT,
+    body       TEXT NOT NULL,
     PRIMARY KEY (scope, name, version)
 );
 
@@ -24,7 +29,6 @@ CREATE TABLE plane_run (
     workflow_version BIGINT NOT NULL,
     status           TEXT NOT NULL,
     risk             TEXT NOT NULL,
-    document         TEXT NOT NULL,
     created_ns       BIGINT NOT NULL,
     updated_ns       BIGINT NOT NULL,
     version          BIGINT NOT NULL,
@@ -34,7 +38,10 @@ CREATE TABLE plane_run (
     submitted_by     TEXT NOT NULL,
     trace            TEXT NOT NULL,
     labels           TEXT NOT NULL,
-    rerun_of         TEXT
+    rerun_of         TEXT,
+    outline          TEXT,
+    outlined         BIGINT,
+    document         TEXT NOT NULL
 );
 
 -- One run for each key of a tenant.

@@ -1,8 +1,9 @@
--- Contract: a page of the newest definitions that a tenant can see (all: an empty tenant), in outline, by scope and name. The
--- database looks into the bodies for what an outline has of them; they stay where they are.
-SELECT scope, name, version, COALESCE(CAST(body AS json) ->> 'risk', 'low') AS risk,
-    (SELECT COUNT(*) FROM json_object_keys(CAST(body AS json) -> 'steps')) AS steps,
-    SUBSTR(COALESCE(CAST(body AS json) ->> 'description', ''), 1, 201) AS description, digest, created_ns, created_by
+-- Contract: a page of the newest definitions that a tenant can see (all: an empty tenant), in outline, by scope and name. Into a body
+-- the database looks only where an older process has kept it, and without its outline: risk, how many steps, description.
+SELECT scope, name, version, digest, created_ns, created_by, COALESCE(outline, CAST(json_build_array(
+        COALESCE(CAST(body AS json) ->> 'risk', 'low'), (SELECT COUNT(*) FROM json_object_keys(CAST(body AS json) -> 'steps')),
+        SUBSTR(COALESCE(CAST(body AS json) ->> 'description', ''), 1, 201)
+    ) AS text)) AS outline
 FROM plane_workflow AS mine
 WHERE (:tenant = '' OR scope IN (:tenant, '*')) AND (scope > :scope OR (scope = :scope AND name > :name))
     AND version = (SELECT MAX(version) FROM plane_workflow WHERE scope = mine.scope AND name = mine.name)
