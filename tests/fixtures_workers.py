@@ -59,6 +59,10 @@ class Ear:
     def prompt(self) -> bool:
         return self.inner.prompt
 
+    @property
+    def within(self) -> bool:
+        return self.inner.within
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         await self.inner.stage(tx, messages)
 

@@ -16,15 +16,22 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import THINGS, insert, numbers, until
+from holdfast.core.jobs import JobState
 from holdfast.errors import RowExists, Timeout, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.jobstore import Writing
+from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.opening import opened
+from holdfast.plane.placement import Placement
 from holdfast.plane.ports import Tx
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings, WorkerSettings
 from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.types import NS
+from holdfast.stores.sqlite import SqliteEngine
+from holdfast.types import NS, Grant
+from sqlite_company import CALL, ask
 
 pytestmark = pytest.mark.asyncio
 
@@ -250,6 +257,62 @@ async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
         await until(begun.is_set)
         await submitting
         await until(lambda: not found(where, "SELECT 1 FROM plane_job WHERE state <> 'SUCCEEDED'"))
+
+
+@pytest.mark.parametrize("synchronous", ["normal", "full"])
+async def test_a_lease_is_used_when_the_disk_has_it_and_given_back_without_waiting_unless_that_was_asked_for(
+    path: str, file: SqliteDatabase, disk: Disk, synchronous: str
+) -> None:
+    store = SqliteEngine(path, synchronous=synchronous).asynchronous()
+    assert store.ride(file)
+    grants = [each for each in await store.acquire_many([ask("t", "a")], CALL) if isinstance(each, Grant)]
+    disk.go.clear()
+    returning = asyncio.create_task(store.release_many(grants, CALL))
+    await until(lambda: not found(path, "SELECT 1 FROM holdfast_lease"))
+    if synchronous == "normal":
+        assert await returning == [True]
+    taking = asyncio.create_task(store.acquire_many([ask("u", "a")], CALL))
+    await until(lambda: found(path, "SELECT 1 FROM holdfast_lease"))
+    for _ in range(50):
+        await file.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
+    assert not taking.done()
+    assert returning.done() is (synchronous == "normal")
+    disk.go.set()
+    assert [type(each) for each in await taking] == [Grant]
+    assert await returning == [True]
+    await store.close()
+
+
+@pytest.mark.parametrize("within", [True, False], ids=["bus in the file", "bus elsewhere"])
+async def test_a_change_by_the_scheduler_waits_for_the_disk_only_if_its_message_is_acknowledged_elsewhere(
+    path: str, disk: Disk, monkeypatch: pytest.MonkeyPatch, within: bool
+) -> None:
+    """In one file what comes later is never safe without what came before."""
+    monkeypatch.setattr(EmbeddedBus, "within", within)
+
+    def end(job: Job) -> Writing:
+        return Writing([Change(JobState.CANCELLED, actor="test", reason="enough")])
+
+    async with opened(Settings(database=f"sqlite:///{path}")) as ground:
+        jobs = [(await ground.service.submit(Caller("test"), Submission("touch")))[0] for _ in range(2)]
+        placement = Placement(ground.store, ground.locks, ground.workers, actor="test")
+        await placement.change(jobs[0].id, lambda _: end)
+        disk.go.clear()
+        ending = asyncio.create_task(placement.change(jobs[1].id, lambda _: end))
+        submitting = asyncio.create_task(ground.service.submit(Caller("test"), Submission("touch", "new")))
+        cancelled = "SELECT COUNT(*) FROM plane_job WHERE state = 'CANCELLED' HAVING COUNT(*) = 2"
+        await until(lambda: found(path, cancelled))
+        await until(lambda: found(path, "SELECT COUNT(*) FROM plane_job HAVING COUNT(*) = 3"))
+        if within:
+            changed = await ending
+            assert changed.after is not None
+            assert changed.after.state is JobState.CANCELLED
+        for _ in range(50):
+            await ground.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
+        assert ending.done() is within
+        assert not submitting.done()
+        disk.go.set()
+        await asyncio.gather(ending, submitting)
 
 
 async def test_errors_are_told_in_turn_too(file: SqliteDatabase, disk: Disk) -> None:

@@ -93,6 +93,11 @@ class EmbeddedBus:
         """See `ports.Bus`. What is committed can be claimed."""
         return True
 
+    @property
+    def within(self) -> bool:
+        """See `ports.Bus`."""
+        return True
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """See `ports.Bus`. An id that is known already stays the message that it is."""
         rows = rows_of(messages, now_ns := self._clock.now().wall)

@@ -224,7 +224,8 @@ class JobStore:
     ) -> list[tuple[int | Busy, Changed] | Failed]:
         """The same where the locks are had within the transaction: of each, its fence or who holds it, and the change.
 
-        One that is held is not changed. The jobs differ.
+        One that is held is not changed. The jobs differ. New jobs are durable then. A change of others need not be,
+        where the bus is in the same database: the message that it was made for is acknowledged there, after it.
         """
         told: list[tuple[int | Busy, Changed] | Failed] = []
         for each, end in zip(changes, await answered(partial(self._within, moment), changes), strict=True):
@@ -255,7 +256,8 @@ class JobStore:
 
         if ARMED:
             await areach("plane.job.change")
-        found = await self.database.write(work)
+        lasting = not self._bus.within or any(each.new is not None for each in changes)
+        found = await self.database.write(work, lasting=lasting)
         if ARMED:
             await areach("plane.job.changed")
         self._count_ends([each.outcome for each in found])

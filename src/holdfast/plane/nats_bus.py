@@ -102,6 +102,11 @@ class NatsBus:
         """See `ports.Bus`."""
         return self._outbox.prompt
 
+    @property
+    def within(self) -> bool:
+        """See `ports.Bus`."""
+        return False
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """See `ports.Bus`."""
         if not self._prepared:

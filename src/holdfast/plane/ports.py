@@ -169,6 +169,14 @@ class Bus(Protocol):
         """Whether what is staged by this process now is on its way as soon as it is committed, as far as is known."""
         ...
 
+    @property
+    def within(self) -> bool:
+        """Whether its messages lie in the database.
+
+        Then what a handler has written is on the disk before it is there that the message was handled.
+        """
+        ...
+
     async def stage(self, tx: Tx, messages: Sequence[Message]) -> None:
         """Make the messages part of a transaction: delivered if it commits, and never if it does not."""
         ...

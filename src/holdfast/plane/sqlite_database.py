@@ -121,7 +121,7 @@ class SqliteDatabase:
         """Whether what is acknowledged survives a loss of power."""
         return self._synchronous == "full"
 
-    async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
+    async def carry(self, step: Callable[[sqlite3.Connection], T], *, lasting: bool = True) -> T:
         """Have a step of somebody else, whose tables are in the file too, run with the works of a commit.
 
         What it raises undoes it alone.
@@ -130,7 +130,7 @@ class SqliteDatabase:
         async def work(tx: Tx) -> T:
             return cast("SqliteTx", tx).step(step)
 
-        return await self._here().writing.ask(work)
+        return await self._here().writing.ask(work, lasting=lasting)
 
     def bell(self, channel: str) -> ChannelBell:
         """See `ports.Database`. Belongs to the running event loop."""

@@ -38,19 +38,22 @@ class Carrier(Protocol):
         """Whether what it has committed survives a loss of power."""
         ...
 
-    async def carry(self, step: Callable[[sqlite3.Connection], T]) -> T:
+    async def carry(self, step: Callable[[sqlite3.Connection], T], *, lasting: bool = True) -> T:
         """Run a step in a transaction with whatever else is being written. Returns when it is committed.
 
+        `lasting`: and as durable as what it writes itself. If not, it is so before anything later is.
         An error of the step is raised here, and undoes that step alone. Raises what a write of the carrier does.
         """
         ...
 
 
-async def carried(carrier: Carrier, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:
+async def carried(
+    carrier: Carrier, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True
+) -> T:
     """Have a step carried, within a time limit. `Timeout`: nobody knows whether it was, or will be."""
     try:
         async with asyncio.timeout(timeout_ns / NS):
-            return await carrier.carry(step)
+            return await carrier.carry(step, lasting=lasting)
     except TimeoutError as error:
         if isinstance(error, BackendError):
             raise

@@ -126,7 +126,9 @@ class SqliteStore:
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         """See `ports.TakesMany`. All in one transaction."""
         await self._sweep(0, timeout_ns)
-        found = await self._run_many(self._many.returning(grants), timeout_ns)
+        # What a loss of power undoes is the release of a process that is gone; so nobody waits for the disk.
+        full = self.ledger.file.synchronous == "full"
+        found = await self._run_many(self._many.returning(grants), timeout_ns, lasting=full)
         waiting = [(grant.key, addresses) for grant, (_, addresses) in zip(grants, found, strict=True) if addresses]
         if waiting:
             with contextlib.suppress(BackendError):  # a hint is not worth an error
@@ -139,13 +141,13 @@ class SqliteStore:
             with contextlib.suppress(BackendError):  # another time, then
                 await self._colour.run(self.ledger.sweep, timeout_ns)
 
-    async def _run_many(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int) -> T:
+    async def _run_many(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True) -> T:
         if self._carrier is not None:
             if not self._made:
                 await self.ping(timeout_ns)
                 self._made = True
             with contextlib.suppress(Closed):  # it ends before us; then we go by ourselves
-                return await carried(self._carrier, step, timeout_ns)
+                return await carried(self._carrier, step, timeout_ns, lasting=lasting)
         return await self._colour.run(lambda left: self._many.alone(step, left), timeout_ns)
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
