@@ -5,6 +5,12 @@ nanosecond; zero means at once. Contention and store trouble never use up the bu
 come: what bounds them is the age of the message. Whatever counts as a failure is bounded by number, so every message
 ends: handled, or as a dead letter.
 
+**What kills whoever takes it** leaves nobody to count that as a failure. So what is counted is who began, and was not
+heard of again: whoever fails, is busy, is told to leave or has lost a store says so, and does not count. A bus that
+keeps a row for each message counts deliveries (`Standing.lost`); for attempts at jobs, runs are counted in their job's
+history, on any bus (`lost_runs`). After `LOST_MAX` it is enough, by either count. A handler that judges this by itself
+is left to do so, and given up for it only at twice that number: it may not live to judge either.
+
 Ages and delays are nanoseconds; where an age is measured from, and on which clock, is the bus's affair.
 """
 
@@ -82,6 +88,7 @@ class Limits:
     max_failures: int
     max_age_ns: int
     backoff: Backoff = ERROR_BACKOFF
+    judges_lost: bool = False  # whoever handles it judges deliveries of which nothing was heard again
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +128,26 @@ def ended(error: Exception | None) -> Ended:
 
 def before(standing: Standing, limits: Limits) -> DeadLetter | None:
     """Whether a message must not be handed over any more: only a redelivered one, for each gets its chance."""
-    if standing.lost >= LOST_MAX:
-        reason = f"{standing.lost} consumers took it and were not heard of again"
-        return DeadLetter(reason, Code.LOST)
+    if (letter := given_up(standing.lost)) is not None and standing.lost >= LOST_MAX * (1 + limits.judges_lost):
+        return letter
     if standing.deliveries > 1 and standing.age_ns > limits.max_age_ns:
         return _too_old(standing, limits, "it was never handled")
     return None
+
+
+def given_up(lost: int) -> DeadLetter | None:
+    """Whether something that so many have begun, and were not heard of again, must not be begun once more."""
+    if lost < LOST_MAX:
+        return None
+    return DeadLetter(f"{lost} consumers took it and were not heard of again", Code.LOST)
+
+
+def lost_runs(begun: int, given_back: int) -> int:
+    """How many runs of an attempt that is not over were never heard of again, one that runs now included.
+
+    A run that was given back may not have been heard to begin: it then counts against none that was lost.
+    """
+    return max(0, begun - given_back)
 
 
 def decide(end: Ended, standing: Standing, limits: Limits, draw: Draw) -> Verdict:

@@ -57,7 +57,6 @@ class Taken:
     delivery: Delivery
     handle: Any  # the bus's own
     signalled_s: float  # when the bus last heard that it is being worked on; the loop's clock
-    lost: int = 0
     problem: str | None = None  # why it could not be read
 
 
@@ -87,7 +86,7 @@ class Hands:
         self._clock = clock
         self._draw = entropy.below
         self._freed = freed
-        self._limits = Limits(how.max_failures, how.max_age_ns, backoff)
+        self._limits = Limits(how.max_failures, how.max_age_ns, backoff, how.judges_lost)
         self._line: deque[Taken] = deque()
         self._behind: dict[str, deque[Taken]] = {}  # by key: those that wait for the one that is being handled
         self._running: dict[asyncio.Task[None], Taken] = {}
@@ -182,7 +181,7 @@ class Hands:
         self._freed()
 
     async def _handled(self, taken: Taken) -> None:
-        again = taken.delivery.deliveries > 1 or taken.lost  # of a first delivery there is nothing to be judged
+        again = taken.delivery.deliveries > 1  # of a first delivery there is nothing to be judged
         verdict: Ack | GiveBack | DeadLetter | None = before(self._standing(taken), self._limits) if again else None
         end = Ended(Kind.STOPPED)
         try:
@@ -239,4 +238,4 @@ class Hands:
         delivery = taken.delivery
         since_ns = max(delivery.first_ns, delivery.message.not_before_ns)
         age_ns = max(0, self._clock.now().wall - since_ns)
-        return Standing(delivery.deliveries, delivery.failures, age_ns, taken.lost)
+        return Standing(delivery.deliveries, delivery.failures, age_ns, delivery.lost)

@@ -132,7 +132,7 @@ class Station:
             return
         late = abs(place.clock.now().wall - order.at_ns) > LATE_NS  # or nobody knows, where the clocks disagree
         again = known is not None or delivery.deliveries > 1
-        await self._make(Attempt(place, order, job, may_be_over=late or again), job)
+        await self._make(Attempt(place, order, job, delivery, may_be_over=late or again), job)
 
     async def stop(self, delivery: Delivery) -> None:
         """One message on `stop.<worker>`. What is not here any more has nothing to stop.
