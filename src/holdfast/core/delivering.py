@@ -6,10 +6,11 @@ come: what bounds them is the age of the message. Whatever counts as a failure i
 ends: handled, or as a dead letter.
 
 **What kills whoever takes it** leaves nobody to count that as a failure. So what is counted is who began, and was not
-heard of again: whoever fails, is busy, is told to leave or has lost a store says so, and does not count. A bus that
-keeps a row for each message counts deliveries (`Standing.lost`); for attempts at jobs, runs are counted in their job's
-history, on any bus (`lost_runs`). After `LOST_MAX` it is enough, by either count. A handler that judges this by itself
-is left to do so, and given up for it only at twice that number: it may not live to judge either.
+heard of again: whoever fails, is busy, is told to leave or has lost a store says so, and does not count. Attempts at
+jobs are judged by their runs, which stand in the history of the job (`lost_runs`), on any bus: what a worker had in
+hand when it died, and had not begun, is not to blame. A bus that keeps a row for each message counts deliveries
+(`Standing.lost`), for everything else. After `LOST_MAX` it is enough; where the handler judges by itself, the bus gives
+up at twice that number only, for a handler that does not live to judge either.
 
 Ages and delays are nanoseconds; where an age is measured from, and on which clock, is the bus's affair.
 """
@@ -88,7 +89,7 @@ class Limits:
     max_failures: int
     max_age_ns: int
     backoff: Backoff = ERROR_BACKOFF
-    judges_lost: bool = False  # whoever handles it judges deliveries of which nothing was heard again
+    judges_lost: bool = False  # whoever handles it knows what was begun and not heard of again
 
 
 @dataclass(frozen=True, slots=True)

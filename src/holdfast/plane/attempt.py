@@ -177,7 +177,7 @@ class Attempt:
             look = await self._look(lease.fence, taken.wall)
             if not look.wanted:
                 self._place.statistics.outdated += 1
-            elif (letter := given_up(max(look.lost, self._came.lost))) is not None:
+            elif (letter := given_up(look.lost)) is not None:
                 await self._give_up(lease, letter)
             else:
                 await self._under(lease)

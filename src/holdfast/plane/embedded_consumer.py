@@ -297,6 +297,6 @@ class EmbeddedConsumer:
             message, problem = message_of(row), None
         except Unreadable as error:
             message, problem = unreadable_row(row), str(error)
+        delivery = Delivery(message, self._how.group, row["deliveries"], row["failures"], row["first_ns"])
         lost = row["deliveries"] - 1 - row["failures"] - row["excused"]
-        delivery = Delivery(message, self._how.group, row["deliveries"], row["failures"], row["first_ns"], lost)
-        return Taken(delivery, None, now_s, problem)
+        return Taken(delivery, None, now_s, lost, problem)

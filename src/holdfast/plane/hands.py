@@ -57,6 +57,7 @@ class Taken:
     delivery: Delivery
     handle: Any  # the bus's own
     signalled_s: float  # when the bus last heard that it is being worked on; the loop's clock
+    lost: int = 0
     problem: str | None = None  # why it could not be read
 
 
@@ -181,7 +182,7 @@ class Hands:
         self._freed()
 
     async def _handled(self, taken: Taken) -> None:
-        again = taken.delivery.deliveries > 1  # of a first delivery there is nothing to be judged
+        again = taken.delivery.deliveries > 1 or taken.lost  # of a first delivery there is nothing to be judged
         verdict: Ack | GiveBack | DeadLetter | None = before(self._standing(taken), self._limits) if again else None
         end = Ended(Kind.STOPPED)
         try:
@@ -238,4 +239,4 @@ class Hands:
         delivery = taken.delivery
         since_ns = max(delivery.first_ns, delivery.message.not_before_ns)
         age_ns = max(0, self._clock.now().wall - since_ns)
-        return Standing(delivery.deliveries, delivery.failures, age_ns, delivery.lost)
+        return Standing(delivery.deliveries, delivery.failures, age_ns, taken.lost)

@@ -180,7 +180,6 @@ class Delivery:
     deliveries: int  # this one included
     failures: int  # deliveries that ended in an error; busy and store trouble do not count
     first_ns: int  # when the message was first published
-    lost: int = 0  # deliveries of which nothing was heard again; 0 where the bus cannot tell
 
 
 @dataclass(frozen=True, slots=True)
