@@ -38,7 +38,7 @@ from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction
 from holdfast.plane.attempts import Look
 from holdfast.plane.context import AnyContext, BlockingContext, Context
-from holdfast.plane.currency import Currency, excuse
+from holdfast.plane.currency import Currency, excuse, waited
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
@@ -213,7 +213,7 @@ class Attempt:
     async def _look(self, fence: int, now_ns: int) -> Look:
         """Whether this is a leftover. Asked under the lease: whoever ran it before us has said its result by now."""
         currency = self._place.currency
-        if currency is None or not self._may_be_over:
+        if currency is None or not (self._may_be_over or waited(self.order, fence)):
             return _WANTED
         try:
             look = await currency.look(self.order.name, fence, now_ns, self.order.fence)

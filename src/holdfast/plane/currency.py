@@ -2,6 +2,11 @@
 
 `plane.attempts.Attempts` answers from the database. Asking is part of running an attempt, and fails as that does; a
 word on giving back is not worth more than a moment, because the message goes back in any case.
+
+Most attempts are not asked about: the message has come at once, and for the first time. Whether it has waited is told
+by two clocks, the scheduler's and the worker's, and so by none where those disagree by about as much as it has waited.
+It is also told by two fences: that of the job's lock when it was handed out, and that of the lease under which it is to
+be run. Both come from the lease store, which counts them by its own clock.
 """
 
 from __future__ import annotations
@@ -10,11 +15,16 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+from holdfast.core.fence_count import apart
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.saying import say
 from holdfast.plane.attempts import Look
+from holdfast.plane.order import Order
+from holdfast.types import MS
 
 EXCUSE_S: Final = 1.0
+LATE_NS: Final = 500 * MS
+"""Whoever has waited for longer may have been cancelled or taken back; one that found a free place has not waited."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
@@ -29,6 +39,11 @@ class Currency(Protocol):
     async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
         """A run of the attempt, that was begun, is given back by a worker that has not died."""
         ...
+
+
+def waited(order: Order, fence: int) -> bool:
+    """Whether an attempt has waited for its lease, by the clock of the lease store. Such a lease has this fence."""
+    return order.fence is not None and apart(order.fence, fence, LATE_NS)
 
 
 async def excuse(currency: Currency, name: tuple[str, int, int], now_ns: int) -> None:
