@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -23,6 +24,8 @@ from holdfast.core.delivering import (
     before,
     decide,
     ended,
+    given_up,
+    lost_runs,
 )
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import AcquireTimeout, BackendError, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
@@ -164,3 +167,22 @@ def test_a_message_that_kills_whoever_takes_it_is_a_dead_letter() -> None:
 
     assert found is not None
     assert found.code is Code.LOST
+
+
+def test_a_handler_that_judges_by_itself_what_was_lost_has_twice_the_number_to_live_to_it() -> None:
+    limits = replace(LIMITS, judges_lost=True)
+    assert before(Standing(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX - 1), limits) is None
+    found = before(Standing(3 * LOST_MAX, 0, 0, lost=2 * LOST_MAX), limits)
+    assert found is not None
+    assert found.code is Code.LOST
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_an_attempt_is_given_up_when_so_many_runs_were_begun_and_not_given_back(begun: int, given_back: int) -> None:
+    lost = lost_runs(begun, given_back)
+    assert lost >= 0
+    assert (given_up(lost) is None) == (begun < LOST_MAX + given_back)
+
+
+def test_runs_that_are_given_back_never_add_up() -> None:
+    assert given_up(lost_runs(100 * LOST_MAX, 100 * LOST_MAX)) is None

@@ -105,6 +105,8 @@ def test_a_worker_can_ask_for_a_delay_and_can_say_that_trying_again_is_pointless
     assert later == Again(7 * NS, "x")
     fatal = after_attempt(running, Ended(ok=False, error="x", retryable=False), now_ns=NOW, backoff_ns=NS)
     assert fatal == End(JobState.FAILED, Code.FATAL, "x", dead=True)
+    lost = after_attempt(running, Ended(ok=False, error="x", retryable=False, lost=True), now_ns=NOW, backoff_ns=NS)
+    assert lost == End(JobState.FAILED, Code.LOST, "x", dead=True)
 
 
 def test_no_attempt_is_planned_that_cannot_begin_before_the_deadline() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.fence_count import STEP_MAX_US, Count
+from holdfast.core.fence_count import STEP_MAX_US, Count, apart
 
 US = 1_000_000
 NOW = 1_790_000_000 * US
@@ -98,3 +98,28 @@ def test_a_clock_that_is_set_right_after_years_takes_the_count_ahead_by_an_hour_
     known = Count(NOW, NOW).next(wrong, secret)
     right = known.next(NOW + US, secret)
     assert right.fence - (NOW + US) <= STEP_MAX_US + CHANCE
+
+
+@given(
+    st.integers(0, 10**16),
+    st.integers(0, 10**16),
+    st.lists(st.integers(0, 10**7), min_size=1, max_size=20),
+    st.integers(0, 10**10),
+)
+def test_two_fences_say_that_they_are_far_apart_whoever_else_was_granted_something_between_them(
+    fence: int, clock: int, steps: list[int], ns: int
+) -> None:
+    """However far the count is ahead of the clock, as long as that does not go back."""
+    first = last = Count(fence, clock).next(clock, "first")
+    for number, step in enumerate(steps):
+        last = last.next(last.clock + step, str(number))
+    if sum(steps) * 1000 * 3 > ns * 4 + 4000 * len(steps):  # each step may be rounded down by a microsecond
+        assert apart(first.fence, last.fence, ns)
+
+
+def test_two_fences_of_a_count_that_follows_its_clock_are_as_far_apart_as_they_were_given_out() -> None:
+    first = Count().next(1_700_000_000_000_000, "a")
+    for passed_us, far in ((500_000, False), (500_001, True)):
+        assert apart(first.fence, first.next(first.clock + passed_us, "b").fence, 500_000_000) is far
+    assert not apart(first.fence, first.fence, 0)
+    assert not apart(first.fence, 7, 0)

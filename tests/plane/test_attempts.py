@@ -39,6 +39,7 @@ async def test_an_attempt_is_wanted_while_its_job_is_with_workers_at_that_attemp
 
 async def test_an_attempt_of_a_job_that_is_not_known_may_be_run(database: Database) -> None:
     await prepare(database)
+    await prepare(database, "bus_schema")
     assert await Attempts(database).look(("nobody", 0, 1), 7, 0) == Look(wanted=True)
 
 
@@ -130,4 +131,51 @@ async def test_a_run_is_overtaken_when_another_one_of_the_same_attempt_is_under_
     row = "UPDATE plane_job SET state = :state, attempt = :attempt, run_fence = :run_fence"
     await database.write(lambda tx: tx.query(row, values))
     assert (await Attempts(database).look(("j", 0, 1), 7, 0)).overtaken is overtaken
+    await bus.close()
+
+
+async def begun(database: Database, job: str, attempt: int, times: int, *, version: int) -> None:
+    """So many runs of an attempt are written down."""
+    line = "INSERT INTO plane_event VALUES (:job, :version, 0, 0, NULL, 'RUNNING', :attempt, 1, 'w', NULL)"
+    rows = [{"job": job, "version": version + number, "attempt": attempt} for number in range(times)]
+    await database.write(lambda tx: tx.query_many(line, rows))
+
+
+async def test_runs_of_this_attempt_are_lost_that_were_begun_and_not_given_back(database: Database) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    store = JobStore(database, bus, SystemClock(), SystemEntropy())
+    job, _ = await store.submit(Submission("t", id="j"), "default")
+    await store.submit(Submission("t", id="other"), "default")
+    await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'RUNNING', attempt = 2, run_fence = 5"))
+    attempts, name = Attempts(database), ("j", job.created_ns, 2)
+    for owner, attempt, times, version in (("j", 1, 7, 10), ("j", 2, 4, 20), ("other", 2, 7, 10)):
+        await begun(database, owner, attempt, times, version=version)
+    assert (await attempts.look(name, 7, 0)).lost == 4
+    # Of another attempt, another job, and an earlier job of the same id, nothing is held for this one.
+    for other in (("j", job.created_ns, 1), ("other", 0, 2), ("j", job.created_ns - 1, 2), ("nobody", 0, 2)):
+        await attempts.given_back(other, 0)
+    assert (await attempts.look(name, 7, 0)).lost == 4
+    await attempts.given_back(name, 0)
+    await attempts.given_back(("j", 0, 2), 0)  # by a worker that was not told when the job was made
+    assert (await attempts.look(name, 7, 0)).lost == 2
+    for _ in range(5):
+        await attempts.given_back(name, 0)
+    assert (await attempts.look(name, 7, 0)).lost == 0
+    await bus.close()
+
+
+@pytest.mark.parametrize(("state", "run_fence"), [("DISPATCHED", None), ("RUNNING", 7), ("RUNNING", 8)])
+async def test_a_run_that_is_our_own_or_a_newer_one_is_not_lost(
+    database: Database, state: str, run_fence: int | None
+) -> None:
+    await prepare(database)
+    bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
+    await bus.prepare()
+    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    row = "UPDATE plane_job SET attempt = 1, state = :state, run_fence = :run_fence"
+    await database.write(lambda tx: tx.query(row, {"state": state, "run_fence": run_fence}))
+    await begun(database, "j", 1, 4, version=10)
+    assert (await Attempts(database).look(("j", 0, 1), 7, 0)).lost == 0
     await bus.close()

@@ -282,7 +282,12 @@ async def test_a_retry_that_finds_no_room_waits_in_line(plane: Replica) -> None:
 
 @pytest.mark.parametrize(
     ("said", "code"),
-    [({"error": "no", "retryable": False}, "fatal"), ({"error": "no"}, "max_attempts")],
+    [
+        ({"error": "no", "retryable": False}, "fatal"),
+        ({"error": "no"}, "max_attempts"),
+        ({"error": "10 workers", "retryable": False, "code": "lost"}, "lost"),
+        ({"error": "no", "retryable": False, "code": "a word of a newer version"}, "fatal"),
+    ],
 )
 async def test_a_job_that_cannot_be_tried_again_fails_for_people_to_see(
     plane: Replica, said: dict[str, Any], code: str

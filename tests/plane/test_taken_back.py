@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fixtures_buses import ScriptedClock
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, delivered, finished, holds, run_of, submitted
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD
@@ -71,6 +72,30 @@ async def test_what_waited_is_looked_up_also_by_a_worker_whose_clock_is_behind(p
     await plane.scheduler.on_cancel(cancelled(job))
     parts: dict[str, Any] = {"bus": plane.bus, "locks": plane.locks, "registry": plane.workers}
     async with Worker(app, **parts, currency=Attempts(plane.database), clock=SystemClock()) as worker:
+        await holds(lambda: _nothing_waits(plane))
+        assert (worker.statistics().outdated, runs) == (1, [])
+
+
+async def test_what_waited_is_looked_up_also_by_a_worker_whose_clock_hides_that_it_waited(planes: Planes) -> None:
+    """It is behind the scheduler's by as much as the message has waited: by its own clock that was sent just now."""
+    plane = await planes.open()
+    app, runs = App("crew"), list[Any]()
+    app.job(TOPIC)(runs.append)
+    await plane.beat("other", 4)
+    job = await plane.submit(payload="cancelled")
+    await plane.scheduler.on_submit(submitted(job))
+    behind = ScriptedClock()
+    behind.at_ns = (await plane.job(job)).updated_ns
+    [sent] = await plane.staged(subjects.WORK)
+    await plane.scheduler.on_cancel(cancelled(job))
+
+    async def has_waited() -> bool:
+        async with plane.locks.lock("what time is it", ttl=5) as lease:
+            return bool(lease.fence - sent["fence"] > 600_000)  # microseconds
+
+    await holds(has_waited)
+    parts: dict[str, Any] = {"bus": plane.bus, "locks": plane.locks, "registry": plane.workers, "clock": behind}
+    async with Worker(app, **parts, currency=Attempts(plane.database)) as worker:
         await holds(lambda: _nothing_waits(plane))
         assert (worker.statistics().outdated, runs) == (1, [])
 

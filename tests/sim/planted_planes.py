@@ -12,7 +12,7 @@ from holdfast.core import jobs, reports
 from holdfast.core.approving import ApprovalConflict
 from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, RowExists
-from holdfast.plane import jobchanges, manyrows, scheduler
+from holdfast.plane import attempt, jobchanges, manyrows, scheduler
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.jobintake import New, submit_many
 from holdfast.plane.jobstore import JobStore
@@ -124,3 +124,8 @@ def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
         return done
 
     patch.setattr(WorkerPart, "stop", late)
+
+
+def a_job_that_kills_is_run_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Nobody counts who has begun an attempt and was not heard of again."""
+    patch.setattr(attempt, "given_up", lambda lost: None)

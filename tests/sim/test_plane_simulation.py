@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.delivering import LOST_MAX
 from holdfast.core.looping import Mode
 from holdfast.errors import FencedOut
 from holdfast.plane.loops import Tick
@@ -71,6 +72,14 @@ def test_a_world_is_not_at_rest_while_somebody_is_paused_who_has_something_to_sa
     assert not outcome.violations, described(outcome)
 
 
+@pytest.mark.parametrize("tells_lost", [True, False])
+def test_a_job_that_kills_whoever_runs_it_comes_to_an_end_and_is_begun_no_oftener_than_it_may(tells_lost: bool) -> None:
+    """Also on a bus that counts deliveries and cannot tell which of them were lost."""
+    outcome = run_plane(1, rough(1, faults=[], failpoints=0, poison=1, tells_lost=tells_lost, drain_ns=400 * NS))
+    assert not outcome.violations, described(outcome)
+    assert (outcome.counts["killed by a job"], outcome.counts["dead letters"] > 0) == (LOST_MAX, True)
+
+
 @pytest.mark.requires("R103", "R105", "R131")
 @pytest.mark.parametrize("part", range(SLICES))
 def test_the_plane_survives_every_kind_of_fault_and_each_of_them_happens(part: int) -> None:
@@ -123,6 +132,7 @@ PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
         (planted.the_resource_does_not_look_at_the_fence, "P6", {"faults": [F.PAUSE]}),
         (planted.a_second_run_does_not_know_what_the_first_has_done, "P6", {}),
         (planted.a_worker_does_not_end, "P0", {"jobs": 1, "runs": 0, "faults": []}),
+        (planted.a_job_that_kills_is_run_for_ever, "P2", {"jobs": 1, "faults": [], "poison": 1, "tells_lost": False}),
         (planted.a_decision_may_be_made_again_otherwise, "P10", {"runs": 6, "jobs": 1, "faults": [], "cancels": 0}),
     )
 }

@@ -5,6 +5,13 @@ nanosecond; zero means at once. Contention and store trouble never use up the bu
 come: what bounds them is the age of the message. Whatever counts as a failure is bounded by number, so every message
 ends: handled, or as a dead letter.
 
+**What kills whoever takes it** leaves nobody to count that as a failure. So what is counted is who began, and was not
+heard of again: whoever fails, is busy, is told to leave or has lost a store says so, and does not count. Attempts at
+jobs are judged by their runs, which stand in the history of the job (`lost_runs`), on any bus: what a worker had in
+hand when it died, and had not begun, is not to blame. A bus that keeps a row for each message counts deliveries
+(`Standing.lost`), for everything else. After `LOST_MAX` it is enough; where the handler judges by itself, the bus gives
+up at twice that number only, for a handler that does not live to judge either.
+
 Ages and delays are nanoseconds; where an age is measured from, and on which clock, is the bus's affair.
 """
 
@@ -82,6 +89,7 @@ class Limits:
     max_failures: int
     max_age_ns: int
     backoff: Backoff = ERROR_BACKOFF
+    judges_lost: bool = False  # whoever handles it knows what was begun and not heard of again
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +129,26 @@ def ended(error: Exception | None) -> Ended:
 
 def before(standing: Standing, limits: Limits) -> DeadLetter | None:
     """Whether a message must not be handed over any more: only a redelivered one, for each gets its chance."""
-    if standing.lost >= LOST_MAX:
-        reason = f"{standing.lost} consumers took it and were not heard of again"
-        return DeadLetter(reason, Code.LOST)
+    if (letter := given_up(standing.lost)) is not None and standing.lost >= LOST_MAX * (1 + limits.judges_lost):
+        return letter
     if standing.deliveries > 1 and standing.age_ns > limits.max_age_ns:
         return _too_old(standing, limits, "it was never handled")
     return None
+
+
+def given_up(lost: int) -> DeadLetter | None:
+    """Whether something that so many have begun, and were not heard of again, must not be begun once more."""
+    if lost < LOST_MAX:
+        return None
+    return DeadLetter(f"{lost} consumers took it and were not heard of again", Code.LOST)
+
+
+def lost_runs(begun: int, given_back: int) -> int:
+    """How many runs of an attempt that is not over were never heard of again, one that runs now included.
+
+    A run that was given back may not have been heard to begin: it then counts against none that was lost.
+    """
+    return max(0, begun - given_back)
 
 
 def decide(end: Ended, standing: Standing, limits: Limits, draw: Draw) -> Verdict:

@@ -37,6 +37,7 @@ class Code(StrEnum):
     STATE_TIMEOUT = "state_timeout"
     CANCELLED = "cancelled"
     TAKEN_BACK = "taken_back"
+    LOST = "lost"
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -121,6 +122,7 @@ class Ended:
     retryable: bool = True
     retry_after_ns: int | None = None
     begun: bool = True  # if not, the worker could not take it, and others may
+    lost: bool = False  # too many workers have begun it and were not heard of again: it was not begun once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> E
     reason = ended.error or "the worker gave no reason"
     if not ended.begun and job.state is not JobState.RUNNING:
         return Again(backoff_ns, reason, taken_back=True)
+    if ended.lost:
+        return End(JobState.FAILED, Code.LOST, reason, dead=True)
     if not ended.retryable:
         return End(JobState.FAILED, Code.FATAL, reason, dead=True)
     if job.attempt >= job.max_attempts:

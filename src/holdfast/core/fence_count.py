@@ -16,6 +16,8 @@ Promises: each count is above the one before it, whatever the clock says. Two st
 a clock that does not go back, never give out the same fence but by chance: two clocks that tell the same microsecond,
 or one in 2^20 for grants right after the clock was set back. If both clocks have gone on since that count, and the
 later grant is later by its clock, it has the higher fence, for as long as no more than an hour was missed.
+So two fences of one count also say how far apart they were given out, by that one clock (`apart`): no two clocks have
+to agree for it.
 Does not promise an order where the clock was set back after the last fence that both know of, nor where one of two
 clocks is behind the other by more than the time between the grants.
 """
@@ -40,6 +42,15 @@ class Count(NamedTuple):
         passed = now - self.clock
         step = 1 + _chance(secret) if passed < 0 else max(1, min(passed * 3 // 4, STEP_MAX_US))
         return Count(max(now, self.fence + step), now)
+
+
+def apart(earlier: int, later: int, ns: int) -> bool:
+    """Whether two fences of one count may have been given out further apart than so many nanoseconds.
+
+    Never False if it was more than four thirds of that, unless the store's clock was set back in between. Two fences
+    that were counted otherwise, or by two clocks, may give either answer: it must then be one that does no harm.
+    """
+    return (later - earlier) * 1000 > ns
 
 
 def _chance(secret: str) -> int:

@@ -7,22 +7,26 @@ its lease is told apart by it. An attempt that knows that it has lost its lease 
 
 One word is saved where it is not worth the trip: a topic whose last attempt took less than `BRIEF_NS` is expected to be
 as quick this time, and `job.started` is said only if it turns out not to be, while the function runs. Its result says
-that it has begun, too.
+that it has begun, too. But not where the message was delivered before: that run may have killed its worker, and only
+those can be counted that were said to begin (`attempts`). An attempt that too many workers did not survive is not begun
+once more, but said to have failed for good. A run that is given back is excused, and not taken for one of those.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from holdfast.aio import many
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
+from holdfast.core.delivering import DeadLetter, given_up
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.pace import BRIEF_NS
 from holdfast.core.retry import RetryDelays
@@ -34,11 +38,12 @@ from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction
 from holdfast.plane.attempts import Look
 from holdfast.plane.context import AnyContext, BlockingContext, Context
+from holdfast.plane.currency import Currency, excuse, waited
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
 from holdfast.plane.leasedesk import LeaseDesk
-from holdfast.plane.model import Message
+from holdfast.plane.model import Delivery, Message
 from holdfast.plane.order import Order
 from holdfast.plane.outcome import Outcome, Status
 from holdfast.plane.ports import Bus
@@ -47,19 +52,13 @@ from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
+_WANTED: Final = Look(wanted=True)
+
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
 class NotHere(LockBusy):
     """This worker cannot run it, or not now; another may. Contention, and nobody's failure."""
-
-
-class Currency(Protocol):
-    """Knows which attempts are still wanted. `plane.attempts.Attempts` does."""
-
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
-        """Whether the attempt may still be run, and whether a worker has died that ran it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -115,10 +114,12 @@ class _Start:
         self._publish = publish
         self._timer: asyncio.TimerHandle | None = None
         self._saying: asyncio.Task[None] | None = None
+        self.begun = False  # it was said, or may have been
 
     async def say(self, *, brief: bool) -> None:
         """Say it now, or after a while if the attempt should be over by then."""
         if not brief:
+            self.begun = True
             await self._publish()
             if ARMED:
                 await areach("plane.worker.started")
@@ -127,6 +128,7 @@ class _Start:
         self._timer = loop.call_later(BRIEF_NS / NS, self._begin)
 
     def _begin(self) -> None:
+        self.begun = True
         self._saying = asyncio.get_running_loop().create_task(self._publish())
 
     async def said(self) -> None:
@@ -147,9 +149,10 @@ class _Start:
 class Attempt:
     """One attempt in the making."""
 
-    def __init__(self, place: Workplace, order: Order, job: JobFunction, *, may_be_over: bool) -> None:
+    def __init__(self, place: Workplace, order: Order, job: JobFunction, came: Delivery, *, may_be_over: bool) -> None:
         self._place = place
         self._job = job
+        self._came = came
         self._may_be_over = may_be_over
         self.order = order
         self.run_fence: int | None = None  # of the lease under which it is made, once it has one
@@ -171,10 +174,13 @@ class Attempt:
         try:
             if ARMED:
                 await areach("plane.worker.leased")
-            if await self._outdated(lease.fence, taken.wall):
+            look = await self._look(lease.fence, taken.wall)
+            if not look.wanted:
                 self._place.statistics.outdated += 1
-                return
-            await self._under(lease)
+            elif (letter := given_up(look.lost)) is not None:
+                await self._give_up(lease, letter)
+            else:
+                await self._under(lease)
         except asyncio.CancelledError:
             self._place.statistics.given_back += 1
             raise
@@ -204,11 +210,11 @@ class Attempt:
         place.statistics.taken += 1
         return lease
 
-    async def _outdated(self, fence: int, now_ns: int) -> bool:
+    async def _look(self, fence: int, now_ns: int) -> Look:
         """Whether this is a leftover. Asked under the lease: whoever ran it before us has said its result by now."""
         currency = self._place.currency
-        if currency is None or not self._may_be_over:
-            return False
+        if currency is None or not (self._may_be_over or waited(self.order, fence)):
+            return _WANTED
         try:
             look = await currency.look(self.order.name, fence, now_ns, self.order.fence)
         except BackendError as error:
@@ -217,13 +223,26 @@ class Attempt:
             raise self._place.later(error) from error
         if look.wanted and look.silent_since_ns is not None:
             self._place.statistics.taken_over.observe(now_ns - look.silent_since_ns)
-        return not look.wanted
+        return look
+
+    async def _give_up(self, lease: Lease, letter: DeadLetter) -> None:
+        say(_log, logging.ERROR, "an attempt is given up", job=self.order.job, reason=letter.reason)
+        said = outcome.failed(letter.reason, retryable=False)
+        await self._tell(said, lease, {"code": str(letter.code), "took_ns": None})
 
     async def _under(self, lease: Lease) -> None:
-        place, order, run = self._place, self.order, carried(lease)
-        start = _Start(partial(self._say_begun, run, lease))
+        start = _Start(partial(self._say_begun, carried(lease), lease))
         try:
-            await start.say(brief=order.topic in place.brief)
+            await self._made(start, lease)
+        except (RetryLater, asyncio.CancelledError):
+            if start.begun and self._place.currency is not None:
+                await excuse(self._place.currency, self.order.name, self._place.clock.now().wall)
+            raise
+
+    async def _made(self, start: _Start, lease: Lease) -> None:
+        place, order = self._place, self.order
+        try:
+            await start.say(brief=order.topic in place.brief and self._came.deliveries == 1)
             since = place.clock.now()
             limit_ns = self._limit_ns(since)
             ended = await self._run(lease, since, limit_ns)
@@ -236,8 +255,11 @@ class Attempt:
             await start.said()
         finally:
             start.drop()
-        told = {**said.body(), "took_ns": took_ns}
-        message = subjects.finished(order.job, order.attempt, place.worker, run, told, made_ns=order.made_ns)
+        await self._tell(said, lease, {"took_ns": took_ns})
+
+    async def _tell(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
+        place, order, told = self._place, self.order, {**said.body(), **more}
+        message = subjects.finished(order.job, order.attempt, place.worker, carried(lease), told, made_ns=order.made_ns)
         await self._publish(message, lease, lambda: place.results.tell(message, said.size))
         if ARMED:
             await areach("plane.worker.said")
@@ -373,8 +395,6 @@ def _overtime(ended: Ended | Unfinished, limit_ns: int | None) -> str:
 
 async def _unless(event: asyncio.Event, delay_ns: int) -> None:
     """Wait for a while, or until the event."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(delay_ns / NS):
             await event.wait()
-    except TimeoutError:
-        return

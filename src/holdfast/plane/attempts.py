@@ -11,6 +11,13 @@ two of its heartbeats, and had not begun to leave. A run is called overtaken onl
 same attempt since, and it is not over. Does not promise the opposite: a result that the scheduler has not written yet
 is not seen here, nor the death of a worker whose name somebody else has taken over.
 
+**Lost runs.** A run that its worker did not live to end looks like any other that has begun. So runs are counted where
+their starts are written, in the history of the job, and those that were given back are taken off: a worker that is told
+to leave, or has lost its lease, its bus or a store, lives to say so (`given_back`). What is left was never heard of
+again. Promises: no busy delivery counts, for it has begun nothing, nor one to a worker that was not at work on it; each
+run counts that was said to begin, and every one is that is not the first of its message (see `attempt`). A worker that
+cannot even say that it gives a run back leaves it as if it had died.
+
 Clock: the wall clock, of which a heartbeat carries the sender's.
 """
 
@@ -18,6 +25,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from holdfast.core.delivering import lost_runs
 from holdfast.core.fencing import accepts
 from holdfast.core.jobs import JobState
 from holdfast.plane.jobrows import sql
@@ -29,6 +37,7 @@ HEARTBEAT: Final = 5.0
 MISSED: Final = 2
 
 _LOOK: Final = sql("attempt_look")
+_GIVEN_BACK: Final = sql("attempt_given_back")
 
 
 class Look(NamedTuple):
@@ -37,6 +46,7 @@ class Look(NamedTuple):
     wanted: bool  # it may still be run
     silent_since_ns: int | None = None  # it was being run by a worker that has died, last heard of at this time
     overtaken: bool = False  # it is being run under a newer fence than the one that was asked about
+    lost: int = 0  # runs of it that were never heard of again
 
 
 class Attempts:
@@ -65,7 +75,15 @@ class Attempts:
         if not wanted or row["run_fence"] is None:
             return Look(wanted)
         died = row["state"] == JobState.RUNNING and row["run_fence"] < fence
-        return Look(wanted, self._silent_since(row, now_ns) if died else None, overtaken=row["run_fence"] > fence)
+        silent_ns = self._silent_since(row, now_ns) if died else None
+        lost = lost_runs(row["begun"], row["given_back"]) if died else 0
+        return Look(wanted, silent_ns, overtaken=row["run_fence"] > fence, lost=lost)
+
+    async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
+        """A run of this attempt that had begun was given back: it is not lost."""
+        job, made_ns, attempt = name
+        values = {"id": job, "made_ns": made_ns, "attempt": attempt, "at_ns": now_ns}
+        await self._database.write(lambda tx: tx.query(_GIVEN_BACK, values))
 
     def _silent_since(self, row: Row, now_ns: int) -> int | None:
         at_ns: int | None = row["at_ns"]

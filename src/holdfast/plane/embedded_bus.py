@@ -33,6 +33,7 @@ from holdfast.plane.envelope import check_subject, rows_of
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.hands import Dead
 from holdfast.plane.model import Message
+from holdfast.plane.nats_failures import KEPT_NS
 from holdfast.plane.ports import Consumer, Consumption, Database, Handler, Tx
 from holdfast.plane.schema import prepare, script
 from holdfast.plane.subjects import STOP
@@ -203,6 +204,8 @@ class EmbeddedBus:
         now_ns = self._clock.now().wall
         stop = {"low": f"{STOP}.", "high": f"{STOP}/", "before_ns": now_ns - STOP_KEPT_NS}
         await self._database.write(lambda tx: tx.query(expire, stop))
+        forget = script("failure_sweep", self._database.dialect)  # runs that were given back: see `attempts`
+        await self._database.write(lambda tx: tx.query(forget, {"before_ns": now_ns - KEPT_NS}))
         done = {"now_ns": now_ns, "most": _SWEEP_MOST}
         gone, last = 0, _SWEEP_MOST
         while last == _SWEEP_MOST:  # ends when little is left; done messages come in no faster than they are handled

@@ -87,7 +87,7 @@ class Hands:
         self._clock = clock
         self._draw = entropy.below
         self._freed = freed
-        self._limits = Limits(how.max_failures, how.max_age_ns, backoff)
+        self._limits = Limits(how.max_failures, how.max_age_ns, backoff, how.judges_lost)
         self._line: deque[Taken] = deque()
         self._behind: dict[str, deque[Taken]] = {}  # by key: those that wait for the one that is being handled
         self._running: dict[asyncio.Task[None], Taken] = {}

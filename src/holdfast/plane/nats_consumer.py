@@ -7,8 +7,9 @@ lost on its way costs a second delivery. When the consumer pauses or ends, its s
 what the server sent before it knew is given back at once. A process that is stopped in its tracks cannot withdraw: what
 the server sends it for half an ack wait is delivered again after the ack wait.
 
-A message that kills its consumer each time cannot be told from one that was given back often; it ends when it is too
-old. (The embedded bus can tell.)
+A message that kills its consumer each time cannot be told here from one that was given back often; it ends when it is
+too old. (The embedded bus can tell.) Attempts at jobs end sooner: their runs are counted in their own history, see
+`attempts`.
 
 Clock: the event loop's for signals and heartbeats, the server's for delays, the wall clock for the age of messages.
 """

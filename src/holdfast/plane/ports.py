@@ -157,6 +157,7 @@ class Consumption:
     ack_wait_ns: int = 30_000_000_000  # without an in-progress signal, after which another consumer gets the message
     max_failures: int = 5  # errors; busy and store trouble do not count
     max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
+    judges_lost: bool = False  # the handler itself knows what it has begun that was not heard of again
     lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
     along: Along | None = None  # done with each claim, if the bus is in the database that is meant
 

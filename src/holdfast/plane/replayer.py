@@ -14,8 +14,8 @@ that has begun is sent once more too, at half of the time that it may run, when 
 is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
 published, so whoever finds no lease, and then no result that waits, knows that none will come. On a busy fleet results
 always wait; there it is known a tick later, when all that waited when it was found have been handled. An attempt that
-so many workers have begun that its message was given up as one that kills them (`core.delivering.LOST_MAX`) is not sent
-once more: it ends at its time limit, and would else go on for ever.
+so many workers have begun, and were not heard of again, that no other would begin it (`core.delivering.given_up`) is
+not sent once more: it ends at its time limit, if not before.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from holdfast.core.delivering import LOST_MAX
+from holdfast.core.delivering import given_up, lost_runs
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode, replay_problems
@@ -169,9 +169,8 @@ class Replayer:
         limit_ns = row["timeout_ns"] or self.limits.running_ns
         if self._store.clock.now().wall - row["updated_ns"] < limit_ns // 2 or row["run_fence"] is None:
             return
-        values = {"job": row["id"], "attempt": row["attempt"]}
-        runs = (await self._store.database.read(lambda tx: tx.query(_RUNS, values)))[0]["number"]
-        if runs < LOST_MAX:
+        runs = await self._store.database.read(lambda tx: tx.query(_RUNS, {"id": row["id"]}))
+        if all(given_up(lost_runs(each["begun"], each["given_back"])) is None for each in runs):
             await self._send_again(row, row["run_fence"])
 
     async def _send_again(self, row: Row, run_fence: int | None = None) -> None:

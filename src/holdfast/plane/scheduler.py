@@ -99,6 +99,7 @@ def ended_of(body: Mapping[str, Any]) -> Ended:
         retryable=bool(body.get("retryable", True)),
         retry_after_ns=None if delay_ns is None else check_whole("retry_after_ns", delay_ns, 0, 2**62),
         begun=status != "returned",
+        lost=status == "failed" and body.get("code") == Code.LOST,
     )
 
 

@@ -20,15 +20,13 @@ from holdfast.errors import BackendError, RetryLater
 from holdfast.flows.saying import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.attempt import Attempt, NotHere, Workplace
+from holdfast.plane.currency import LATE_NS
 from holdfast.plane.executing import Interruption
 from holdfast.plane.model import Delivery, Heartbeat, Message
 from holdfast.plane.order import Order, order_of
 from holdfast.plane.ports import Along, Consumer
 from holdfast.plane.returning import give_back
 from holdfast.types import MS, NS
-
-LATE_NS: Final = 500 * MS
-"""Whoever has waited for longer may have been cancelled or taken back; one that found a free place has not waited."""
 
 ROOM_NS: Final = 100 * MS
 """For so long an attempt waits here for others of its topic, which are over at once."""
@@ -130,9 +128,9 @@ class Station:
             place.statistics.full += 1
             await give_back(place, order, f"worker {place.worker} has no place for another {order.topic}")
             return
-        late = abs(place.clock.now().wall - order.at_ns) > LATE_NS  # or nobody knows, where the clocks disagree
+        late = abs(place.clock.now().wall - order.at_ns) > LATE_NS  # or the clocks disagree: see `currency`
         again = known is not None or delivery.deliveries > 1
-        await self._make(Attempt(place, order, job, may_be_over=late or again), job)
+        await self._make(Attempt(place, order, job, delivery, may_be_over=late or again), job)
 
     async def stop(self, delivery: Delivery) -> None:
         """One message on `stop.<worker>`. What is not here any more has nothing to stop.

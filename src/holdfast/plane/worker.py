@@ -30,7 +30,8 @@ from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families, subjects
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
-from holdfast.plane.attempt import Attempt, Currency, Workplace, lease_family
+from holdfast.plane.attempt import Attempt, Workplace, lease_family
+from holdfast.plane.currency import Currency
 from holdfast.plane.executing import Crew
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Heartbeat, check_whole
@@ -239,6 +240,7 @@ class Worker:
             subjects.WORKERS,
             concurrency=station.places,
             ack_wait_ns=self._ack_wait_ns,
+            judges_lost=True,
             lasting=not self._leases_last,
             along=station.along,
         )

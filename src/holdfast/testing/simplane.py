@@ -39,7 +39,7 @@ from holdfast.testing.simplaneledger import Ledger
 from holdfast.testing.simplaneloop import PlaneLoop
 from holdfast.testing.simplaneprocess import Process, SimPlane
 from holdfast.testing.simplaneprograms import Programs
-from holdfast.testing.simplanetrouble import PlaneTrouble
+from holdfast.testing.simplanetrouble import NOBODY, PlaneTrouble
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simstore import LeaseServer
 from holdfast.testing.simwitness import Restamper
@@ -55,6 +55,13 @@ _CHECKED: Final = {
 }
 _DECIDING: Final = (SCHEDULER_JOB.key(job=""), WORKFLOW_RUN.key(run=""))
 _LIVE_JOBS: Final = "SELECT COUNT(*) FROM plane_job WHERE state NOT IN (SELECT value FROM json_each(?))"
+# Whatever becomes of a delivery, the next one finds it excused: a bus that counts deliveries and knows no more.
+_LOSES_COUNT: Final = """
+    CREATE TRIGGER plane_message_lost AFTER UPDATE OF deliveries ON plane_message BEGIN
+        UPDATE plane_message SET excused = new.deliveries - new.failures
+        WHERE id = new.id AND recipient = new.recipient;
+    END
+"""
 _LIVE_RUNS: Final = "SELECT COUNT(*) FROM plane_run WHERE status NOT IN (SELECT value FROM json_each(?))"
 
 
@@ -210,6 +217,13 @@ class PlaneWorld:
         host.stop_for(pause)
         return True
 
+    def kill(self, host: SimHost) -> None:
+        """The process on this host dies of what it runs, at its next step."""
+        (process,) = [each for each in self.processes if each.host is host]
+        self.trace(host.name, "dies of a job")
+        self.counts["killed by a job"] += 1
+        self.loop.call_after_ns(0, process.crash, context=NOBODY)
+
     def complain(self, who: str, what: str) -> None:
         """Something happened that no careful program has to expect."""
         if not self._over:
@@ -268,6 +282,8 @@ class PlaneWorld:
             process.database.hang_up()
             self._gone.append(process)
         self.database.watch()
+        if not self.swarm.tells_lost:
+            self.database.query(_LOSES_COUNT)
 
     async def _come_to_rest(self, people: list[asyncio.Task[None]]) -> None:
         """Everything that somebody wanted was acknowledged, and is over; then the last word of it is heard."""

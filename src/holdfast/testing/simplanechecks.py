@@ -161,7 +161,7 @@ def _dead(story: Story) -> Iterator[Violation]:
     for letter in story.letters:
         enough = {
             str(Delivering.FAILURES): letter.attempts >= FAILURES_MAX,
-            str(Delivering.LOST): letter.attempts > LOST_MAX,
+            str(Delivering.LOST): letter.attempts > LOST_MAX or _begun(story, letter.job) >= LOST_MAX,
             str(Delivering.UNREADABLE): letter.attempts >= UNREADABLE_MAX,
             str(Code.FATAL): True,
             str(Code.STATE_TIMEOUT): True,
@@ -170,6 +170,11 @@ def _dead(story: Story) -> Iterator[Violation]:
         if not enough:
             text = f"is a dead letter for {letter.code} after {letter.attempts}, which is no reason"
             yield Violation("P7", letter.letter, text)
+
+
+def _begun(story: Story, job: str) -> int:
+    """How often a worker has said that it has begun it."""
+    return sum(after == JobState.RUNNING for _, after in story.events.get(job, ()))
 
 
 def _quiet(story: Story) -> Iterator[Violation]:

@@ -66,6 +66,8 @@ class PlaneSwarm:
     drift_ppb: int = 0
     failpoints: int = 0  # in thousandths: a pause exactly between a check and what depends on it
     cancels: int = 100  # in thousandths of jobs
+    poison: int = 0  # jobs that kill whoever runs them
+    tells_lost: bool = True  # the bus can tell a delivery that was lost from one that was given back; NATS cannot
     drain_ns: int = 400 * NS  # within which everything must be over once all is well
 
     def longest_ttl_ns(self) -> int:
@@ -77,6 +79,7 @@ class PlaneSwarm:
 def draw_plane_swarm(seed: int) -> PlaneSwarm:
     """The settings of the world of this seed."""
     chance = random.Random(f"{seed}/plane")  # noqa: S311 - a world must be repeatable
+    other = random.Random(f"{seed}/deadly")  # noqa: S311 - so that worlds without it are as they were
     slots = chance.choice([None, 1, 3, 3])
     weather = Weather(
         usual_ns=chance.choice([MS, 3 * MS, 20 * MS]),
@@ -103,6 +106,8 @@ def draw_plane_swarm(seed: int) -> PlaneSwarm:
         drift_ppb=chance.choice([0, DRIFT_MAX_PPB]),
         failpoints=chance.choice([0, 10, 50]),
         cancels=chance.choice([0, 100, 300]),
+        poison=other.choice([0, 0, 0, 0, 0, 1]),
+        tells_lost=other.choice([True, False]),
     )
 
 

@@ -2,7 +2,7 @@
 
 A submitter repeats what was not answered, under the same idempotency key, until it is. A function does one thing that
 must not be done twice: it registers its fence with a read, works, and writes; whoever comes after it sees what it did.
-Some functions do not stop when they are told: then the fence alone keeps them out.
+Some functions do not stop when they are told: then the fence alone keeps them out. Some kill whoever runs them.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class Programs:
         world.counts["attempts"] += 1
         if payload.get("fatal"):
             raise Fatal("as planned")
+        if payload.get("kills"):
+            world.kill(host)
+            await asyncio.Event().wait()
         resource = world.resource(ctx.job)
         version = await resource.read(host.name, ctx.lease.owner, ctx.fence)
         if version == 0:
@@ -115,7 +118,16 @@ class Programs:
         loop = world.loop
         shares = [range(number, swarm.jobs, swarm.submitters) for number in range(swarm.submitters)]
         tasks = [loop.create_task(self._submit_all(share)) for share in shares]
+        tasks += [loop.create_task(self._poison(number)) for number in range(swarm.poison)]
         return [*tasks, loop.create_task(self._start_runs())]
+
+    async def _poison(self, number: int) -> None:
+        """Somebody submits a job that kills whoever runs it."""
+        await asyncio.sleep(self._world.swarm.phase_ns / 2 / NS)
+        asked = Asked(f"poison-{number}", "tenant-0")
+        self.jobs.append(asked)
+        wanted = Submission("effect", {"kills": True}, tenant="tenant-0", idempotency_key=asked.key)
+        await self._acknowledged(asked, lambda service: _submit(service, wanted))
 
     async def _submit_all(self, share: range) -> None:
         world = self._world

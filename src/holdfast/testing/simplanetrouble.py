@@ -87,7 +87,7 @@ class PlaneTrouble:
         return self._chance.choice(self._world.processes)
 
     def _later(self, ns: int, act: Callable[[], None]) -> None:
-        self._world.loop.call_after_ns(ns, act, context=_NOBODY)
+        self._world.loop.call_after_ns(ns, act, context=NOBODY)
 
     def _stop(self, ns: int) -> None:
         self._process().host.stop_for(ns)
@@ -111,7 +111,7 @@ class PlaneTrouble:
             while waiting and not self._healed:
                 process = waiting.pop(0)
                 if process.serves:
-                    process.gone.add_done_callback(next_one, context=_NOBODY)
+                    process.gone.add_done_callback(next_one, context=NOBODY)
                     process.roll()
                     return
 
@@ -186,4 +186,4 @@ class PlaneTrouble:
             self._world.database.query("UPDATE plane_message SET place = ? WHERE rowid = ?", place, row)
 
 
-_NOBODY = Domain("trouble").context()
+NOBODY = Domain("trouble").context()

@@ -101,3 +101,10 @@ def _wait_at_the_door(ctx: BlockingContext, place: Path) -> None:
 def fails(payload: dict[str, Any]) -> None:
     """Never works."""
     raise ValueError("on purpose")
+
+
+@app.job("kills")
+def kills(ctx: BlockingContext, payload: dict[str, Any]) -> None:
+    """Ends the process that runs it, at once, as a lack of memory does."""
+    _note(_database(), "fleet_attempt", ctx)
+    os._exit(1)

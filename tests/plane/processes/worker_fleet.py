@@ -82,7 +82,11 @@ class WorkerProcess:
 
     async def began(self, job: str) -> None:
         """Return when it runs a job."""
-        await until((self.directory / f"{job}.{self.popen.pid}.began").exists)
+        await until(lambda: self.began_before(job))
+
+    def began_before(self, job: str) -> bool:
+        """Whether it has ever run a job."""
+        return (self.directory / f"{job}.{self.popen.pid}.began").exists()
 
     def pause(self) -> None:
         """Stop it from running at all."""

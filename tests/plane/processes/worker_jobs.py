@@ -48,4 +48,11 @@ def fail(ctx: BlockingContext, payload: str) -> None:
     raise ValueError("on purpose")
 
 
+@app.job("kills")
+def kills(ctx: BlockingContext, payload: str) -> None:
+    """Ends the process that runs it, at once, as a lack of memory does."""
+    (Path(payload) / f"{ctx.job}.{os.getpid()}.began").touch()
+    os._exit(1)
+
+
 not_an_app = 7

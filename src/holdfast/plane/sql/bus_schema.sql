@@ -54,7 +54,8 @@ CREATE TABLE plane_outbox (
 CREATE INDEX plane_outbox_own ON plane_outbox (owner, due_ns, place);
 CREATE INDEX plane_outbox_left ON plane_outbox (due_ns, place);
 
--- How often a message on such a bus has failed. Most never do, and have no row.
+-- How often a message on such a bus has failed. Most never do, and have no row. On any bus: how often a run of an attempt was
+-- given back, with the name of the attempt for an id (`attempt_given_back`).
 CREATE TABLE plane_failure (
     id        TEXT NOT NULL,
     recipient TEXT NOT NULL,
