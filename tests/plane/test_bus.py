@@ -22,8 +22,10 @@ from fixtures_buses import (
 from fixtures_scheduling import holds
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
+from holdfast.plane.bells import Bells
 from holdfast.plane.model import Delivery, Message
 from holdfast.plane.ports import Tx
+from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]
 
@@ -219,6 +221,19 @@ async def test_a_consumer_is_woken_and_does_not_poll(buses: Buses) -> None:
             await got.until(n + 1)
 
     assert got.ids == [str(n) for n in range(20)]
+
+
+async def test_a_hint_that_was_lost_is_made_up_for_by_a_look(buses: Buses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bells, "ring", lambda self, channels: None)
+    bus, database = await buses.open(poll_ns=20 * MS)
+    got = Recorder()
+
+    async with bus.consume(how(), got):
+        for n in range(3):
+            await database.write(partial(bus.stage, messages=[message(str(n))]))
+            await got.until(n + 1)
+
+    assert got.ids == ["0", "1", "2"]
 
 
 # Identity.

@@ -25,7 +25,6 @@ from holdfast.core.delivering import LOST_MAX
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane import subjects
-from holdfast.plane.bells import Bells
 from holdfast.plane.embedded_bus import KEEP_NS, STOP_KEPT_NS, EmbeddedBus
 from holdfast.plane.embedded_consumer import channel_of
 from holdfast.plane.model import Delivery, Message
@@ -260,19 +259,6 @@ async def test_a_consumer_that_is_not_heard_of_loses_its_message_after_the_ack_w
 
 async def _any_id(ids: list[str], wanted: str) -> bool:
     return wanted in ids
-
-
-async def test_a_hint_that_was_lost_is_made_up_for_by_a_look(buses: Buses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bells, "ring", lambda self, channels: None)
-    bus, database = await buses.open(poll_ns=20 * MS)
-    got = Recorder()
-
-    async with bus.consume(how(), got):
-        for n in range(3):
-            await database.write(partial(bus.stage, messages=[message(str(n))]))
-            await got.until(n + 1)
-
-    assert got.ids == ["0", "1", "2"]
 
 
 async def test_a_message_that_is_lost_again_and_again_is_a_dead_letter(buses: Buses) -> None:

@@ -24,7 +24,7 @@ from holdfast.plane.service import NotAllowed, Parts, Service
 from holdfast.web.api import create_app
 from holdfast.web.codes import CODES
 from holdfast.web.intake import BODY_BYTES_MAX
-from holdfast.web.problems import TABLE, problem_of
+from holdfast.web.problems import TABLE, Problem, problem_of
 from web_described import check
 from web_stage import TOKENS, Stage, service_at, tokens
 
@@ -283,3 +283,10 @@ async def test_leases_that_cannot_be_reached_are_named_by_readiness(tmp_path: Pa
             assert answer.headers["retry-after"] == "1"
             assert "127.0.0.1" not in answer.text
             check_problem(await client.get("/locks"), 503, "unavailable")
+
+
+@pytest.mark.parametrize(
+    ("status", "title"), [(422, "Unprocessable Content"), (413, "Content Too Large"), (409, "Conflict")]
+)
+def test_a_status_has_one_name_under_every_version_of_python(status: int, title: str) -> None:
+    assert Problem(status, "code", "why").document("r")["title"] == title

@@ -40,6 +40,13 @@ INVALID: Final = 422
 CLOSING: Final = "closing"
 FIELD_CHARS_MAX: Final = 200
 _ERRORS_MAX: Final = 50
+# As RFC 9110 names them; Python does from 3.13 on, and an answer is the same under each.
+_TITLES: Final = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
 
 _log = logging.getLogger("holdfast.web")
 
@@ -58,7 +65,7 @@ class Problem:
         """The body."""
         return {
             "type": PROBLEM_TYPE + self.code,
-            "title": HTTPStatus(self.status).phrase,
+            "title": _TITLES.get(self.status) or HTTPStatus(self.status).phrase,
             "status": self.status,
             "code": self.code,
             "detail": self.detail,
