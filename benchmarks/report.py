@@ -160,7 +160,7 @@ def plot_curve(path: Path, facts: dict[str, Any], outcomes: Sequence[Outcome]) -
             axis.plot([each[0] for each in points], [each[at] for each in points], marker="o", label=name)
     for axis, title in zip(axes, ("jobs/s", "ms in the database for each job"), strict=True):
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])  # from nothing, and no point on the frame
         axis.set_xlabel("stored jobs that are over", fontsize=8)
         axis.set_title(title, fontsize=9)
         axis.tick_params(which="both", labelsize=7)

@@ -203,11 +203,12 @@ class Writer:
         at_once = [each for each in answers if not each.entry.lasting]
         if at_once:
             self._line.answer(at_once)
-        # Others may see it by now, and are told before it is safe: what they do about it is safe only with it.
-        self._tell(rings, listeners)
         waiting = [each for each in answers if each.entry.lasting]
         if waiting or calls:
             self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
+        # Others may see it by now, and are told before it is safe: what they do about it is safe only with it. But the
+        # disk is asked first, for whoever is told may take the core that we run on.
+        self._tell(rings, listeners)
 
     def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
         if rings and self._bells:  # whoever makes a bell after this looks for himself, and sees what was committed
