@@ -117,7 +117,7 @@ async def test_trouble_with_the_file_gives_everybody_back_for_a_second(
     jobs = await waiting(plane, 3)
     await plane.placement.change(jobs[0].id, lambda _: lambda job: None)
 
-    async def away(*_: Any) -> Any:
+    async def away(*_: Any, **__: Any) -> Any:
         raise error
 
     with monkeypatch.context() as patch:
@@ -136,7 +136,7 @@ async def test_a_store_of_leases_that_cannot_be_opened_yet_is_tried_again(
     plane = await one_file.open()
     (job,) = await waiting(plane, 1)
 
-    async def away(*_: Any) -> Any:
+    async def away(*_: Any, **__: Any) -> Any:
         raise Unavailable("not yet")
 
     with monkeypatch.context() as patch:

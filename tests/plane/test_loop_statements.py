@@ -10,7 +10,7 @@ import pytest
 
 _SQL = files("holdfast.plane") / "sql"
 LOOPS = ("reconcile_", "replay_", "cleanup_", "loop_", "run_due", "run_live")
-TABLES = ("schema", "run_schema", "approval_schema")
+TABLES = ("schema", "bus_schema", "run_schema", "approval_schema")
 NAMES = sorted(each.name for each in _SQL.iterdir() if each.name.startswith(LOOPS))
 
 
@@ -29,5 +29,6 @@ def test_no_statement_of_a_loop_walks_through_all_jobs(name: str) -> None:
         plan = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", places)]
     finally:
         database.close()
-    walked = [line for line in plan if re.match(r"SCAN plane_(job|event|run|run_event)\b", line)]
+    # Dead letters are few. Everything else is looked up, under whatever name a statement gives it.
+    walked = [line for line in plan if re.match(r"SCAN (?!plane_dead_letter\b)", line)]
     assert walked == [], plan
