@@ -48,5 +48,8 @@ async def test_a_job_that_kills_its_workers_ends_as_a_dead_letter_in_one_file(tm
             for worker in workers:
                 await asyncio.to_thread(worker.end)
         assert (job.state, job.code) == (JobState.FAILED, "lost")
-        assert sum(worker.began_before(job.id) for worker in workers) == LOST_MAX
+        # More than ten only if the scheduler had not heard of the last ones when the next one asked.
+        runs = sum(worker.began_before(job.id) for worker in workers)
+        assert LOST_MAX <= runs < 2 * LOST_MAX
+        assert job.reason == f"{runs} consumers took it and were not heard of again"
         assert [each.code for each in (await service.dead_letters(ME)).items] == ["lost"]
