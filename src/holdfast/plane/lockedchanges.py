@@ -63,7 +63,7 @@ class LockedChanges:
         self._making = False  # a transaction of its own is under way
         self._draw = locks.house.entropy.below
         self._clock = locks.house.clock
-        # Two lanes, so that messages and the line do not wait for each other's requests.
+        # Three lanes, so that messages, the line and new jobs do not wait for each other's requests.
         self._changes: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
         self._tries: Gathering[_Item, Changed | Busy] = Gathering(
             partial(self._together, counted=True), apart=lambda each: each.job

@@ -51,7 +51,7 @@ V = TypeVar("V")
 
 _DUE: Final = sql("replay_due")
 _WAITING: Final = sql("replay_waiting")
-_RUNS: Final = sql("replay_runs")
+_LOOK: Final = sql("attempt_look")
 _LINES: Final = (JobState.PENDING, JobState.RETRYING)
 
 _Run: TypeAlias = tuple[str, int, int | None]
@@ -169,7 +169,7 @@ class Replayer:
         limit_ns = row["timeout_ns"] or self.limits.running_ns
         if self._store.clock.now().wall - row["updated_ns"] < limit_ns // 2 or row["run_fence"] is None:
             return
-        runs = await self._store.database.read(lambda tx: tx.query(_RUNS, {"id": row["id"]}))
+        runs = await self._store.database.read(lambda tx: tx.query(_LOOK, {"id": row["id"]}))
         if all(given_up(lost_runs(each["begun"], each["given_back"])) is None for each in runs):
             await self._send_again(row, row["run_fence"])
 
