@@ -48,7 +48,9 @@ CREATE TABLE plane_run (
 CREATE UNIQUE INDEX plane_run_once ON plane_run (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- What the loops look for. Runs that are over are not in these, so their size is that of the work at hand.
-CREATE INDEX plane_run_live ON plane_run (updated_ns, id) WHERE status IN ('pending', 'running', 'waiting');
+-- Runs that wait for a person have their own: there may be thousands of them for weeks.
+CREATE INDEX plane_run_moving ON plane_run (updated_ns, id) WHERE status IN ('pending', 'running');
+CREATE INDEX plane_run_waiting ON plane_run (updated_ns, id) WHERE status = 'waiting';
 CREATE INDEX plane_run_wake ON plane_run (wake_ns, id) WHERE wake_ns IS NOT NULL;
 
 -- What is forgotten in the end: by how long it has been over, and where a key is remembered by that.

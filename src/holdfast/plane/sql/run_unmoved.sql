@@ -1,6 +1,16 @@
--- Contract: runs that are not over and were not written since `:until_ns`, the longest untouched first. Of those that wait
--- for a person only such whose own time had come before `:until_ns` as well. Reads the live ones.
-SELECT id, updated_ns, wake_ns FROM plane_run
-WHERE status IN ('pending', 'running', 'waiting') AND updated_ns <= :until_ns
-    AND (status <> 'waiting' OR wake_ns <= :until_ns)
+-- Contract: runs that are not finished and were not written since `:until_ns`, oldest write first. A run that waits for a person is
+-- among them only if its own time had come before `:until_ns` as well. Reads only such runs, through their indexes.
+SELECT id, updated_ns, wake_ns FROM (
+    SELECT * FROM (
+        SELECT id, updated_ns, wake_ns FROM plane_run
+        WHERE status IN ('pending', 'running') AND updated_ns <= :until_ns
+        ORDER BY updated_ns, id LIMIT :most
+    ) AS moving
+    UNION ALL
+    SELECT * FROM (
+        SELECT id, updated_ns, wake_ns FROM plane_run
+        WHERE wake_ns IS NOT NULL AND wake_ns <= :until_ns AND status = 'waiting' AND updated_ns <= :until_ns
+        ORDER BY wake_ns, id LIMIT :most
+    ) AS late
+) AS unmoved
 ORDER BY updated_ns, id LIMIT :most
