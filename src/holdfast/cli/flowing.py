@@ -302,7 +302,10 @@ def cancel(
 
 def rerun(
     run: RunId,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the outputs of the steps that went well.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Keep the outputs of the steps that succeeded. Approvals are asked for again."),
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
     ] = None,

@@ -202,6 +202,8 @@ def _turn_comes(draft: Draft, name: str) -> None:
         draft.skip(name, "condition_false", condition_false=True)
     elif not draft.may_start(name):
         return
+    elif draft.states[name].kept:
+        draft.reuse(name)
     elif step.for_each is not None:
         open_fan_out(draft, name)
     else:

@@ -5,15 +5,16 @@ was asked for and of the rules at that time. A decision is about exactly that: i
 (`approval_stale_request`); if the rules have changed since, they are asked again on behalf of the original requester,
 and the decision stands unless they now refuse the job (`approval_stale_snapshot`).
 
-Nobody decides about what they asked for themselves, nor about what is over: ended, out of time, or part of a run that
-has ended. A decision that was made stays: the same one again is told so, and another is a conflict.
+Nobody decides about what they asked for themselves, nor about what repeats that: a re-run or a second try of a dead
+letter has all earlier requesters besides the new one. Nobody decides about what is over: ended, out of time, or part of
+a run that has ended. A decision that was made stays: the same one again is told so, and another is a conflict.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -28,6 +29,7 @@ RULES_MAX: Final = 200
 PATTERNS_MAX: Final = 100  # of one kind in one rule
 PATTERN_CHARS_MAX: Final = 200
 MESSAGE_CHARS_MAX: Final = 1000
+REQUESTERS_MAX: Final = 16  # of one chain of repetitions
 
 
 class Effect(StrEnum):
@@ -51,11 +53,13 @@ class ApprovalRule:
 
     def covers(self, topic: str, tenant: str, labels: Mapping[str, str]) -> bool:
         """Whether the rule is about this job."""
-        return (
-            any(matches(each, topic) for each in self.topics)
-            and any(matches(each, tenant) for each in self.tenants)
-            and all(name in labels and matches(each, labels[name]) for name, each in self.labels.items())
+        return self.concerns(topic, tenant) and all(
+            name in labels and matches(each, labels[name]) for name, each in self.labels.items()
         )
+
+    def concerns(self, topic: str, tenant: str) -> bool:
+        """Whether the rule covers jobs of this topic and tenant, if they have the labels it wants."""
+        return any(matches(each, topic) for each in self.topics) and any(matches(each, tenant) for each in self.tenants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,16 @@ class ApprovalRules:
     """All rules, in order."""
 
     rules: tuple[ApprovalRule, ...] = ()
+
+    def may_hold(self, topic: str, tenant: str) -> bool:
+        """Whether a job of this topic may have to wait for a person, or be refused, with some labels or other."""
+        for rule in self.rules:
+            if rule.concerns(topic, tenant):
+                if rule.effect is not Effect.ALLOW:
+                    return True
+                if not rule.labels:
+                    return False
+        return False
 
     def evaluate(self, topic: str, tenant: str, labels: Mapping[str, str]) -> Evaluation:
         """What the first matching rule says; without one, the job may go."""
@@ -144,6 +158,15 @@ def digest(value: Any) -> str:
     """A digest of a JSON value, in which the order of names says nothing."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def all_requesters(earlier: Iterable[str], *names: str) -> tuple[str, ...]:
+    """Everybody who asked for something or for what it repeats, each once; `BadInput` if they are too many to keep."""
+    found = tuple(dict.fromkeys(name for name in (*earlier, *names) if name))
+    if len(found) > REQUESTERS_MAX:
+        problem = f"this was repeated by {len(found)} different callers, and {REQUESTERS_MAX} is the most"
+        raise BadInput("requesters", problem, "submit it as something new")
+    return found
 
 
 class ApprovalStatus(StrEnum):
@@ -228,6 +251,7 @@ class Situation:
     evaluation: Evaluation  # what they say now, on behalf of the original requester
     run: RunStatus | None  # of the run whose step it is
     now_ns: int
+    requesters: tuple[str, ...] = ()  # who asked for what this repeats: earlier runs, jobs with a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +283,8 @@ def judge(verdict: Verdict, actor: str, situation: Situation, *, revision: int |
         raise ApprovalConflict(ConflictCode.NOT_ACTIONABLE, "its time is over")
     if actor == approval.requested_by:
         raise SelfApproval(f"{actor} asked for it; somebody else must decide")
+    if actor in situation.requesters:
+        raise SelfApproval(f"{actor} asked for the run or job that this repeats; somebody else must decide")
     if situation.request != approval.request or (revision is not None and revision != approval.revision):
         raise ApprovalConflict(ConflictCode.STALE_REQUEST, "it is not what was looked at; look again")
     drifted = situation.snapshot != approval.snapshot and not approval.gate

@@ -77,6 +77,7 @@ class StepState:
     items: tuple[Any, ...] | None = None  # a fan-out: evaluated once
     children: tuple[StepState, ...] = ()  # one for each item
     size: int = 0  # bytes of the output, or of the items, as JSON: what a run keeps is bounded
+    kept: bool = False  # pending: `output` is the result of an earlier run; it counts when the step's turn comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Run:
     cancelled_by: str | None = None
     parent: Parent | None = None
     depth: int = 0
+    requesters: tuple[str, ...] = ()  # who asked for the runs that this one repeats: none of them may approve it
 
 
 # What can happen to a run.

@@ -157,6 +157,13 @@ class Draft:
         elif slot.child is None:
             self._note(slot, "waiting" if state.status is StepStatus.WAITING else "started")
 
+    def reuse(self, name: str) -> None:
+        """The turn of a step has come whose result an earlier run has: it succeeds with that."""
+        before = self.states[name]
+        done = StepState(StepStatus.SUCCEEDED, 1, started_ns=self.now_ns, ended_ns=self.now_ns)
+        self.put(Slot(name), replace(done, output=before.output, size=before.size))
+        self._note(Slot(name), "kept", "the result of the earlier run")
+
     def end(self, slot: Slot, outcome: Outcome) -> None:
         """An attempt is over: the step is, or it is tried again."""
         step, state = self.step(slot), self.state(slot)
@@ -260,6 +267,8 @@ class Draft:
 
     def _stop_slot(self, slot: Slot, why: str) -> None:
         state = self._unmake(slot, self.state(slot), why)
+        if state.kept:
+            state = StepState()
         status = StepStatus.CANCELLED if state.attempt else StepStatus.SKIPPED
         stopped = replace(state, status=status, ended_ns=self.now_ns, due_ns=None, limit_ns=None)
         self.put(slot, replace(stopped, error=why, code=STOPPED))

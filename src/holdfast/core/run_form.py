@@ -25,6 +25,7 @@ _PLAIN_OF_STEP: Final = {each.name: each.default for each in fields(StepState)}
 del _PLAIN_OF_STEP["status"], _PLAIN_OF_STEP["items"], _PLAIN_OF_STEP["children"]
 _PLAIN_OF_RUN: Final = {each.name: each.default for each in fields(Run)}
 del _PLAIN_OF_RUN["workflow"], _PLAIN_OF_RUN["status"], _PLAIN_OF_RUN["steps"], _PLAIN_OF_RUN["parent"]
+del _PLAIN_OF_RUN["requesters"]
 
 
 def as_document(run: Run, *, definition: bool = False) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def as_document(run: Run, *, definition: bool = False) -> dict[str, Any]:
     document = {"form": FORM, "status": run.status.value, **_plain(run, _PLAIN_OF_RUN)}
     if run.parent is not None:
         document["parent"] = [run.parent.run, run.parent.step, run.parent.attempt]
+    if run.requesters:
+        document["requesters"] = list(run.requesters)
     document["steps"] = {name: _step(state) for name, state in run.steps.items()}
     if definition:
         document["workflow"] = workflow_form.as_document(run.workflow)
@@ -54,6 +57,7 @@ def from_document(document: Mapping[str, Any], workflow: Workflow | None = None)
             # In the order of the definition: a store may keep the keys of a table in another.
             steps=MappingProxyType({name: _read_step(steps[name]) for name in workflow.steps}),
             parent=None if parent is None else Parent(*parent),
+            requesters=tuple(document.get("requesters", ())),
             **{name: document[name] for name in _PLAIN_OF_RUN if name in document},
         )
     except _Unreadable as error:

@@ -23,7 +23,8 @@ class _Steps(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         state = self._states[name]
-        return {"status": state.status.value, "output": state.output, "error": state.error, "code": state.code}
+        output = None if state.kept else state.output
+        return {"status": state.status.value, "output": output, "error": state.error, "code": state.code}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._states)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.approving import Approval, ApprovalStatus, digest
 from holdfast.core.jobs import JobState
+from holdfast.plane import subjects
 from holdfast.plane.model import Job
 from holdfast.plane.ports import Row
 
@@ -17,6 +19,16 @@ class StepOf(NamedTuple):
     run: str
     step: str
     risk: str
+
+
+def requesters_label(names: Sequence[str]) -> dict[str, str]:
+    """The label of a job that repeats what these callers asked for; no label without them."""
+    return {subjects.REQUESTERS_LABEL: json.dumps(list(names))} if names else {}
+
+
+def requesters_in(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The callers who asked for what a job with these labels repeats."""
+    return tuple(json.loads(labels.get(subjects.REQUESTERS_LABEL, "[]")))
 
 
 def request_of(job: Job, approval: Approval) -> str:

@@ -47,7 +47,7 @@ from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBu
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL
-from holdfast.plane.approvalrows import StepOf, approval_of, new_values, request_of
+from holdfast.plane.approvalrows import StepOf, approval_of, new_values, request_of, requesters_in
 from holdfast.plane.callers import NotAllowed
 from holdfast.plane.consequences import own_labels
 from holdfast.plane.endings import ending
@@ -180,7 +180,7 @@ class Approvals:
             deadline_ns=wanted.deadline_ns,
             submitted_by=run.about.submitted_by,
             trace=run.about.trace,
-            labels=own_labels(run.run.id, wanted.step, wanted.risk),
+            labels=own_labels(run.run, wanted.step, wanted.risk),
         ).check()
         make = self._jobs.submission(submission, DEFAULT_POOL, state=JobState.APPROVAL_REQUIRED)
         try:
@@ -348,7 +348,11 @@ class Approvals:
             evaluation, snapshot = Evaluation(Effect.REQUIRE), approval.snapshot  # the workflow wants it, no rule does
         else:
             evaluation, snapshot = self.rules.evaluate(job.topic, job.tenant, job.labels), self.rules.snapshot
-        return Situation(approval, job.state, request_of(job, approval), snapshot, evaluation, run, self._now_ns()), job
+        situation = Situation(
+            *(approval, job.state, request_of(job, approval), snapshot, evaluation, run, self._now_ns()),
+            requesters=requesters_in(job.labels),
+        )
+        return situation, job
 
     def _now_ns(self) -> int:
         return self._jobs.clock.now().wall

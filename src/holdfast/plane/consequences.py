@@ -11,7 +11,7 @@ Clock: the wall clock, for the times that a new run carries.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from holdfast.core.advancing import begin
@@ -21,7 +21,7 @@ from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput
 from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL
-from holdfast.plane.approvalrows import StepOf
+from holdfast.plane.approvalrows import StepOf, requesters_label
 from holdfast.plane.callers import NotAllowed
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.jobrows import sql
@@ -112,7 +112,7 @@ class Consequences:
             deadline_ns=effect.deadline_ns,
             submitted_by=run.about.submitted_by,
             trace=run.about.trace,
-            labels=own_labels(run.run.id, effect.step, effect.risk),
+            labels=own_labels(run.run, effect.step, effect.risk),
         ).check()
         try:
             make = self._gates.submission(wanted, DEFAULT_POOL, StepOf(run.run.id, effect.step, effect.risk))
@@ -142,6 +142,7 @@ class Consequences:
             depth=run.run.depth + 1,
             deadline_ns=effect.deadline_ns,
         )
+        child = replace(child, requesters=run.run.requesters)
         about = RunWanted(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
         if await self.make(tx, child, definition.scope, about) is not None:
             return
@@ -167,9 +168,10 @@ class Consequences:
         return run_of(made[0], run.workflow)
 
 
-def own_labels(run: str, step: str, risk: str) -> dict[str, str]:
+def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:
     """What the plane writes on the jobs of a run."""
-    return {subjects.RUN_LABEL: run, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
+    place = {subjects.RUN_LABEL: run.id, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
+    return {**place, **requesters_label(run.requesters)}
 
 
 def over(after: StoredRun) -> list[Message]:

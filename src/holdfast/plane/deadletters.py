@@ -1,7 +1,8 @@
 """Dead letters: jobs that nobody will try again by itself, kept for people, who may try them again.
 
 Promises: trying a dead letter again makes one new job, however often and from wherever it is asked for; the old job and
-its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too.
+its history stay as they are. Whatever new jobs must pass, such as the rules of approval, these must too. Neither the
+caller who tries it again nor those who asked for the earlier jobs may approve the new one.
 
 A dead letter is kept for longer than its job, whose id is free then. It belongs to that job alone: a later one of the
 same id is never tried again as what the earlier one was. Each tenant has its own, whatever ids others use; of two jobs
@@ -15,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from holdfast.core.approving import all_requesters
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import RowMissing
 from holdfast.plane import subjects
+from holdfast.plane.approvalrows import requesters_in, requesters_label
 from holdfast.plane.jobqueries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
 from holdfast.plane.jobrows import job_of, letter_of, sql
 from holdfast.plane.jobstore import JobStore
@@ -135,6 +138,7 @@ async def _letter(tx: Tx, where: Mapping[str, Any]) -> DeadLetter | None:
 def _wanted(letter: DeadLetter, token: str, actor: str) -> Submission:
     suffix = f"{RETRY_MARK}{token}"
     body = letter.body
+    earlier = all_requesters(requesters_in(body["labels"]), body.get("submitted_by", ""))
     return Submission(
         topic=letter.topic,
         payload=body["payload"],
@@ -145,5 +149,5 @@ def _wanted(letter: DeadLetter, token: str, actor: str) -> Submission:
         timeout_ns=body["timeout_ns"],
         submitted_by=actor,
         trace=body["trace"],
-        labels=body["labels"],
+        labels={**body["labels"], **requesters_label(earlier)},
     )

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.advancing import begin
-from holdfast.core.approving import Approval, ApprovalStatus, Verdict
+from holdfast.core.approving import Approval, ApprovalStatus, Verdict, all_requesters
 from holdfast.core.rerunning import again
-from holdfast.core.run import RunStatus
-from holdfast.core.workflow import Workflow
+from holdfast.core.run import Run, RunStatus
+from holdfast.core.workflow import Step, StepKind, Workflow
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
 from holdfast.plane import subjects
@@ -36,6 +36,9 @@ from holdfast.types import check_label
 
 RUN_ID_CHARS_MAX: Final = 80
 """Shorter than other ids: those of its jobs and of the runs that it starts begin with it."""
+
+DEFINITIONS_MAX: Final = 200
+"""Definitions of sub-workflows that a re-run with kept results looks through for approvals."""
 
 
 class NotOver(HoldfastError):
@@ -172,17 +175,48 @@ class RunService:
     ) -> tuple[StoredRun, bool]:
         """Run a run that is over again, as a new one. `keep`: with the outputs of the steps that went well.
 
+        Approvals are never kept (see `core.rerunning`). Nobody who asked for this run, for the given one or for those
+        that it repeats may approve anything of it.
         Also returns whether it was made, or is there under the same key. `NotOver`: it is still going on.
         """
         before = await self.run(caller, run_id)
         if not before.run.status.terminal:
             raise NotOver(f"run {run_id} is not over ({before.run.status}); cancel it first, or wait")
-        run = again(before.run, self._id(None), now_ns=self._now_ns(), keep=keep)
+        requesters = all_requesters(before.run.requesters, before.about.submitted_by)
+        held = await self._held(before.run) if keep else frozenset()
+        run = again(*(before.run, self._id(None)), now_ns=self._now_ns(), keep=keep, held=held, requesters=requesters)
         about = replace(before.about, idempotency_key=_key(idempotency_key), submitted_by=caller.name, rerun_of=run_id)
         stored, made = await self.store.start(run, before.scope, about)
         if not made and stored.about.rerun_of != run_id:
             raise RowExists("this idempotency key was used for another run; choose another key")
         return stored, made
+
+    async def _held(self, run: Run) -> frozenset[str]:
+        """The steps of a run that a person has to approve although they are no approval steps, if they start again.
+
+        These are jobs that a rule may hold or refuse, and sub-workflows that have approvals somewhere within.
+        """
+        steps = run.workflow.steps.items()
+        return frozenset([name for name, step in steps if await self._asks(run.tenant, step)])
+
+    async def _asks(self, tenant: str, first: Step) -> bool:
+        """Whether a step asks for an approval, itself or in a workflow that it starts, however deep."""
+        seen: set[tuple[str, int | None]] = set()
+        pending = [first]
+        while pending:
+            step = pending.pop()
+            held = step.kind is StepKind.JOB and self._approvals.rules.may_hold(step.topic or "", tenant)
+            if held or step.kind is StepKind.APPROVAL:
+                return True
+            which = (step.workflow or "", step.version)
+            if step.kind is not StepKind.WORKFLOW or which in seen:
+                continue
+            seen.add(which)
+            found = await self.store.definitions.get(tenant, *which) if len(seen) <= DEFINITIONS_MAX else None
+            if found is None:
+                return True  # what is unknown, or too much to look through, is not taken for harmless
+            pending += found.workflow.steps.values()
+        return False
 
     # Approvals.
 

@@ -42,6 +42,7 @@ POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"
 RISK_LABEL: Final = "holdfast.risk"
+REQUESTERS_LABEL: Final = "holdfast.requesters"  # JSON: who asked for what the job repeats
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     SUBMIT: (SCHEDULER,),

@@ -125,7 +125,9 @@ class StartRun(Asked):
 class RerunRun(Asked):
     """How a run is run again."""
 
-    keep: bool = Field(False, description="Whether the outputs of steps that went well are kept.")
+    keep: bool = Field(
+        False, description="Whether the outputs of steps that succeeded are kept. Approvals are asked for again."
+    )
 
 
 class CancelRun(Asked):
