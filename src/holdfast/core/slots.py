@@ -1,7 +1,8 @@
 """Where in a run an attempt belongs, and the id that says so: `run:step@attempt`, of a child `run:step[3]@attempt`.
 
 Promises: an id is read back to the place it was made for and to no other; a text that no run of this id can have made
-is None. Ids of nested runs (`run:step@1:inner@2`) belong to the inner run alone.
+is None. Ids of nested runs (`run:step@1:inner@2`) belong to the inner run alone. The form is reserved: callers cannot
+submit jobs, nor start runs, under an id that an attempt may have (`is_attempt_id`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ class Slot(NamedTuple):
 def attempt_id(run: str, slot: Slot, attempt: int) -> str:
     """The id of what an attempt makes: a job, a gate, a run."""
     return f"{run}:{slot.path}@{attempt}"
+
+
+def is_attempt_id(text: str) -> bool:
+    """Whether a text has the form of these ids, of whatever run: no caller may choose such an id for a job."""
+    _, colon, last = text.rpartition(":")
+    return bool(colon) and _PATH.fullmatch(last) is not None
 
 
 def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:

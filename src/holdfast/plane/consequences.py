@@ -2,8 +2,8 @@
 
 Promises: all of it is part of the transaction that writes the run. What cannot be done, ever, ends its step with the
 reason, and not the transaction. What was done before is found by its id, which names run, step and attempt, and is
-reported and not done again; what an earlier run of the same id has left under it gives way (`predecessors`), and a job
-or run of somebody else is left alone.
+reported and not done again; what an earlier run of the same id has left under it gives way (`predecessors`). A job or
+run of another run or tenant is left alone: it is neither taken for a result nor stopped, whatever its id is.
 
 Clock: the wall clock, for the times that a new run carries.
 """
@@ -77,13 +77,9 @@ class Consequences:
             elif isinstance(effect, StartRun):
                 await self._start_child(tx, run, effect, following)
             elif isinstance(effect, StopJob):
-                token = f"{run.run.id}:{run.version}"
-                following.messages.append(subjects.cancel(effect.id, f"run {run.run.id}", effect.reason, token=token))
+                following.messages.append(subjects.stop_step(*_own(run, effect), token=_token(run)))
             elif isinstance(effect, StopRun):
-                token = f"{run.run.id}:{run.version}"
-                following.messages.append(
-                    subjects.cancel_run(effect.id, "", f"run {run.run.id}", effect.reason, token=token)
-                )
+                following.messages.append(subjects.stop_child(*_own(run, effect), token=_token(run)))
         except NotAllowed as refused:
             made_ns = run.run.created_ns
             following.messages.append(
@@ -152,7 +148,7 @@ class Consequences:
         if await run_gives_way(tx, known, run.run):
             await self.make(tx, child, definition.scope, about)
             return
-        if known.parent is None or known.parent.run != run.run.id:
+        if known.parent is None or known.parent.run != run.run.id or known.tenant != tenant:
             raise BadInput("id", f"{effect.id} is a run of somebody else", "choose another id for the run")
         following.repeated.append(effect.id)
 
@@ -166,6 +162,15 @@ class Consequences:
         await tx.query(_LINE, line)
         await self._bus.stage(tx, [subjects.look_at_run(run.id, run.workflow.risk, again=str(run.created_ns))])
         return run_of(made[0], run.workflow)
+
+
+def _own(run: StoredRun, effect: StopJob | StopRun) -> tuple[str, str, str, str]:
+    """What is to be stopped, whose it must be, and why."""
+    return effect.id, run.run.id, run.run.tenant, effect.reason
+
+
+def _token(run: StoredRun) -> str:
+    return f"{run.run.id}:{run.version}"
 
 
 def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:

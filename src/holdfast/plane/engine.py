@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from holdfast.aio.lease import DegradedLease, Lease
@@ -133,10 +134,12 @@ class Engine:
         actor: str | None = None,
         risk: str | None = None,
         timeout: float | None = None,
+        meant: Callable[[StoredRun], bool] | None = None,
     ) -> ChangedRun:
         """Let an event happen to a run, under its lock. No run of that id: nothing before and nothing after.
 
         `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a look at the run.
+        `meant` returns whether the event is about this run, and not about another one that had its id.
         """
         if not risk:
             found = await self.runs.get(run_id)
@@ -149,15 +152,23 @@ class Engine:
             timeout=timeout,
             family=self.family,
         ) as lease:
-            return await self.move_held(lease, run_id, event, actor=actor)
+            return await self.move_held(lease, run_id, event, actor=actor, meant=meant)
 
     async def move_held(
-        self, lease: Lease | DegradedLease, run_id: str, event: Event, *, actor: str | None = None
+        self,
+        lease: Lease | DegradedLease,
+        run_id: str,
+        event: Event,
+        *,
+        actor: str | None = None,
+        meant: Callable[[StoredRun], bool] | None = None,
     ) -> ChangedRun:
         """The same for somebody who holds the run's lock already."""
         draw = self.runs.entropy.below
 
         def decide(stored: StoredRun) -> Advance:
+            if meant is not None and not meant(stored):
+                return Advance(stored.run, Heard.UNKNOWN, wake_ns=stored.wake_ns)
             may_start = self._may_start(lease)
             return advance(stored.run, event, self.runs.clock.now().wall, draw, may_start=may_start)
 
@@ -185,10 +196,12 @@ class Engine:
                 self._indicators.publish_repeated(job=job)
         return changed
 
-    async def _with_output(self, event: ChildEnded) -> ChildEnded:
+    async def _with_output(self, run_id: str, event: ChildEnded) -> ChildEnded:
         """The end of a child, with what it gives to its parent."""
         child = await self.runs.get(event.run)
-        return event if child is None else replace(event, output=child.run.output)
+        if child is None or child.run.parent is None or child.run.parent.run != run_id:
+            return event
+        return replace(event, output=child.run.output)
 
     # What all handlers share.
 
@@ -202,8 +215,9 @@ class Engine:
             event = read(body)
             try:
                 if isinstance(event, ChildEnded):
-                    event = await self._with_output(event)
-                await self.move(run_id, event, risk=check_label("risk", risk) if risk else None)
+                    event = await self._with_output(run_id, event)
+                risk = check_label("risk", risk) if risk else None
+                await self.move(run_id, event, risk=risk, meant=partial(_meant, body))
             except BackendError as error:
                 raise self.delays.later(error, self.runs.entropy.below) from error
 
@@ -212,6 +226,14 @@ class Engine:
 
 def _any_class(_: str) -> bool:
     return True
+
+
+def _meant(body: Mapping[str, Any], stored: StoredRun) -> bool:
+    """Whether a message is about this run: of the tenant, and started by the run, that the message names, if any."""
+    tenant, parent = body.get("tenant"), body.get("parent")
+    if tenant is not None and tenant != stored.run.tenant:
+        return False
+    return parent is None or (stored.run.parent is not None and stored.run.parent.run == parent)
 
 
 # From messages to events.

@@ -40,7 +40,7 @@ async def job_gives_way(tx: Tx, there: Job, run: Run) -> bool:
     """Whether a job that stands where one of this run should was an earlier run's, and is forgotten now."""
     emptied = subjects.EMPTIED_LABEL in there.labels and there.idempotency_key == own_key(there.id)
     of_such_a_run = emptied or there.labels.get(subjects.RUN_LABEL) == run.id
-    if not of_such_a_run or there.created_ns >= run.created_ns:
+    if not of_such_a_run or there.tenant != run.tenant or there.created_ns >= run.created_ns:
         return False
     if not there.state.terminal:
         raise _not_over(f"job {there.id}", run)
@@ -50,7 +50,8 @@ async def job_gives_way(tx: Tx, there: Job, run: Run) -> bool:
 
 async def run_gives_way(tx: Tx, there: Run, run: Run) -> bool:
     """The same of a run that stands where one that a step of this run starts should."""
-    if there.parent is None or there.parent.run != run.id or there.created_ns >= run.created_ns:
+    of_such_a_run = there.parent is not None and there.parent.run == run.id and there.tenant == run.tenant
+    if not of_such_a_run or there.created_ns >= run.created_ns:
         return False
     if not there.status.terminal:
         raise _not_over(f"run {there.id}", run)

@@ -37,6 +37,7 @@ from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.ports import Row, Tx
+from holdfast.plane.predecessors import own_key
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.scan import Scan
@@ -123,7 +124,7 @@ class RunReconciler:
         missed: list[Event] = []
         for name, kind in awaited.items():
             event = (
-                await self._child(name, now_ns)
+                await self._child(name, now_ns, stored)
                 if kind is StepKind.WORKFLOW
                 else self._job(name, jobs.get(name), now_ns, stored)
             )
@@ -136,7 +137,7 @@ class RunReconciler:
         return [Look()] if would.heard is Heard.APPLIED else []
 
     def _job(self, name: str, row: Row | None, now_ns: int, stored: StoredRun) -> Event | None:
-        if row is None:
+        if row is None or not _own(row, stored):
             late = stored.updated_ns + self._patience_ns <= now_ns
             return JobEnded(name, JobState.FAILED, None, _GONE, retryable=False) if late else None
         state = JobState(row["state"])
@@ -149,9 +150,9 @@ class RunReconciler:
         result = None if row["result"] is None else json.loads(row["result"])
         return JobEnded(name, state, result, row["reason"], row["code"] not in NOT_AGAIN)
 
-    async def _child(self, name: str, now_ns: int) -> Event | None:
+    async def _child(self, name: str, now_ns: int, stored: StoredRun) -> Event | None:
         child = await self.engine.runs.get(name)
-        if child is None:
+        if child is None or not stored.started(child):
             return ChildEnded(name, RunStatus.FAILED, None, _GONE)
         if not child.run.status.terminal or child.updated_ns + self._patience_ns > now_ns:
             return None
@@ -183,6 +184,16 @@ def _awaited(stored: StoredRun) -> Iterator[tuple[str, StepKind]]:
         for each in state.children or (state,):
             if _waits(each) and each.job is not None:
                 yield each.job, kind
+
+
+def _own(row: Row, stored: StoredRun) -> bool:
+    """Whether a job is one of the run, and not of another run or tenant that has its id."""
+    labels = json.loads(row["labels"])
+    if row["tenant"] != stored.run.tenant:
+        return False
+    if subjects.EMPTIED_LABEL in labels:
+        return bool(row["idempotency_key"] == own_key(row["id"]))
+    return bool(labels.get(subjects.RUN_LABEL) == stored.run.id)
 
 
 def _waits(state: StepState) -> bool:

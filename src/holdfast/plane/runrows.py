@@ -46,6 +46,11 @@ class StoredRun:
         """The class that decides about lock errors."""
         return self.run.workflow.risk
 
+    def started(self, other: StoredRun) -> bool:
+        """Whether a step of this run has started the other."""
+        parent = other.run.parent
+        return parent is not None and (parent.run, other.run.tenant) == (self.run.id, self.run.tenant)
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutline:

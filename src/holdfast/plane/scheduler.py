@@ -281,9 +281,12 @@ class Scheduler:
         actor = check_text("actor", body.get("actor"), ID_CHARS_MAX)
         reason = str(body.get("reason") or "cancelled")[:REASON_CHARS_MAX]
         made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)
+        run, tenant = body.get("run"), body.get("tenant")  # given when a run stops its own job
 
         def cancel(fence: CarriedFence, job: Job) -> Writing | None:
             if job.state.terminal or made_ns not in (0, job.created_ns):
+                return None
+            if run is not None and (job.labels.get(subjects.RUN_LABEL), job.tenant) != (run, tenant):
                 return None
             end = End(JobState.CANCELLED, Code.CANCELLED, reason, dead=False)
             return ending(job, end, fence, actor=actor)

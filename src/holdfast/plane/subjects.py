@@ -10,6 +10,7 @@ that of a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.jobs import JobState
@@ -125,6 +126,18 @@ def cancel(job: str, actor: str, reason: str, *, token: str, made_ns: int = 0) -
     return Message(f"{CANCEL}:{job}:{token}", CANCEL, body, job)
 
 
+def stop_step(job: str, run: str, tenant: str, reason: str, *, token: str) -> Message:
+    """A run has no use for its job any more. A job of another run or tenant under this id is not meant."""
+    asked = cancel(job, f"run {run}", reason, token=token)
+    return replace(asked, body={**asked.body, "run": run, "tenant": tenant})
+
+
+def stop_child(child: str, run: str, tenant: str, reason: str, *, token: str) -> Message:
+    """A run has no use any more for a run that it started. Other runs of this id are not meant."""
+    asked = cancel_run(child, "", f"run {run}", reason, token=token)
+    return replace(asked, body={**asked.body, "parent": run, "tenant": tenant})
+
+
 def done(job: Job, fence: CarriedFence) -> Message:
     """A job has reached a terminal state."""
     body = {"job": job.id, "state": str(job.state), "attempt": job.attempt, "result": job.result, "reason": job.reason}
@@ -149,6 +162,7 @@ def step_over(job: Job, fence: CarriedFence | None) -> Message:
     body = {
         "run": run,
         "risk": job.labels.get(RISK_LABEL, ""),
+        "tenant": job.tenant,
         "job": job.id,
         "state": str(job.state),
         "result": job.result,

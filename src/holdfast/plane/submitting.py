@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.core.approving import Effect
 from holdfast.core.jobs import InvalidTransition
+from holdfast.core.slots import is_attempt_id
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
 from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL, check_name
@@ -152,6 +153,7 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None) -> Submission
     if not caller.sees(wanted.tenant):
         raise NotAllowed("you may submit jobs of your own tenant only")
     wanted.check()
+    _check_not_reserved(wanted)
     if wanted.trace:
         check_text("trace", wanted.trace, TRACE_CHARS_MAX)
     if len(wanted.labels) > LABELS_MAX:
@@ -165,6 +167,14 @@ def _checked(caller: Caller, wanted: Submission, pool: str | None) -> Submission
     if pool is not None:
         wanted = replace(wanted, labels={**wanted.labels, subjects.POOL_LABEL: check_name("pool", pool)})
     return wanted if wanted.submitted_by else wanted.by(caller.name)  # who asked for something may not approve it
+
+
+def _check_not_reserved(wanted: Submission) -> None:
+    """Refuse the ids and keys of jobs of runs: who has them first would make another caller's run fail."""
+    for name, value in (("id", wanted.id), ("idempotency_key", wanted.idempotency_key)):
+        if value is not None and is_attempt_id(value):
+            fix = "do not end it with :NAME@NUMBER; that form is for the steps of workflow runs"
+            raise BadInput(name, f"{value!r:.60} is reserved", fix)
 
 
 def _answer(wanted: Submission, end: tuple[Job, bool] | Failed) -> Answer:

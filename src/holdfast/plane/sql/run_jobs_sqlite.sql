@@ -1,4 +1,4 @@
 -- Contract: of the jobs that a JSON list names, how they are and since when; a label says whose content was
 -- forgotten.
-SELECT id, state, result, reason, code, labels, updated_ns FROM plane_job
+SELECT id, tenant, idempotency_key, state, result, reason, code, labels, updated_ns FROM plane_job
 WHERE id IN (SELECT value FROM json_each(:ids))

@@ -1,0 +1,135 @@
+"""The ids of a run's jobs are the run's own: no caller can take one, and a run touches no job of anybody else.
+
+Jobs that have such an id from before the form was reserved are put into the store directly. On SQLite and on Postgres.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures_workflows import FlowReplica, FlowStage, holds
+from holdfast.core.jobs import JobState
+from holdfast.core.run import CancelWanted, Look, RunStatus
+from holdfast.errors import BadInput
+from holdfast.plane import subjects
+from holdfast.plane.callers import Caller
+from holdfast.plane.loops import Tick
+from holdfast.plane.model import Job, Submission
+from holdfast.plane.placement import Placement
+from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.scheduler import Scheduler
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X19")]
+
+ATTACKER = Caller("attacker", tenant="attacker")
+
+ONE_STEP = """
+name: order
+steps:
+  fetch: {kind: job, topic: fetch}
+"""
+
+OUTER = """
+name: outer
+steps:
+  inner: {kind: workflow, workflow: order}
+"""
+
+
+async def older_job(replica: FlowReplica, identity: str) -> Job:
+    """Another tenant's job whose id has the reserved form, as an older version of the plane accepted it."""
+    wanted = Submission("mail", {"secret": True}, "victim", identity, submitted_by="somebody")
+    make = replica.ground.store.submission(wanted, "default", state=JobState.APPROVAL_REQUIRED)
+    job, made = await replica.ground.database.write(make)
+    assert made
+    return job
+
+
+async def cancelled(replica: FlowReplica) -> None:
+    """Let a scheduler handle every request to cancel a job."""
+    ground = replica.ground
+
+    async def handled() -> bool:
+        return not await ground.bus.pending(subjects.CANCEL, subjects.SCHEDULER)
+
+    assert not await handled(), "the run has asked for it"
+    async with Scheduler(Placement(ground.store, ground.locks, ground.workers), ground.bus).serving():
+        await holds(handled, "the scheduler has handled all requests")
+
+
+async def test_a_run_that_ends_cancels_no_job_of_another_tenant(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    await replica.define(ONE_STEP)
+    victim = await older_job(replica, "x:fetch@1")
+    run, _ = await replica.ground.flows.start(ATTACKER, "order", run_id="x")
+    await replica.engine.move(run.run.id, Look())
+    await replica.engine.move(run.run.id, CancelWanted("attacker"))
+    await cancelled(replica)
+    assert await replica.job(victim.id) == victim
+
+
+async def test_a_run_that_ends_cancels_its_own_job(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    await replica.define(ONE_STEP)
+    run = await replica.start("order", run_id="x")
+    await replica.engine.move(run, Look())
+    await replica.engine.move(run, CancelWanted("asker"))
+    await cancelled(replica)
+    job = await replica.job("x:fetch@1")
+    assert job is not None
+    assert job.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("identity", ["x:fetch@1", "x:fetch[0]@1", "x:inner@1:fetch@12", "a.b:c/d-e@999"])
+async def test_no_caller_takes_the_id_of_a_job_of_a_run(flow_stage: FlowStage, identity: str) -> None:
+    replica = await flow_stage.replica(serve=False)
+    named = Submission("mail", None, "attacker", id=identity)
+    keyed = Submission("mail", None, "attacker", idempotency_key=f"wf:{identity}")
+    for wanted in (named, keyed):
+        with pytest.raises(BadInput, match="reserved"):
+            await replica.ground.service.submit(ATTACKER, wanted)
+    assert await replica.job(identity) is None
+
+
+@pytest.mark.parametrize(
+    "identity", ["order:7", "a@b.example", "x:fetch", "x:fetch@", "x:@1", "x@1", "x:y@0", "x:y@1-"]
+)
+async def test_other_ids_are_free_for_everybody(flow_stage: FlowStage, identity: str) -> None:
+    replica = await flow_stage.replica(serve=False)
+    _, made = await replica.ground.service.submit(ATTACKER, Submission("mail", None, "attacker", identity))
+    assert made
+
+
+async def test_the_result_of_another_tenants_job_is_not_taken_for_ones_own(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    await replica.define(ONE_STEP)
+    victim = await older_job(replica, "x:fetch@1")
+    await replica.end(victim.id, "secret")
+    await replica.ground.flows.start(ATTACKER, "order", run_id="x")
+    await replica.engine.move("x", Look())
+    flow_stage.clock.push(60)
+    reconciler = RunReconciler(replica.engine, replica.ground.locks)
+    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+        await reconciler.tick(Tick(lease, 0, lambda: False))
+    over = await replica.becomes("x", RunStatus.FAILED)
+    assert over.run.steps["fetch"].output is None
+
+
+async def test_only_the_run_that_started_it_stops_a_run(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica()
+    await replica.define(ONE_STEP)
+    await replica.define(OUTER)
+    await replica.start("outer", run_id="x", tenant="victim")
+    await replica.appears("x:inner@1:fetch@1")
+    foreign = [("x", "attacker"), ("y", "victim")]
+    await replica.ground.bus.publish(
+        [subjects.stop_child("x:inner@1", run, tenant, "stop", token=tenant) for run, tenant in foreign]
+    )
+
+    async def refused() -> bool:
+        return replica.engine.tally["CancelWanted.unknown"] == len(foreign)
+
+    await holds(refused, "both requests are refused")
+    assert not (await replica.run("x:inner@1")).run.status.terminal
+    await replica.ground.bus.publish([subjects.stop_child("x:inner@1", "x", "victim", "stop", token="own")])
+    await replica.becomes("x:inner@1", RunStatus.CANCELLED)
