@@ -31,7 +31,7 @@ from holdfast.core.run import (
     StopRun,
     SubmitJob,
 )
-from holdfast.core.run_form import as_document, from_document
+from holdfast.core.run_form import RunText, as_document, from_document
 from holdfast.core.slots import read_attempt_id
 from holdfast.core.workflow import Step, StepKind, Workflow
 from holdfast.types import NS
@@ -83,6 +83,7 @@ class Stage:
         self.may_start: Callable[[str], bool] = always
         self.last = Advance(self.run, Heard.NOTHING)
         self.draw: Callable[[int], int] = lowest
+        self.text = RunText()
 
     # Events.
 
@@ -164,6 +165,8 @@ class Stage:
             assert found.wake_ns is not None
         document = json.loads(json.dumps(as_document(after), allow_nan=False))
         assert from_document(document, after.workflow) == after
+        written = json.loads(self.text.of(after))  # by what encodes changes alone
+        assert from_document(written, after.workflow) == after
 
     def _check_effects(self, after: Run, found: Advance) -> None:
         for effect in found.effects:

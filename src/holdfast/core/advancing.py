@@ -301,6 +301,8 @@ def _wake_ns(run: Run, states: Iterable[StepState], after_ns: int) -> int | None
         if state.status.terminal:
             continue
         for each in (state, *state.children):
+            if each.due_ns is None and each.limit_ns is None:
+                continue  # so most of the children of a fan-out
             for time_ns in (each.due_ns, each.limit_ns):
                 if time_ns is not None and time_ns > after_ns and (first is None or time_ns < first):
                     first = time_ns

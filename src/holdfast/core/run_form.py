@@ -4,10 +4,14 @@ Promises: `from_document(as_document(run), run.workflow)` is the run again, also
 provided that its values are JSON. What is as it was in the beginning is left out, and the outputs of the children of a
 fan-out that has succeeded are written once. A document is bounded because a run is: `STEPS_MAX`, `FAN_OUT_MAX` and
 `RUN_BYTES_MAX`. A document that no run can have made raises `BadInput` and is never half read.
+
+`RunText` is `as_document` as JSON text, for a run that is written again and again: it encodes only what has changed
+since its last call. Without it, each result of a fan-out would encode all of its children, which is quadratic.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -18,6 +22,7 @@ from holdfast.core.run import Parent, Run, RunStatus, StepState, StepStatus
 from holdfast.core.workflow import Workflow
 from holdfast.errors import BadInput
 
+_NO_STEPS: Final[Mapping[str, StepState]] = MappingProxyType({})
 FORM: Final = 1  # rises when documents of before can no longer be read as they are
 
 # Fields that are JSON as they are; the others are written by hand.
@@ -65,6 +70,53 @@ def from_document(document: Mapping[str, Any], workflow: Workflow | None = None)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         problem = f"is no run ({type(error).__name__}: {error})"
     raise BadInput("document", problem, "read what `as_document` wrote, with the definition that the run follows")
+
+
+class RunText:
+    """Encodes the successive states of one run. Values never change, so an object that was met needs no encoding."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, str]] = {}  # by identity; holding the object keeps that its own
+        self._used: dict[int, tuple[object, str]] = {}
+
+    def of(self, run: Run) -> str:
+        """The document of a run, as text."""
+        self._used = {}
+        head = as_document(replace(run, input=None, steps=_NO_STEPS))
+        del head["steps"]
+        steps = ",".join(f"{_text(name)}:{self._step(state)}" for name, state in run.steps.items())
+        text = f'{_text(head)[:-1]},"input":{self._value(run.input)},"steps":{{{steps}}}}}'
+        self._known = self._used  # and nothing else is kept
+        return text
+
+    def _step(self, state: StepState) -> str:
+        found = self._found(state)
+        if found is not None:
+            return found
+        if state.items is None or _is_list_of_children(state):
+            return self._kept(state, _text(_step(state)))
+        own = _text(_step(replace(state, items=None, children=())))
+        children = ",".join(map(self._step, state.children))
+        return f'{own[:-1]},"items":{self._value(state.items)},"children":[{children}]}}'
+
+    def _value(self, value: Any) -> str:
+        found = self._found(value)
+        return self._kept(value, _text(value)) if found is None else found
+
+    def _found(self, value: object) -> str | None:
+        known = self._known.get(id(value))
+        if known is None:
+            return None
+        self._used[id(value)] = known
+        return known[1]
+
+    def _kept(self, value: object, text: str) -> str:
+        self._used[id(value)] = (value, text)
+        return text
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 class _Unreadable(Exception):

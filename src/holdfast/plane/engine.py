@@ -2,9 +2,10 @@
 
 Promises: a run is moved under its lock, by a decision that only computes (`core.advancing`), and written with all that
 follows in one transaction (`runstore`). A message that was handled twice, late or out of order changes nothing the
-second time, and is counted. What cannot be handled now is given back with a delay, `run lock busy` and store trouble
-apart, and uses up no budget: nothing is taken for done because somebody else had the lock. The lease that is held is
-passed down and never taken twice.
+second time, and is counted. Messages about one run that arrive while it is being moved are worked in together, in one
+write: the results of a fan-out do not cost a write of the whole run each. What cannot be handled now is given back with
+a delay, `run lock busy` and store trouble apart, and uses up no budget: nothing is taken for done because somebody else
+had the lock. The lease that is held is passed down and never taken twice.
 
 When the store of leases fails, the risk class of the workflow decides whether its runs go on without it (`runlock`).
 Then steps whose own class does not allow that are held back, and looked at again until the store is there.
@@ -15,16 +16,17 @@ Clock: the wall clock, for delays and time limits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.locks import Locks
-from holdfast.core.advancing import advance
 from holdfast.core.dispatching import Code
+from holdfast.core.event_batch import advance_all
 from holdfast.core.jobs import JobState
 from holdfast.core.policy import OnError
 from holdfast.core.retry import RetryDelays
@@ -32,6 +34,7 @@ from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, Heard, J
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
+from holdfast.plane.gathering import Failed, Gathering, copy_of
 from holdfast.plane.itemlock import ItemLockStatistics
 from holdfast.plane.model import ID_CHARS_MAX, Delivery, check_id, check_text
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
@@ -41,9 +44,22 @@ from holdfast.plane.runstore import ChangedRun, RunStore
 from holdfast.types import check_label, duration_ns
 
 CONCURRENCY: Final = 32
+BATCH_MAX: Final = 128  # events of one run that are worked in together
 REASON_CHARS_MAX: Final = 1000
 _STOPPING_S: Final = 0.1
 NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
+
+
+def _any_run(_: StoredRun) -> bool:
+    return True
+
+
+class _Asked(NamedTuple):
+    """One event that is to happen to a run."""
+
+    event: Event
+    risk: str | None = None  # the class of the run, if it is known
+    meant: Callable[[StoredRun], bool] = _any_run  # False: it is about another run that had this id
 
 
 class Indicators(Protocol):
@@ -83,6 +99,7 @@ class Engine:
         self._name = check_text("name", name, ID_CHARS_MAX)
         self._stopping = False
         self._consumers: list[Consumer] = []
+        self._gatherings: WeakValueDictionary[str, Gathering[_Asked, ChangedRun]] = WeakValueDictionary()
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -100,7 +117,7 @@ class Engine:
         wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             for subject, handler in self.handlers.items():
-                how = Consumption(subject, subjects.ENGINE, concurrency=concurrency, ack_wait_ns=wait_ns)
+                how = Consumption(subject, subjects.ENGINE, concurrency=concurrency, ack_wait_ns=wait_ns, ordered=False)
                 self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
             try:
                 yield self
@@ -134,46 +151,78 @@ class Engine:
         actor: str | None = None,
         risk: str | None = None,
         timeout: float | None = None,
-        meant: Callable[[StoredRun], bool] | None = None,
     ) -> ChangedRun:
         """Let an event happen to a run, under its lock. No run of that id: nothing before and nothing after.
 
-        `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a look at the run.
-        `meant` returns whether the event is about this run, and not about another one that had its id.
+        `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a read.
         """
-        if not risk:
-            found = await self.runs.get(run_id)
-            if found is None:
-                return self._noted(event, ChangedRun(None, None))
-            risk = found.risk
-        async with run_lock(
-            *(self._locks, run_id, risk, self.delays),
-            statistics=self.lock_statistics,
-            timeout=timeout,
-            family=self.family,
-        ) as lease:
-            return await self.move_held(lease, run_id, event, actor=actor, meant=meant)
+        risk = risk or await self.runs.risk(run_id)
+        if risk is None:
+            return self._noted(event, ChangedRun(None, None))
+        async with self._lock(run_id, risk, timeout) as lease:
+            return await self.move_held(lease, run_id, event, actor=actor)
 
     async def move_held(
-        self,
-        lease: Lease | DegradedLease,
-        run_id: str,
-        event: Event,
-        *,
-        actor: str | None = None,
-        meant: Callable[[StoredRun], bool] | None = None,
+        self, lease: Lease | DegradedLease, run_id: str, event: Event, *, actor: str | None = None
     ) -> ChangedRun:
-        """The same for somebody who holds the run's lock already."""
+        """The same for a caller that holds the run's lock already."""
+        return (await self.move_all_held(lease, run_id, [event], actor=actor))[0]
+
+    async def move_all_held(
+        self, lease: Lease | DegradedLease, run_id: str, events: Sequence[Event], *, actor: str | None = None
+    ) -> list[ChangedRun]:
+        """Let several events happen to a run, in their order and in one write. Returns what became of each."""
+        return await self._move_all_held(lease, run_id, [_Asked(event) for event in events], actor)
+
+    async def _move_all_held(
+        self, lease: Lease | DegradedLease, run_id: str, asked: Sequence[_Asked], actor: str | None = None
+    ) -> list[ChangedRun]:
         draw = self.runs.entropy.below
+        heard: list[Heard] = []
 
         def decide(stored: StoredRun) -> Advance:
-            if meant is not None and not meant(stored):
+            wanted = [each.event for each in asked if each.meant(stored)]
+            if not wanted:
+                heard[:] = [Heard.UNKNOWN] * len(asked)
                 return Advance(stored.run, Heard.UNKNOWN, wake_ns=stored.wake_ns)
-            may_start = self._may_start(lease)
-            return advance(stored.run, event, self.runs.clock.now().wall, draw, may_start=may_start)
+            now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
+            whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start)
+            each_heard = iter(found)
+            heard[:] = [next(each_heard) if each.meant(stored) else Heard.UNKNOWN for each in asked]
+            return whole
 
         changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
-        return self._noted(event, changed)
+        if changed.before is None:
+            return [self._noted(each.event, changed) for each in asked]
+        # What the write as a whole has met is told once, with the last event.
+        alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
+        alone[-1] = replace(changed, heard=heard[-1])
+        told = [each if each.heard is Heard.APPLIED else replace(each, after=None) for each in alone]
+        return [self._noted(each.event, end) for each, end in zip(asked, told, strict=True)]
+
+    async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
+        """The events of messages that arrived at about the same time, under one lease."""
+        risk = next((each.risk for each in asked if each.risk), None) or await self.runs.risk(run_id)
+        if risk is None:
+            return [self._noted(each.event, ChangedRun(None, None)) for each in asked]
+        try:
+            async with self._lock(run_id, risk) as lease:
+                return await self._move_all_held(lease, run_id, asked)
+        except RetryLater as later:
+            return [Failed(copy_of(later)) for _ in asked]
+
+    def _gathering(self, run_id: str) -> Gathering[_Asked, ChangedRun]:
+        """The batches of one run; kept as long as a handler waits for one."""
+        found = self._gatherings.get(run_id)
+        if found is None:
+            found = self._gatherings[run_id] = Gathering(partial(self._move_together, run_id), most=BATCH_MAX)
+        return found
+
+    def _lock(
+        self, run_id: str, risk: str, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Lease | DegradedLease]:
+        counts, family = self.lock_statistics, self.family
+        return run_lock(self._locks, run_id, risk, self.delays, statistics=counts, timeout=timeout, family=family)
 
     def _may_start(self, lease: Lease | DegradedLease) -> Callable[[str], bool]:
         """Which steps may be started under this lease: all under a full one."""
@@ -216,8 +265,8 @@ class Engine:
             try:
                 if isinstance(event, ChildEnded):
                     event = await self._with_output(run_id, event)
-                risk = check_label("risk", risk) if risk else None
-                await self.move(run_id, event, risk=risk, meant=partial(_meant, body))
+                asked = _Asked(event, check_label("risk", risk) if risk else None, partial(_meant, body))
+                await self._gathering(run_id).ask(asked)
             except BackendError as error:
                 raise self.delays.later(error, self.runs.entropy.below) from error
 

@@ -45,7 +45,7 @@ async def answered(together: Together[A, R], items: Sequence[A]) -> Sequence[R |
     try:
         return await together(items)
     except (BackendError, Closed) as error:
-        return [Failed(_copy(error)) for _ in items]
+        return [Failed(copy_of(error)) for _ in items]
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -185,7 +185,7 @@ def _leave(waiting: Iterable[_Asked[A, R]], _: asyncio.Task[None] | None = None)
             each.answers.cancel()
 
 
-def _copy(error: Exception) -> Exception:
+def copy_of(error: Exception) -> Exception:
     """An error of its own for each who is told: tracebacks grow, and are not to be shared between tasks."""
     copy = type(error).__new__(type(error))
     copy.args = error.args

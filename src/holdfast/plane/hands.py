@@ -4,7 +4,8 @@ The same for every bus; where messages come from, and how they are acknowledged 
 
 Promises: never more handlers at once than asked for. A message is settled once, after its handler has ended, and as
 acknowledged only if that returned by itself. Messages with the same key are handled one after another, in the order in
-which they were taken; a message that is given back loses its place, and other consumers have hands of their own.
+which they were taken, unless the consumption is not `ordered`; a message that is given back loses its place, and other
+consumers have hands of their own.
 A dead letter is told before its message is dropped; as long as nobody will have it, the message stays.
 `drain` lets handlers finish for a while; those that do not are cancelled, and their messages given back, also if a
 handler swallows the cancellation and returns as if all were well.
@@ -158,7 +159,7 @@ class Hands:
         while self._line and len(self._running) < self._how.concurrency and not self._draining:
             taken = self._line.popleft()
             key = taken.delivery.message.key
-            if key:
+            if key and self._how.ordered:
                 if key in self._behind:
                     self._behind[key].append(taken)
                     continue
@@ -176,7 +177,7 @@ class Hands:
         self._count -= 1
         self._stopped.discard(taken)
         key = taken.delivery.message.key
-        if key and (waiting := self._behind.pop(key, None)):
+        if key and self._how.ordered and (waiting := self._behind.pop(key, None)):
             self._line.extendleft(reversed(waiting))
         self._start()
         self._freed()

@@ -159,6 +159,7 @@ class Consumption:
     max_age_ns: int = 24 * 3600 * 1_000_000_000  # after which a message that never succeeded is a dead letter
     judges_lost: bool = False  # the handler itself knows what it has begun that was not heard of again
     lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
+    ordered: bool = True  # one message of a key at a time; False: the handler batches messages of one key by itself
     along: Along | None = None  # done with each claim, if the bus is in the database that is meant
 
 

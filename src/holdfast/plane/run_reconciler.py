@@ -103,8 +103,8 @@ class RunReconciler:
                 timeout=0.0,
                 family=self.engine.family,
             ) as lease:
-                for event in missed:
-                    changed = await self.engine.move_held(lease, stored.run.id, event, actor="reconciler")
+                told = await self.engine.move_all_held(lease, stored.run.id, missed, actor="reconciler")
+                for event, changed in zip(missed, told, strict=True):
                     self._count(event, changed.heard)
         except RetryLater as later:
             if isinstance(later.__cause__, BackendError):

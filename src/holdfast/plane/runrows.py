@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.run import Advance, Note, Run, RunStatus, StepStatus
-from holdfast.core.run_form import as_document, from_document
+from holdfast.core.run_form import RunText, from_document
 from holdfast.core.workflow import Workflow
 from holdfast.plane.model import encoded
 from holdfast.plane.ports import Row
@@ -93,8 +93,13 @@ class RunEvent:
 
 def run_of(row: Row, workflow: Workflow) -> StoredRun:
     """From a row, and the definition that it names, to a run."""
+    return stored_run(row, from_document(json.loads(row["document"]), workflow))
+
+
+def stored_run(row: Row, run: Run) -> StoredRun:
+    """From a row, perhaps without its document, and the run that this document is of."""
     return StoredRun(
-        from_document(json.loads(row["document"]), workflow),
+        run,
         row["scope"],
         row["version"],
         row["holdfast_fence"],
@@ -165,7 +170,7 @@ def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
         "workflow_version": run.workflow.version,
         "status": str(run.status),
         "risk": run.workflow.risk,
-        "document": document_text(run),
+        "document": RunText().of(run),
         "outline": outline_text(run),
         "now_ns": run.created_ns,
         "wake_ns": run.created_ns,  # until the first look
@@ -178,7 +183,7 @@ def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
 
 
 def changed_values(
-    before: StoredRun, advance: Advance, wake_ns: int | None, fence: int | None, now_ns: int
+    before: StoredRun, advance: Advance, document: str, wake_ns: int | None, fence: int | None, now_ns: int
 ) -> dict[str, Any]:
     """The columns after an advance."""
     return {
@@ -186,7 +191,7 @@ def changed_values(
         "version": before.version,
         "fence": fence,
         "status": str(advance.run.status),
-        "document": document_text(advance.run),
+        "document": document,
         "outline": outline_text(advance.run),
         "wake_ns": wake_ns,
         "now_ns": now_ns,
@@ -213,11 +218,6 @@ def event_of(row: Row) -> RunEvent:
     """From a row to a line of the timeline."""
     names = ("run", "version", "line", "at_ns", "step", "kind", "detail", "attempt", "fence", "actor")
     return RunEvent(*(row[name] for name in names))
-
-
-def document_text(run: Run) -> str:
-    """A run as text. Its parts were checked when they came in; together they may be longer than a payload."""
-    return json.dumps(as_document(run), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
 def outline_text(run: Run) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.core.failpoints import ARMED, areach
@@ -26,6 +26,7 @@ from holdfast.core.run import (
     Run,
     RunStatus,
 )
+from holdfast.core.run_form import RunText
 from holdfast.errors import RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Bearer
@@ -37,6 +38,7 @@ from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_id
 from holdfast.plane.ports import Bus, Database, Row, Tx
+from holdfast.plane.run_memory import Remembered, RunMemory
 from holdfast.plane.runrows import (
     RunEvent,
     RunOutline,
@@ -47,6 +49,7 @@ from holdfast.plane.runrows import (
     line_values,
     run_of,
     run_outline_of,
+    stored_run,
 )
 from holdfast.plane.schema import prepare, script
 from holdfast.ports import Clock, Entropy, Observer
@@ -60,7 +63,10 @@ _FIRST: Final = (0, -1)
 
 _INSERT: Final = sql("run_insert")
 _GET: Final = sql("run_get")
-_HOLD: Final = {"sqlite": _GET, "postgres": f"{_GET} FOR UPDATE"}  # SQLite has one writer at a time anyway
+_HEAD: Final = sql("run_head")
+_RISK: Final = sql("run_risk")
+_FENCE: Final = sql("run_fence")
+_LOCKING: Final = {"sqlite": "", "postgres": " FOR UPDATE"}  # SQLite has one writer at a time anyway
 _BY_KEY: Final = sql("run_by_key")
 _CHANGE: Final = sql("run_change")
 _WAKE: Final = sql("run_wake")
@@ -101,6 +107,7 @@ class RunStore:
         self.entropy = entropy
         self.definitions = definitions
         self._bus = bus
+        self._memory = RunMemory()
         self._consequences = Consequences(bus, definitions, gates, clock)
         key = WORKFLOW_RUN.pattern
         self._admission = Admission(
@@ -155,6 +162,11 @@ class RunStore:
 
         return await self.database.read(work)
 
+    async def risk(self, run_id: str) -> str | None:
+        """The risk class of a run, without its document; None: there is no such run."""
+        rows = await self.database.read(lambda tx: tx.query(_RISK, {"id": check_id("run", run_id)}))
+        return rows[0]["risk"] if rows else None
+
     async def by_key(self, tenant: str, key: str) -> StoredRun | None:
         """The run that a tenant has started with an idempotency key, or None."""
         return await self.database.read(lambda tx: self._known(tx, tenant, key))
@@ -206,12 +218,15 @@ class RunStore:
             lease, f"run {run_id}", Rule.AT_LEAST, lambda: self._seen(run_id), {"run": run_id}
         )
         fence = presented.fence
+        known = self._memory.get(run_id)
+        written: Remembered | None = None
 
         async def work(tx: Tx) -> Outcome[ChangedRun]:
-            there = await tx.query(_HOLD[tx.dialect], {"id": run_id})
-            if not there:
+            nonlocal written
+            written = None
+            before = await self._held(tx, run_id, known)
+            if before is None:
                 return Absent()
-            before = await self._stored(tx, there[0])
             if fence is not None and not accepts(before.fence, fence):
                 return Stale(before.fence or 0)
             advance = decide(before)
@@ -220,20 +235,38 @@ class RunStore:
             if advance.heard is not Heard.APPLIED:
                 await self._look_again(tx, before, advance)
                 return Accepted(ChangedRun(before, None, advance.heard, advance.held_back))
-            return Accepted(await self._write(tx, before, advance, fence, actor))
+            text = known.text if known is not None and before.run is known.run else RunText()
+            document = text.of(advance.run)
+            changed = await self._write(tx, before, advance, document, fence, actor)
+            written = Remembered(advance.run, before.version + 1, text, len(document))
+            return Accepted(changed)
 
         if ARMED:
             await areach("plane.run.change")
         outcome = await self.database.write(work)
+        if written is not None:
+            self._memory.put(written)
         if ARMED:
             await areach("plane.run.changed")
         return ChangedRun(None, None) if isinstance(outcome, Absent) else self._admission.written(presented, outcome)
 
-    async def _write(self, tx: Tx, before: StoredRun, advance: Advance, fence: int | None, actor: str) -> ChangedRun:
+    async def _held(self, tx: Tx, run_id: str, known: Remembered | None) -> StoredRun | None:
+        """The run, locked until the transaction ends. Its document is read only if another version is remembered."""
+        statement = (_GET if known is None else _HEAD) + _LOCKING[tx.dialect]
+        rows = await tx.query(statement, {"id": run_id})
+        if rows and known is not None:
+            if known.is_of(rows[0]):
+                return stored_run(rows[0], known.run)
+            rows = await tx.query(_GET, {"id": run_id})
+        return await self._stored(tx, rows[0]) if rows else None
+
+    async def _write(
+        self, tx: Tx, before: StoredRun, advance: Advance, document: str, fence: int | None, actor: str
+    ) -> ChangedRun:
         now_ns = self.clock.now().wall
         run = advance.run
         wake_ns = self._wake(advance, now_ns)
-        found = await tx.query(_CHANGE, changed_values(before, advance, wake_ns, fence, now_ns))
+        found = await tx.query(_CHANGE, changed_values(before, advance, document, wake_ns, fence, now_ns))
         if not found:
             raise RowMissing(f"run {run.id} changed under a lock of the database")
         version = found[0]["version"]
@@ -242,7 +275,8 @@ class RunStore:
         ]
         if lines:
             await tx.query_many(_LINE, lines)
-        after = run_of(found[0], before.run.workflow)
+        kept = found[0]["holdfast_fence"]
+        after = replace(before, run=run, version=version, fence=kept, updated_ns=now_ns, wake_ns=wake_ns)
         following = Following()
         for effect in advance.effects:
             await self._consequences.follow(tx, after, effect, following)
@@ -282,6 +316,6 @@ class RunStore:
         return await self._stored(tx, rows[0]) if rows else None
 
     async def _seen(self, run_id: str) -> int | None:
-        rows = await self.database.read(lambda tx: tx.query(_GET, {"id": run_id}))
+        rows = await self.database.read(lambda tx: tx.query(_FENCE, {"id": run_id}))
         fence: int | None = rows[0]["holdfast_fence"] if rows else None
         return fence

@@ -6,4 +6,4 @@ UPDATE plane_run SET
     holdfast_fence = COALESCE(CAST(:fence AS BIGINT), holdfast_fence)
 WHERE id = :id AND version = :version
     AND (CAST(:fence AS BIGINT) IS NULL OR holdfast_fence IS NULL OR holdfast_fence <= CAST(:fence AS BIGINT))
-RETURNING *
+RETURNING version, holdfast_fence

@@ -1,0 +1,35 @@
+"""Several events of one run, worked in one after the other as one change. Pure.
+
+Promises: the run is the one that `advance` gives when it is called for each event in turn, at the same time and under
+the same lease. Effects and notes keep that order. Each event has its own `Heard`; an event that cannot be worked in
+changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from holdfast.core.advancing import advance, always
+from holdfast.core.backoff import Draw
+from holdfast.core.run import Advance, Effect, Event, Heard, Note, Run
+
+
+def advance_all(
+    run: Run, events: Sequence[Event], now_ns: int, draw: Draw, *, may_start: Callable[[str], bool] = always
+) -> tuple[Advance, list[Heard]]:
+    """Work at least one event into a run. Also returns what became of each.
+
+    The change as a whole is `APPLIED` if one of the events was; otherwise it is like the last one's.
+    """
+    effects: list[Effect] = []
+    notes: list[Note] = []
+    heard: list[Heard] = []
+    found = Advance(run, Heard.NOTHING)
+    for event in events:
+        found = advance(found.run, event, now_ns, draw, may_start=may_start)
+        heard.append(found.heard)
+        effects += found.effects
+        notes += found.notes
+    whole = Heard.APPLIED if Heard.APPLIED in heard else found.heard
+    return replace(found, heard=whole, effects=tuple(effects), notes=tuple(notes)), heard
