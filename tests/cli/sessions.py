@@ -115,6 +115,11 @@ class Shell:
         with holdfast.connect(self.url, service="test", request_timeout=20) as locks:
             yield locks
 
+    def make_store(self) -> None:
+        """Make the store, as the first lease in it does: commands that read create none."""
+        with self.locks() as locks, locks.lock("first", ttl=60):
+            pass
+
     def close(self) -> None:
         """End what is still running."""
         for process in self._children:

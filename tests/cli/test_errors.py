@@ -23,6 +23,7 @@ Refuses: TypeAlias = Callable[..., None]
 @pytest.fixture
 def refuses(shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refuses:
     """In this process, because there are many of them and a new one takes half a second."""
+    shell.make_store()
     monkeypatch.setenv("HOLDFAST_URL", shell.url)
     monkeypatch.chdir(shell.directory)
 
@@ -88,6 +89,7 @@ def test_and_it_is_the_same_in_a_process_of_its_own(shell: Shell) -> None:
 
 
 def test_a_binary_name_is_refused(shell: Shell) -> None:
+    shell.make_store()
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "inspect", b"\xff\xfe"],
         env=shell.environment(),
@@ -115,7 +117,8 @@ def test_a_bad_url_says_what_would_be_good(refuses: Refuses, url: str, code: Exi
 
 def test_the_url_can_stand_before_and_after_the_command_and_the_nearer_one_counts(shell: Shell) -> None:
     with shell.locks() as locks, locks.lock("mine", ttl=600):
-        other = "sqlite:///other.db"
+        other = f"sqlite:///{shell.directory}/other.db"
+        Shell(shell.directory, other).make_store()
         assert shell.run("--url", other, "locks", "--json").json == []
         assert [each["key"] for each in shell.run("--url", other, "locks", "--url", shell.url, "--json").json] == [
             "mine"
@@ -153,6 +156,7 @@ def test_without_the_extra_the_command_says_what_to_install(shell: Shell) -> Non
 
 
 def test_a_bug_is_one_line_and_a_traceback_only_for_those_who_ask(shell: Shell) -> None:
+    shell.make_store()
     code = (
         "import sys; from holdfast.cli import main, looking\n"
         "looking.put_json = None\n"
@@ -184,6 +188,7 @@ def test_a_reader_that_goes_away_is_not_an_error(shell: Shell) -> None:
 
 def test_help_and_version(shell: Shell) -> None:
     assert shell.run("version").out.startswith("holdfast ")
+    assert shell.run("--version") == (0, shell.run("version").out, "")
     assert set(shell.run("version", "--json").json) == {"holdfast", "python"}
     assert shell.run().out == shell.run("--help").out
     assert "-- CMD" in shell.run("run", "-h").out

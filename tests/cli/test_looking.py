@@ -12,6 +12,7 @@ import pytest
 from cli.sessions import Shell
 from servers import redis_executables, start_redis
 
+STORE = {"store", "source"}
 FIELDS = {"key", "held", "owner", "fence", "family", "since", "remaining", "waiters", "fingerprint"}
 
 
@@ -32,21 +33,24 @@ def test_locks_shows_who_holds_what_since_when_and_for_how_long(shell: Shell) ->
 
 
 def check_shape(look: dict[str, Any], fence: int) -> None:
-    assert set(look) == FIELDS
+    assert set(look) - STORE == FIELDS
     assert (look["held"], look["fence"]) == (True, fence)
     assert 0 < look["remaining"] <= 600
     assert datetime.fromisoformat(look["since"]).tzinfo is not None
 
 
 def test_that_nothing_is_held_is_said(shell: Shell) -> None:
-    assert shell.run("locks") == (0, "no lock is held\n", "")
-    assert shell.run("locks", "x:") == (0, "no lock is held whose name begins with x:\n", "")
+    shell.make_store()
+    line = f"holdfast: lease store: {shell.url} (from $HOLDFAST_URL)\n"
+    assert shell.run("locks") == (0, "no lock is held\n", line)
+    assert shell.run("locks", "x:") == (0, "no lock is held whose name begins with x:\n", line)
     assert shell.run("locks", "--json").json == []
 
 
 @pytest.mark.requires("R22", "R39")
 def test_inspect_answers_with_its_exit_code_too(shell: Shell) -> None:
-    assert shell.run("inspect", "nightly") == (1, "nightly is free\n", "")
+    shell.make_store()
+    assert shell.run("inspect", "nightly")[:2] == (1, "nightly is free\n")
     assert shell.run("inspect", "nightly", "--json").json["held"] is False
     with shell.locks() as locks, locks.lock("nightly", ttl=600) as lease:
         text = shell.run("inspect", "nightly")
@@ -97,13 +101,13 @@ def test_release_by_force_leaves_an_audit_record(shell: Shell) -> None:
 
 
 def test_releasing_a_free_lock_does_nothing_and_says_so(shell: Shell) -> None:
-    assert shell.run("release", "n", "--reason", "x", "--yes") == (
-        1,
-        "",
-        "holdfast: nobody holds n; nothing was done\n",
-    )
-    assert shell.run("release", "n", "--reason", "x", "--yes", "--json").json == {"key": "n", "released": False}
-    assert shell.run("audit") == (0, "no lock was ever released by force\n", "")
+    shell.make_store()
+    line = f"holdfast: lease store: {shell.url} (from $HOLDFAST_URL)\n"
+    done = shell.run("release", "n", "--reason", "x", "--yes")
+    assert done == (1, "", f"{line}holdfast: nobody holds n; nothing was done\n")
+    told = shell.run("release", "n", "--reason", "x", "--yes", "--json").json
+    assert told == {"key": "n", "released": False, "store": shell.url, "source": "$HOLDFAST_URL"}
+    assert shell.run("audit") == (0, "no lock was ever released by force\n", line)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +125,13 @@ def test_release_needs_a_reason_and_somebody_to_ask(shell: Shell, words: tuple[s
     with shell.locks() as locks, locks.lock("nightly", ttl=600) as lease:
         done = shell.run("release", "nightly", *words)
         assert (done.code, done.out) == (64, "")
-        assert len(done.err.splitlines()) == 1
+        assert done.err.splitlines()[-1].startswith("holdfast: ")
+        assert "lease store:" not in done.err.splitlines()[-1]
         lease.renew()
 
 
 def test_watch_tells_programs_what_changed(shell: Shell) -> None:
+    shell.make_store()
     with shell.locks() as locks:
         watching = shell.start("watch", "nightly", "--json", "--interval", "0.05")
         assert watching.stdout is not None

@@ -124,7 +124,8 @@ def _listed_by_nobody(path: Path) -> str:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 2)  # each of the two names the database, and that is all
+    assert set(done.stderr.splitlines()) == {f"holdfast: database: sqlite:///{path} (from --database)"}
     return done.stdout.splitlines()[1]
 
 

@@ -10,7 +10,7 @@ import pytest
 from cli.planes import Up, furnish
 from cli.sessions import LIMIT_S, Done, Shell, until
 from holdfast.cli.app import run_app
-from holdfast.cli.policing import length_of
+from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 
 pytestmark = pytest.mark.requires("R104")
@@ -113,10 +113,10 @@ def test_without_a_plane_a_file_is_edited(here: Here) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5 h", 5400), ("1d", 86_400)])
 def test_a_length_of_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
-    assert length_of("--for", text) == seconds
+    assert parse_seconds("--for", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "-5m", "1w", "1e3", "10 m s", "٣m"])
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--for"):
-        length_of("--for", text)
+        parse_seconds("--for", text)

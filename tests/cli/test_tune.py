@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.sessions import Shell
-from holdfast.cli.lengths import length_ns
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 from tuning_picture import write_day
@@ -163,9 +163,9 @@ def test_a_family_that_nobody_knows_and_a_jitter_that_cannot_be_are_refused(shel
 
 
 def test_lengths_are_read_as_people_type_them() -> None:
-    assert [length_ns("x", text) for text in ("30", "30s", "500ms", "1h30m", "1.5 s", "2M")] == [
+    assert [parse_duration_ns("x", text) for text in ("30", "30s", "500ms", "1h30m", "1.5 s", "2M")] == [
         *(30 * NS, 30 * NS, 500 * MS, 5400 * NS, 1500 * MS, 120 * NS)
     ]
     for text in ("", "s", "1e9", "5 parsecs", "1s-2s", "+5", "٣"):
         with pytest.raises(BadInput, match="is not a length of time"):
-            length_ns("x", text)
+            parse_duration_ns("x", text)

@@ -19,6 +19,7 @@ import pytest
 from cli.planes import Up, furnish
 from cli.sessions import Shell, Typing, until
 from holdfast.cli.serving import tokens_in
+from holdfast.core.duration_text import EXAMPLES
 from holdfast.errors import BadInput
 from holdfast.web.auth import Role, digest_of
 
@@ -325,7 +326,7 @@ def test_check_tells_all_problems_a_line_each(furnished: Shell) -> None:
     done = furnished.run("up", "--check")
     assert (done.code, done.out) == (64, "")
     assert done.err.splitlines() == [
-        "holdfast: holdfast.toml:1: grace: 'x' is not a length of time; give seconds as a number, such as 30",
+        f"holdfast: holdfast.toml:1: grace: 'x' is not a length of time; {EXAMPLES}",
         "holdfast: holdfast.toml:2: foo: is not a key; remove it; holdfast up --check lists all keys",
     ]
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fuzzing.target import Target, argument, refused, whole
-from holdfast.cli.lengths import length_ns
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.screen import printable
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.fencing import FENCE_MAX, parse_fence
 from holdfast.core.workflow_times import TIME_MAX_NS, duration, written_duration
 from holdfast.errors import BadInput
@@ -46,7 +46,7 @@ def times(data: bytes) -> None:
     """Lengths and moments, as the shell and definitions of workflows take them."""
     text = argument(data)
     try:
-        whole(length_ns("ttl", text), 0, YEAR_NS)
+        whole(parse_duration_ns("ttl", text), 0, YEAR_NS)
     except BadInput as error:
         refused(error)
     try:

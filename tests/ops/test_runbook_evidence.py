@@ -196,7 +196,7 @@ SETTINGS = Settings(database="sqlite:///plane.db", leases="redis://:hush@leases:
 @pytest.mark.parametrize(
     ("command", "typed"),
     [
-        ("holdfast inspect k", "holdfast inspect k --url 'redis://:***@leases:6379/0'"),
+        ("holdfast inspect k", "holdfast inspect k --config h.toml --database sqlite:///plane.db"),
         ("holdfast policy show", "holdfast policy show --config h.toml --database sqlite:///plane.db"),
         ("holdfast tune --family f", "holdfast tune --family f --config h.toml"),
         ("holdfast check LEDGER", "holdfast check '/var/my ledger'"),

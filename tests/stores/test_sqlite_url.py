@@ -48,9 +48,9 @@ def test_a_url_names_a_file_and_opens_nothing(url: str, path: str) -> None:
         ("sqlite:///a.db?sync=full", "url: 'sync' is not an option .* synchronous"),
         ("sqlite:///a.db?synchronous=off", "synchronous: 'off' .* normal or full"),
         ("sqlite:///a.db?synchronous=full&synchronous=full", "url: .* twice"),
-        ("sqlite:///a.db?busy_timeout=soon", "busy_timeout: 'soon' is not a number"),
-        ("sqlite:///a.db?busy_timeout=-1", "busy_timeout: .* out of range"),
-        ("sqlite:///a.db?busy_timeout=nan", "busy_timeout: .* finite"),
+        ("sqlite:///a.db?busy_timeout=soon", "busy_timeout: .soon. is not a length of time"),
+        ("sqlite:///a.db?busy_timeout=-1", "busy_timeout: .* is not a length of time"),
+        ("sqlite:///a.db?busy_timeout=nan", "busy_timeout: .* is not a length of time"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused_with_the_field_and_the_fix(url: str, says: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.options import Json
 from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import Config, settings
@@ -38,9 +39,7 @@ def alerts(
     only: Annotated[
         str | None, typer.Option("--only", metavar="PARTS", help="The parts that the plane has. [dim](all)[/dim]")
     ] = None,
-    scrape: Annotated[
-        float, typer.Option("--scrape", metavar="S", help="How often Prometheus reads the metrics.")
-    ] = 60.0,
+    scrape: Annotated[float, duration_option("--scrape", help="How often Prometheus reads the metrics.")] = 60.0,
     match: Annotated[
         list[str] | None, typer.Option("--match", metavar="LABEL=VALUE", help="Only series of this plane; repeatable.")
     ] = None,

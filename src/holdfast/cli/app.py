@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from typer.main import get_command
@@ -73,7 +73,21 @@ def make_app(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _root(context: typer.Context, url: Url = None) -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from holdfast.cli.versioning import version
+
+        version()
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    url: Url = None,
+    version: Annotated[  # noqa: ARG001 - its callback acts on it
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Distributed leases that survive incidents: run things once, see who holds what, break what is stuck."""
     context.obj = url
     if context.invoked_subcommand is None:
@@ -121,7 +135,10 @@ def _called(arguments: Sequence[str]) -> int:
         return Exit.NO
     except HoldfastError as error:
         _debug()
-        for line in getattr(error, "lines", (str(error),)):  # a definition may have many problems, each with its place
+        named = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        for line in getattr(
+            error, "lines", (f"{error}{named}",)
+        ):  # a definition may have many problems, each with its place
             say(line)
         return exit_for(error)
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.auditviews import as_dict, autopsy, ending, iso, loss_line, told, violation, when
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.options import Json
@@ -95,7 +96,7 @@ def check_ledger(
     family: Annotated[str | None, typer.Option(metavar="FAMILY", help="Only locks of this family.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded since.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was recorded before.")] = None,
-    skew: Annotated[float, typer.Option(metavar="S", help="How far the clocks of the hosts may be apart.")] = 0.0,
+    skew: Annotated[float, duration_option(help="How far the clocks of the hosts may be apart.")] = 0.0,
     config: Config = None,
     json: Json = False,
 ) -> int:

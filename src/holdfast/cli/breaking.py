@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import sys
 from typing import Annotated
 
 import typer
 
+from holdfast.cli.actor import actor
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Json, Name, Url, connect
-from holdfast.cli.screen import cell, moment, out, plain_table, printable, put_json, put_table, say, seconds, since
+from holdfast.cli.lease_stores import reading, url_of
+from holdfast.cli.options import Json, Name, Url
+from holdfast.cli.planes import Config, Database
+from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say, seconds, since
 from holdfast.errors import BadInput
 from holdfast.inspection import ForcedRelease, Inspection
 
@@ -28,6 +29,8 @@ def release(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept in the audit record.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = None,
+    config: Config = None,
+    database: Database = None,
     json: Json = False,
 ) -> int:
     """Break a lock by force.
@@ -37,19 +40,21 @@ def release(
     """
     if not reason.strip():
         raise BadInput("reason", "is empty", "say why the lock is being broken; it is kept in the audit record")
-    with connect(context, url) as store:
-        look = store.inspect(name)
+    with reading(url_of(context, url), config, database) as (leases, store):
+        look = leases.inspect(name)
+        if not json:
+            store.print()
         if look.held and not yes:
             _ask(look)
-        record = store.force_release(name, reason=reason, actor=actor()) if look.held else None
+        record = leases.force_release(name, reason=reason, actor=actor()) if look.held else None
     if record is None:
         if json:
-            put_json({"key": name, "released": False})
+            put_json({"key": name, "released": False, **store.fields()})
         else:
             say(f"nobody holds {name}; nothing was done")
         return Exit.NO
     if json:
-        put_json({"released": True, **record.as_dict()})
+        put_json({"released": True, **record.as_dict(), **store.fields()})
     else:
         _print(record)
     return Exit.OK
@@ -63,15 +68,6 @@ def _ask(look: Inspection) -> None:
         f"{seconds(look.remaining)} left, {look.waiters} waiting"
     )
     typer.confirm("Fence its holder out?", abort=True, err=True)
-
-
-def actor() -> str:
-    """Who is at the shell, for records."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        user = "somebody"
-    return printable(f"{user}@{socket.gethostname()}")[:120]
 
 
 def _print(record: ForcedRelease) -> None:
@@ -93,14 +89,17 @@ def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 100,
     url: Url = None,
+    config: Config = None,
+    database: Database = None,
     json: Json = False,
 ) -> None:
     """List the locks that were broken by force, newest first: by whom, why, and who was fenced out."""
-    with connect(context, url) as store:
-        records = store.audit(limit)
+    with reading(url_of(context, url), config, database) as (leases, store):
+        records = leases.audit(limit)
     if json:
-        put_json(record.as_dict() for record in records)
+        put_json({**record.as_dict(), **store.fields()} for record in records)
         return
+    store.print()
     if not records:
         out().print("no lock was ever released by force")
         return

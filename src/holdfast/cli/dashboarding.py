@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.options import Json
 from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import Config, settings
@@ -49,7 +50,7 @@ def dashboard(
         str | None,
         typer.Option("--prometheus", metavar="URL", help="That Prometheus; its token, if any: $HOLDFAST_METRICS_TOKEN"),
     ] = None,
-    shown: Annotated[float, typer.Option("--range", metavar="S", help="The time that is drawn, in seconds.")] = 900.0,
+    shown: Annotated[float, duration_option("--range", help="The time range that is drawn.")] = 900.0,
     config: Config = None,
     json: Json = False,
 ) -> None:

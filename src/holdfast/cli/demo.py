@@ -22,7 +22,8 @@ from holdfast.blocking.locks import Locks
 from holdfast.cli.demo_account import Account
 from holdfast.cli.demo_stage import Actor, Cast, Event, Show, Stalled
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Url, url_of
+from holdfast.cli.lease_stores import url_of
+from holdfast.cli.options import Url
 from holdfast.cli.screen import cell, plain_table, put_json
 from holdfast.errors import BackendError, BadInput
 

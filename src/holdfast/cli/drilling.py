@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Json, Url, connect, url_of
+from holdfast.cli.lease_stores import opened, reading, url_of
+from holdfast.cli.options import Json, Url
 from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import settings
 from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say
@@ -57,14 +59,14 @@ Store = Annotated[
 ]
 Ttl = Annotated[
     float | None,
-    typer.Option("--ttl", metavar="S", help="The TTL of the drill's locks. [dim](1, or as --config)[/dim]"),
+    duration_option("--ttl", help="The TTL of the drill's locks. [dim](1, or as --config)[/dim]"),
 ]
 Slo = Annotated[
     float | None,
-    typer.Option("--slo", metavar="S", help="How long a takeover may take. [dim](as --config; else the TTL + 1)[/dim]"),
+    duration_option("--slo", help="How long a takeover may take. [dim](as --config; else the TTL + 1)[/dim]"),
 ]
 Duration = Annotated[
-    float | None, typer.Option("--duration", metavar="S", help="About how long. [dim](as the drill has it)[/dim]")
+    float | None, duration_option("--duration", help="About how long. [dim](as the drill has it)[/dim]")
 ]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Write a report there, with pictures.")
@@ -248,7 +250,7 @@ def mark(
     url: Url = None,
     config: MarkConfig = None,
     seconds: Annotated[
-        float, typer.Option("--for", metavar="S", help="How long from now; at most a week. [dim](a day)[/dim]")
+        float, duration_option("--for", help="How long from now; at most a week. [dim](a day)[/dim]")
     ] = 86_400.0,
     json: Json = False,
 ) -> None:
@@ -260,7 +262,7 @@ def mark(
         return
     if url_of(context, url) is None:
         raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that is to be broken")
-    with connect(context, url, service="drill") as locks:
+    with opened(url_of(context, url), None, None, service="drill") as (locks, _store):
         look = set_mark(locks, seconds)
     if json:
         put_json(look.as_dict())
@@ -291,7 +293,7 @@ def unmark(context: typer.Context, url: Url = None, config: MarkConfig = None, j
     elif url_of(context, url) is None:
         raise BadInput("--url", "is not given", "name the store, or with --config the deployment, that was marked")
     else:
-        with connect(context, url, service="drill") as locks:
+        with reading(url_of(context, url), None, None, service="drill") as (locks, _store):
             gone = take_mark(locks)
     if json:
         put_json({"unmarked": gone} if config is None else {"unmarked": gone, "cleared": swept})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
 from holdfast.cli.jobbing import After, Limit, Tenant, labels_of, payload_of
 from holdfast.cli.options import Json
@@ -140,7 +141,7 @@ def start(
         str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
     ] = None,
     id: Annotated[str | None, typer.Option(metavar="ID", help="Its id. [dim](default: made up)[/dim]")] = None,
-    deadline: Annotated[float | None, typer.Option(metavar="S", help="After so long it is ended.")] = None,
+    deadline: Annotated[float | None, duration_option(help="After so long it is ended.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note; may be repeated.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")] = False,
     database: Database = None,
@@ -240,7 +241,7 @@ def show(run: RunId, database: Database = None, config: Config = None, json: Jso
 
 def follow(
     run: RunId,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Look for so long at most.")] = None,
+    timeout: Annotated[float | None, duration_option(help="Look for so long at most.")] = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,

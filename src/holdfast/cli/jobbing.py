@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
@@ -63,9 +64,9 @@ def submit(
         str | None,
         typer.Option(metavar="P", help="It runs there or nowhere. [dim](default: wherever its topic is taken)[/dim]"),
     ] = None,
-    deadline: Annotated[float | None, typer.Option(metavar="S", help="After so long it is pointless.")] = None,
-    delay: Annotated[float, typer.Option(metavar="S", help="It waits at least so long.")] = 0.0,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="How long one attempt may run.")] = None,
+    deadline: Annotated[float | None, duration_option(help="After so long it is pointless.")] = None,
+    delay: Annotated[float, duration_option(help="It waits at least so long.")] = 0.0,
+    timeout: Annotated[float | None, duration_option(help="How long one attempt may run.")] = None,
     max_attempts: Annotated[int, typer.Option(metavar="N", help="How often it is tried, 1 to 50.")] = 3,
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note; may be repeated.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")] = False,
@@ -163,7 +164,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
 
 def follow(
     job: JobId,
-    timeout: Annotated[float | None, typer.Option(metavar="S", help="Look for so long at most.")] = None,
+    timeout: Annotated[float | None, duration_option(help="Look for so long at most.")] = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,

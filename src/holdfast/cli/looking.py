@@ -9,7 +9,9 @@ import typer
 from rich.table import Table
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Json, Name, Url, connect
+from holdfast.cli.lease_stores import reading, url_of
+from holdfast.cli.options import Json, Name, Url
+from holdfast.cli.planes import Config, Database
 from holdfast.cli.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
 from holdfast.inspection import Inspection
 
@@ -23,16 +25,19 @@ def add_to(app: typer.Typer) -> None:
 def locks(
     context: typer.Context,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that begin so.", show_default=False)] = "",
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 1000,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 1000,
     url: Url = None,
+    config: Config = None,
+    database: Database = None,
     json: Json = False,
 ) -> None:
     """List the locks that are held: by whom, since when, for how long."""
-    with connect(context, url) as store:
-        found = store.list(prefix, limit)
+    with reading(url_of(context, url), config, database) as (leases, store):
+        found = leases.list(prefix, limit)
     if json:
-        put_json(each.as_dict() for each in found)
+        put_json({**each.as_dict(), **store.fields()} for each in found)
         return
+    store.print()
     if not found:
         out().print(f"no lock is held whose name begins with {prefix}" if prefix else "no lock is held")
         return
@@ -65,13 +70,22 @@ def table(found: Sequence[Inspection]) -> Table:
     return result
 
 
-def inspect(context: typer.Context, name: Name, url: Url = None, json: Json = False) -> int:
+def inspect(
+    context: typer.Context,
+    name: Name,
+    url: Url = None,
+    config: Config = None,
+    database: Database = None,
+    json: Json = False,
+) -> int:
     """Show who holds a lock. Exits 0 when it is held and 1 when it is free."""
-    with connect(context, url) as store:
-        look = store.inspect(name)
+    with reading(url_of(context, url), config, database) as (leases, store):
+        look = leases.inspect(name)
     if json:
-        put_json(look.as_dict())
-    elif not look.held:
+        put_json({**look.as_dict(), **store.fields()})
+        return Exit.OK if look.held else Exit.NO
+    store.print()
+    if not look.held:
         out().print(f"{name} is free")
     else:
         _print(look)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)(?:\s+ago)?")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_AGO = re.compile(r"(.*\d\s*(?:ms|s|min|m|h|d))(?:\s+ago)?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
@@ -31,7 +31,7 @@ def moment_ns(field: str, text: str, now: datetime | None = None) -> int:
 
 def _moment(text: str, now: datetime) -> datetime:
     if ago := _AGO.fullmatch(text):
-        return now - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
+        return now - timedelta(seconds=parse_seconds("time", ago[1]))
     if _CLOCK.fullmatch(text):
         hours, _, rest = text.partition(":")
         today = datetime.fromisoformat(f"{now.date().isoformat()}T{hours:0>2}:{rest}").replace(tzinfo=now.tzinfo)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from holdfast.cli.breaking import actor
+from holdfast.cli.actor import actor
+from holdfast.cli.screen import named_in_errors, say
 
 if TYPE_CHECKING:
     from holdfast.plane.opening import Ground
@@ -114,6 +115,18 @@ def database_settings(config: str | None, database: str | None) -> Settings:
     return load(config, flags={"database": database}, only_database=True)
 
 
+@contextmanager
+def database_named(chosen: Settings, *, reads: bool) -> Iterator[None]:
+    """Name the database that a command uses, and what chose it: in errors, and on stderr after what was read."""
+    from holdfast.stores.registry import redacted
+
+    place = f"database: {redacted(chosen.database_url)} (from {chosen.origin('database')})"
+    with named_in_errors(place):
+        yield
+    if reads:
+        say(place)
+
+
 def on_plane(
     work: Callable[[Ground, Caller], Awaitable[T]],
     config: str | None,
@@ -132,7 +145,7 @@ def on_plane(
     chosen = settings(config, **flags)
     if not makes:
         check_there(chosen.database_url)
-    return _run(lambda: opened(chosen), work, who)
+    return _run(chosen, lambda: opened(chosen), work, who, reads=False)
 
 
 def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
@@ -141,7 +154,7 @@ def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, dat
 
     chosen = database_settings(config, database)
     with preparing_named(config, database):
-        return _run(lambda: opened(chosen, looks=True), work, None)
+        return _run(chosen, lambda: opened(chosen, looks=True), work, None, reads=True)
 
 
 @contextmanager
@@ -159,9 +172,12 @@ def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
 
 
 def _run(
+    chosen: Settings,
     opening: Callable[[], AbstractAsyncContextManager[Ground]],
     work: Callable[[Ground, Caller], Awaitable[T]],
     who: str | None,
+    *,
+    reads: bool,
 ) -> T:
     from holdfast.plane.service import Caller
 
@@ -169,4 +185,5 @@ def _run(
         async with opening() as ground:
             return await work(ground, Caller(who or actor()))
 
-    return asyncio.run(run())
+    with database_named(chosen, reads=reads):
+        return asyncio.run(run())

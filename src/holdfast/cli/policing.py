@@ -6,17 +6,17 @@ It needs the database of the plane and nothing else, because the lease store is 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from holdfast.cli.breaking import actor
+from holdfast.cli.actor import actor
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
 from holdfast.cli.options import Json
-from holdfast.cli.planes import Config, Database, database_settings, preparing_named
+from holdfast.cli.planes import Config, Database, database_named, database_settings, preparing_named
 from holdfast.cli.policyviews import put_exercises, put_history, put_report
 from holdfast.cli.screen import put_json, say, seconds
 from holdfast.errors import BadInput
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from holdfast.plane.policy_service import PolicyService
 
 T = TypeVar("T")
-
-_LENGTH: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|min|h|d)?\Z")
-_UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 EPILOG: Final = "\n\n".join(
     (
@@ -121,7 +118,7 @@ def exercise(
     share: Annotated[
         float | None, typer.Argument(metavar="SHARE", help="Of its acquisitions: 0.01; 0 ends it.", show_default=False)
     ] = None,
-    lasts: Annotated[str, typer.Option("--for", metavar="TIME", help="For how long: 90s, 10m, 2h.")] = "10m",
+    lasts: Annotated[float, duration_option("--for", help="For how long: 90s, 10m, 2h.")] = 600.0,
     risk: Annotated[str | None, typer.Option(metavar="CLASS", help="Only this risk class.", show_default=False)] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept.", show_default=False)] = "",
     force: Annotated[bool, typer.Option("--force", help="Also classes that do not fail open: work will fail.")] = False,
@@ -150,10 +147,9 @@ def exercise(
         else:
             say(f"the exercise of {family} was ended" if ended else f"there is no exercise of {family}")
         return Exit.OK if ended else Exit.NO
-    length = length_of("--for", lasts)
     begun = _on(
         lambda service: service.begin_exercise(
-            family, share, duration=length, actor=actor(), reason=reason, risk=risk, force=force
+            family, share, duration=lasts, actor=actor(), reason=reason, risk=risk, force=force
         ),
         config,
         database,
@@ -162,17 +158,9 @@ def exercise(
         put_json(begun.as_dict())
     else:
         whom = f"class {risk}" if risk else "the classes that are fail_open"
-        say(f"{share:.4%} of {family} meets a pretended store error, in {whom}, for {seconds(length)}")
+        say(f"{share:.4%} of {family} meets a pretended store error, in {whom}, for {seconds(lasts)}")
         say(f"watch it: holdfast policy show; end it: holdfast policy exercise {family} 0")
     return Exit.OK
-
-
-def length_of(field: str, text: str) -> float:
-    """A length of time as people write it (`90s`, `10m`, `2h`, seconds without a unit), or `BadInput`."""
-    found = _LENGTH.match(text.strip().lower())
-    if found is None:
-        raise BadInput(field, f"{text[:40]!r} is not a length of time", "write 90s, 10m, 2h or 1d")
-    return float(found[1]) * _UNITS[found[2] or "s"]
 
 
 def _on(
@@ -186,7 +174,7 @@ def _on(
         async with policy_at(chosen, looks=looks) as service:
             return await work(service)
 
-    with preparing_named(config, database):
+    with preparing_named(config, database), database_named(chosen, reads=looks):
         return asyncio.run(run())
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
-from holdfast.cli.lengths import length_ns
-from holdfast.cli.options import Json, Url, url_of
+from holdfast.cli.lease_stores import url_of
+from holdfast.cli.options import Json, Url
 from holdfast.cli.planes import Config, Database, settings
 from holdfast.cli.screen import cell, out, plain_table, printable, put_json, put_table, say
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
@@ -78,10 +80,8 @@ def runbook(
         typer.Option("--ledger", metavar="DIR", envvar="HOLDFAST_LEDGER", help="The audit ledger.", show_default=False),
     ] = None,
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="How far back to look: 90s, 15m, 2h.")] = "15m",
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="S", help="Between two looks at processes, for rates.")
-    ] = 3.0,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="S", help="How long each step may take.")] = 5.0,
+    interval: Annotated[float, duration_option("--interval", help="Between two looks at processes, for rates.")] = 3.0,
+    timeout: Annotated[float, duration_option("--timeout", help="How long each step may take.")] = 5.0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a runbook writes.")] = False,
     json: Json = False,
 ) -> int:
@@ -106,7 +106,7 @@ def runbook(
         database=database,
         spacing=interval,
         patience=timeout,
-        window=length_ns("--since", since) / NS,
+        window=parse_duration_ns("--since", since) / NS,
     ).check()
     where = _settings(config, database, given.url)
     if chosen.writes and not yes:

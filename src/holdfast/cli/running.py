@@ -16,8 +16,11 @@ from typer.core import TyperCommand
 from holdfast.blocking.lease import DegradedLease, Lease
 from holdfast.blocking.lock import Lock
 from holdfast.blocking.locks import Locks
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit, exit_for
-from holdfast.cli.options import Name, Url, connect
+from holdfast.cli.lease_stores import opened, url_of
+from holdfast.cli.options import Name, Url
+from holdfast.cli.planes import Config, Database
 from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import seconds
 from holdfast.cli.signals import Interrupted, Signals
@@ -61,6 +64,16 @@ class OnBusy(StrEnum):
     FAIL = "fail"
 
 
+Timeout = Annotated[
+    float | None,
+    duration_option(
+        help="How long to wait while it is busy. "
+        "[dim](default: for ever with wait, not at all with skip and fail)[/dim]",
+        show_default=False,
+    ),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
     app.command("run", cls=_RunCommand, epilog=EPILOG)(run)
@@ -70,22 +83,12 @@ def run(
     context: typer.Context,
     name: Name,
     command: Annotated[list[str], typer.Argument(metavar="CMD…", help="The command.", show_default=False)],
-    ttl: Annotated[float, typer.Option(metavar="S", help="How long the lease lasts when nobody renews it.")] = 30.0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            help="How long to wait while it is busy. "
-            "[dim](default: for ever with wait, not at all with skip and fail)[/dim]",
-            show_default=False,
-        ),
-    ] = None,
+    ttl: Annotated[float, duration_option(help="How long the lease lasts when nobody renews it.")] = 30.0,
+    timeout: Timeout = None,
     on_busy: Annotated[
         OnBusy, typer.Option(help="If it is still busy then: exit 0 and say so (skip), or exit 75 (wait, fail).")
     ] = OnBusy.WAIT,
-    at_least: Annotated[
-        float, typer.Option(metavar="S", help="Keep it so long (up to the ttl), even if done sooner.")
-    ] = 0.0,
+    at_least: Annotated[float, duration_option(help="Keep it so long (up to the ttl), even if done sooner.")] = 0.0,
     family: Annotated[
         str, typer.Option(metavar="F", help="What kind of lock it is, for tables and metrics.")
     ] = "default",
@@ -97,12 +100,14 @@ def run(
         Path | None, typer.Option(metavar="FILE", help='TOML, such as: \\[risk] low = "fail_open"')
     ] = None,
     grace: Annotated[
-        float, typer.Option(metavar="S", help="How long after TERM the command is killed when the lease is lost.")
+        float, duration_option(help="How long after TERM the command is killed when the lease is lost.")
     ] = 10.0,
     max_hold: Annotated[
-        float | None, typer.Option(metavar="S", help="The longest the lease may be held; then the command is ended.")
+        float | None, duration_option(help="The longest the lease may be held; then the command is ended.")
     ] = None,
     url: Url = None,
+    config: Config = None,
+    database: Database = None,
     json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
 ) -> int:
     """Run a command while holding a lock, and end it if the lock is lost.
@@ -115,7 +120,9 @@ def run(
     if max_hold is not None:
         settings["max_hold"] = max_hold
     try:
-        with Signals() as signals, connect(context, url, policy_file=policy_file, observers=[report]) as locks:
+        options: dict[str, Any] = {"policy_file": policy_file, "observers": [report]}
+        with Signals() as signals, opened(url_of(context, url), config, database, **options) as (locks, store):
+            report("store", f"lease store: {store}", quiet=True, **store.fields())
             settings["on_lost"] = signals.lost
             lock = locks.lock(name, **settings) if risk is None else locks.lock(name, risk=risk, **settings)
             code = _missing(command[0], report)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.errors import BackendError, Misconfigured, RowMissing
 from holdfast.inspection import Inspection
 
 PLAIN_WIDTH = 160  # for pipes and files, where nobody can say how wide the reader is
@@ -47,6 +48,20 @@ def _width() -> int:
 def say(text: str) -> None:
     """One line on stderr, with our name in front."""
     put_line(said(text))
+
+
+@contextlib.contextmanager
+def named_in_errors(place: str) -> Iterator[None]:
+    """Add to errors of the block which place was used, where the error itself cannot know who named it.
+
+    Only where the answer depends on the place: an unreachable store, a missing row.
+    """
+    try:
+        yield
+    except (BackendError, RowMissing) as error:
+        if not isinstance(error, Misconfigured):
+            error.add_note(place)
+        raise
 
 
 def said(text: str) -> str:

@@ -13,11 +13,11 @@ import typer
 from holdfast.cli import tuningviews
 from holdfast.cli.auditing import say_findings
 from holdfast.cli.exits import Exit
-from holdfast.cli.lengths import length_ns
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.options import Json
 from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import put_json, say
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.spread import Figure
 from holdfast.core.tuning import Demand, Detection, Evidence, recommend
 from holdfast.errors import BadInput
@@ -109,7 +109,7 @@ def tune(
     The evidence: --metrics, --prometheus or --history; none named: the audit ledger of the settings. Or no evidence,
     by hand: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
     """
-    promised = None if slo is None else Figure(length_ns("slo", slo, low_ns=MS), "--slo")
+    promised = None if slo is None else Figure(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
     given = {"hold-p99": hold_p99, "jitter": jitter, "guard": guard, "detection": detection, "ttl": ttl}
     if renewed or any(each is not None for each in given.values()):
         if any((metrics, prometheus, history, since, plot, family, unrenewed, apply, diff, check)):
@@ -117,7 +117,9 @@ def tune(
             raise BadInput(
                 next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "leave one out"
             )
-        lengths = {name: Figure(length_ns(name, text), _GIVEN) for name, text in given.items() if text is not None}
+        lengths = {
+            name: Figure(parse_duration_ns(name, text), _GIVEN) for name, text in given.items() if text is not None
+        }
         return _by_hand(lengths, promised, renewed=renewed, as_json=json)
     if sum(map(bool, (metrics, prometheus, history))) > 1:
         raise BadInput("--history", "more than one source is named", "name one; --metrics may be repeated")
@@ -176,7 +178,7 @@ def _settings(config: str | None, slo: Figure | None) -> tuple[Settings, Figure 
             raise
         chosen = settings(config, takeover=_ANY_S)
         promise = os.environ.get("HOLDFAST_TAKEOVER") or _in_file(chosen)
-        return chosen, slo or Figure(length_ns("takeover", str(promise)), "takeover in the settings")
+        return chosen, slo or Figure(parse_duration_ns("takeover", str(promise)), "takeover in the settings")
 
 
 def _in_file(chosen: Settings) -> object:
@@ -242,8 +244,8 @@ def _retries(
 ) -> list[RetryReport]:
     from holdfast.ops.tuning_report import delays, retry_report
 
-    base = chosen.scheduler.busy_delay if delay is None else length_ns("retry-delay", delay, low_ns=MS) / NS
-    compared = delays(base, length_ns("retry-jitter", jitter) / NS)
+    base = chosen.scheduler.busy_delay if delay is None else parse_duration_ns("retry-delay", delay, low_ns=MS) / NS
+    compared = delays(base, parse_duration_ns("retry-jitter", jitter) / NS)
     contention = gathered.contention
     wanted = delay is not None
     found = [

@@ -15,7 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.blocking.locks import Locks
-from holdfast.cli.options import Json, Url, connect
+from holdfast.cli.durations import duration_option
+from holdfast.cli.lease_stores import LeaseStore, reading, url_of
+from holdfast.cli.options import Json, Url
+from holdfast.cli.planes import Config, Database
 from holdfast.cli.screen import cell, fence, out, plain_table, put_json, seconds, since
 from holdfast.errors import BackendError, Misconfigured
 from holdfast.inspection import Inspection
@@ -50,9 +53,11 @@ def watch(
         list[str] | None,
         typer.Argument(metavar="PREFIX", help="Only names that begin with one of these.", show_default=False),
     ] = None,
-    interval: Annotated[float, typer.Option(metavar="S", help="How often to look.")] = 1.0,
+    interval: Annotated[float, duration_option(help="How often to look.")] = 1.0,
     count: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many looks.", min=1)] = None,
     url: Url = None,
+    config: Config = None,
+    database: Database = None,
     json: Json = False,
 ) -> None:
     """Watch locks live, until Ctrl-C: who holds what, how much time is left, who takes over.
@@ -60,27 +65,31 @@ def watch(
     With --json one object per look: the locks, and what has changed since the look before.
     """
     interval_s = duration_ns("interval", interval, low_ns=50 * MS, high_ns=3600 * NS) / NS
-    with connect(context, url) as store:
-        view = _JsonView() if json else _TableView() if out().is_terminal else _LineView()
+    with reading(url_of(context, url), config, database) as (leases, store):
+        view = _JsonView(store) if json else _TableView() if out().is_terminal else _LineView()
         try:
             with view:
-                _follow(store, names or [""], interval_s, count, view)
+                _follow(leases, names or [""], interval_s, count, view, store)
         except KeyboardInterrupt:
             return
 
 
-def _follow(store: Locks, prefixes: Sequence[str], interval_s: float, count: int | None, view: _View) -> None:
+def _follow(
+    leases: Locks, prefixes: Sequence[str], interval_s: float, count: int | None, view: _View, store: LeaseStore
+) -> None:
     before: dict[str, Inspection] | None = None
     looks = 0
     while count is None or looks < count:
         looks += 1
         try:
-            found = {each.key: each for prefix in prefixes for each in store.list(prefix)}
+            found = {each.key: each for prefix in prefixes for each in leases.list(prefix)}
         except BackendError as error:
             if before is None or isinstance(error, Misconfigured):
                 raise
             view.failed(str(error))  # an operator who watches through an outage wants to see its end
         else:
+            if before is None and not isinstance(view, _JsonView):
+                store.print()
             view.show([found[key] for key in sorted(found)], changes(before, found))
             before = found
         if count is None or looks < count:
@@ -126,17 +135,21 @@ def _now() -> datetime:
 class _JsonView(_View):
     """One object per look."""
 
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+
     def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
         put_json(
             {
                 "at": _now().isoformat(),
+                **self._store.fields(),
                 "locks": [each.as_dict() for each in locks],
                 "changes": [each._asdict() for each in changed],
             }
         )
 
     def failed(self, error: str) -> None:
-        put_json({"at": _now().isoformat(), "error": error})
+        put_json({"at": _now().isoformat(), **self._store.fields(), "error": error})
 
 
 class _LineView(_View):

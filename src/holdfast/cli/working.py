@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import exit_for
-from holdfast.cli.options import url_of
+from holdfast.cli.lease_stores import url_of
 from holdfast.cli.planes import (
     Audit,
     Bus,
@@ -73,10 +74,10 @@ def worker(
         int | None, typer.Option(metavar="N", help="Attempts at once, in each pool. [dim](8)[/dim]")
     ] = None,
     drain_timeout: Annotated[
-        float | None, typer.Option(metavar="S", help="How long what runs may go on at the end. [dim](30)[/dim]")
+        float | None, duration_option(help="How long what runs may go on at the end. [dim](30)[/dim]")
     ] = None,
     lease_ttl: Annotated[
-        float | None, typer.Option(metavar="S", help="How soon another takes over when this dies. [dim](30)[/dim]")
+        float | None, duration_option(help="How soon another takes over when this dies. [dim](30)[/dim]")
     ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="W", help="The worker's name, its alone. [dim](default: made up)[/dim]")

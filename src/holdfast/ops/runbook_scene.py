@@ -135,14 +135,31 @@ class Scene:
         if "holdfast" not in words[:-1]:
             return command
         head = words[words.index("holdfast") + 1]
-        url = None if os.environ.get(URL_VARIABLE) == self.lease_url else self.lease_url
-        known = {
-            "--config": self.given.config if head in _NEEDS_SETTINGS else None,
-            "--database": self.given.database if head in _NEEDS_DATABASE else None,
-            "--url": url if head in _NEEDS_STORE else self.given.url if head == "runbook" else None,
-        }
+        known = (
+            self._store_options()
+            if head in _NEEDS_STORE
+            else {
+                "--config": self.given.config if head in _NEEDS_SETTINGS else None,
+                "--database": self.given.database if head in _NEEDS_DATABASE else None,
+                "--url": self.given.url if head == "runbook" else None,
+            }
+        )
         given = [f"{option} {shlex.quote(redacted(value))}" for option, value in known.items() if value is not None]
         return " ".join((command, *given))
+
+    def _store_options(self) -> dict[str, str | None]:
+        """The options with which a command about leases uses this lease store, if it would choose another without."""
+        given, variable = self.given, os.environ.get(URL_VARIABLE)
+        if given.url is not None:
+            return {"--url": given.url}
+        if given.config is not None or given.database is not None:
+            return {"--config": given.config, "--database": given.database}
+        named = self.settings.file is not None or any(
+            self.settings.origin(key).kind != "default" for key in ("leases", "database")
+        )
+        if variable == self.lease_url or (named and not variable):
+            return {}
+        return {"--url": self.lease_url} if self.settings.file is None else {"--config": self.settings.file}
 
     def ttl(self, family: str) -> float | None:
         """The TTL of a family, by the settings."""

@@ -50,6 +50,7 @@ def ask_prometheus(
 ) -> Gathered:
     """What it knows about the window. `match`: labels that tell this plane from others, such as `plane="blue"`."""
     base = check_url("prometheus", url).rstrip("/")
+    window = f"{window}s" if window.isascii() and window.isdecimal() else window  # seconds, as everywhere
     if not _WINDOW.fullmatch(window):
         raise BadInput("window", f"{window!r} is not a length of time", "give one as Prometheus takes it: 7d, 12h, 30m")
     for name, value in (match or {}).items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlencode
 
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane import sqlite_looking
 from holdfast.plane.looked import LookedAt
@@ -18,7 +19,7 @@ from holdfast.plane.ports import Database
 from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.ports import Clock
 from holdfast.stores.registry import redacted
-from holdfast.types import NS, duration_ns
+from holdfast.types import NS
 
 STANDSTILL_NS: Final = 5 * NS
 """After which Postgres ends a transaction in which nothing is said, and gives its rows to those who wait for them. The
@@ -85,7 +86,7 @@ def _sqlite(url: str, clock: Clock | None, *, looks: bool) -> Database:
     return SqliteDatabase(
         path,
         synchronous=cast("Literal['full', 'normal']", synchronous),
-        busy_timeout_ns=BUSY_TIMEOUT_NS if busy is None else _seconds("busy_timeout", busy),
+        busy_timeout_ns=BUSY_TIMEOUT_NS if busy is None else parse_duration_ns("busy_timeout", busy),
         clock=clock,
         looks=looks,
     )
@@ -112,7 +113,7 @@ def _postgres(url: str, clock: Clock | None) -> Database:
     return PostgresDatabase(
         f"{scheme.lower().partition('+')[0]}://{place}{mark if theirs else ''}{theirs}",
         pool_max=POOL_MAX if most is None else _whole("pool_max", most, _POOL_MAX),
-        pool_timeout_ns=POOL_TIMEOUT_NS if wait is None else _seconds("pool_timeout", wait),
+        pool_timeout_ns=POOL_TIMEOUT_NS if wait is None else parse_duration_ns("pool_timeout", wait),
         clock=clock,
     )
 
@@ -126,15 +127,6 @@ def _options(query: str, known: tuple[str, ...]) -> Mapping[str, str]:
             raise BadInput("url", f"{name!r} is given twice", "give it once")
         options[name] = value
     return options
-
-
-def _seconds(field: str, text: str) -> int:
-    try:
-        return duration_ns(field, float(text))
-    except ValueError as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(field, f"{text!r} is not a number", "give seconds, such as 2.5") from None
 
 
 def _whole(field: str, text: str, most: int) -> int:

@@ -170,7 +170,8 @@ def hints(
             f"stop it for class {risk}: holdfast policy set {risk} fail_closed --reason …" for risk in open_classes
         ]
     elif rate > NEAR_ZERO:
-        found.append("the lease store fails, and work goes on under local locks: look at the store (holdfast locks)")
+        found.append("the lease store fails, and work goes on under local locks")
+        found.append("check the store: holdfast locks, with the same --config or --database as here")
         found.append("if duplicates begin to rise, stop it: holdfast policy set CLASS fail_closed --reason …")
     for each in classes:
         if each.standing.source is Source.ESCALATION:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from holdfast.core.approving import ApprovalRules, parse_rules
+from holdfast.core.duration_text import EXAMPLES, parse_seconds
 from holdfast.core.policy import OnError, parse_policy
 from holdfast.errors import BadInput
 from holdfast.plane.app import check_name
@@ -49,7 +50,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A length of time."""
+    """A duration: a number of seconds, or text such as 30s, 500ms or 1h30m."""
 
     low: float = 0.0
     high: float = YEAR_S
@@ -57,12 +58,14 @@ class Seconds:
     @property
     def takes(self) -> str:
         """See `Kind`."""
-        return "seconds"
+        return "seconds, or text such as 30s, 500ms, 5m"
 
     def check(self, name: str, value: object) -> float:
         """See `Kind`."""
+        if isinstance(value, str):
+            value = parse_seconds(name, value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadInput(name, f"{_shown(value)} is not a length of time", "give seconds as a number, such as 30")
+            raise BadInput(name, f"{_shown(value)} is not a length of time", EXAMPLES)
         return duration_ns(name, value, low_ns=round(self.low * NS), high_ns=round(self.high * NS)) / NS
 
     def parse(self, name: str, text: str) -> float:

@@ -11,10 +11,10 @@ Promises: nothing is sent anywhere; no text made here contains a password, for n
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.quorum import NODES_MAX, NODES_MIN
 from holdfast.errors import BadInput
 from holdfast.stores.redis_url import RedisAddress, parse_redis_url
@@ -70,10 +70,4 @@ def _tls(text: str | None) -> bool:
 def _hedge_ns(text: str | None) -> int:
     if text is None:
         return HEDGE_NS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0.001 <= seconds <= _HEDGE_MAX_S:  # also what is not a number
-        raise BadInput("url option hedge", "is not a number of seconds", f"give 0.001 to {_HEDGE_MAX_S:g}")
-    return round(seconds * NS)
+    return parse_duration_ns("url option hedge", text, low_ns=MS, high_ns=round(_HEDGE_MAX_S * NS))

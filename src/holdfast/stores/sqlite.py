@@ -17,6 +17,7 @@ import asyncio
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
+from holdfast.core.duration_text import parse_duration_ns
 from holdfast.errors import BadInput
 from holdfast.ports import Capabilities, Clock
 from holdfast.runtime.system import SystemClock
@@ -26,7 +27,6 @@ from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.stores.sqlite_ledger import Ledger
 from holdfast.stores.sqlite_store import CAPABILITIES, SqliteStore
 from holdfast.stores.sqlite_wakeups import Bell
-from holdfast.types import duration_ns
 
 __all__ = ["CAPABILITIES", "SqliteEngine", "SqliteStore", "open_engine"]
 
@@ -105,7 +105,7 @@ def open_engine(url: str) -> SqliteEngine:
     return SqliteEngine(
         path,
         synchronous=options.get("synchronous", "normal"),
-        busy_timeout_ns=None if busy is None else duration_ns("busy_timeout", _number("busy_timeout", busy)),
+        busy_timeout_ns=None if busy is None else parse_duration_ns("busy_timeout", busy),
     )
 
 
@@ -118,10 +118,3 @@ def _options(query: str) -> dict[str, str]:
             raise BadInput("url", f"{name!r} is given twice", "give it once")
         options[name] = value.lower()
     return options
-
-
-def _number(field: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise BadInput(field, f"{text!r} is not a number", "give seconds, such as 2.5") from None

@@ -58,6 +58,12 @@ def ensure(
             connection.execute("ROLLBACK")
 
 
+def present(connection: sqlite3.Connection) -> bool:
+    """Whether the file has tables of a lease store, of whatever version. Changes nothing."""
+    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'holdfast_meta'").fetchone()
+    return bool(found[0])
+
+
 def _found(connection: sqlite3.Connection, path: str, version: int) -> int | None:
     """Return the schema version in the file; None: it has none of our tables. Refuses what is foreign or newer."""
     names = [

@@ -1,0 +1,152 @@
+"""Which lease store a command uses. One rule for `run`, `locks`, `inspect`, `watch`, `release` and `audit`.
+
+The first of these that is given decides:
+
+1. `--url`
+2. `--config` or `--database`: the lease store of that plane
+3. `$HOLDFAST_LEASES`, `$HOLDFAST_DATABASE` or `$HOLDFAST_CONFIG`: the lease store of that plane
+4. `$HOLDFAST_URL`
+5. `holdfast.toml` in the working directory: the lease store of that plane
+6. the default file of this user, as in `holdfast.connect()`
+
+The lease store of a plane is the one that the plane's own processes use: flags before environment before file.
+
+Promises: the store is printed with the result, with the option, variable or file that named it. A command that reads,
+or that acts on existing leases, creates no file, directory or table: a missing store is an error, never an empty
+answer. Does not promise that the store can be reached: the first request finds out.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import typer
+
+import holdfast
+from holdfast.blocking.locks import Locks
+from holdfast.cli.screen import named_in_errors, say
+from holdfast.errors import BadInput, Misconfigured
+from holdfast.stores import sqlite_schema
+from holdfast.stores.registry import DEFAULT_FILE, URL_VARIABLE, redacted, state_directory
+
+SETTINGS_FILE: Final = "holdfast.toml"
+PLANE_VARIABLES: Final = ("HOLDFAST_LEASES", "HOLDFAST_DATABASE", "HOLDFAST_CONFIG")
+_PLANE_FILE: Final = "holdfast-plane.db"
+_FIX: Final = "name the right store with --url, or its plane with --config or --database"
+
+
+class LeaseStore(NamedTuple):
+    """A lease store, and which option, variable or file named it."""
+
+    url: str
+    source: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return redacted(self.url)
+
+    def __str__(self) -> str:
+        return f"{self.shown} (from {self.source})"
+
+    def fields(self) -> dict[str, str]:
+        """The fields of JSON output."""
+        return {"store": self.shown, "source": self.source}
+
+    def print(self) -> None:
+        """Print the store to stderr, and what a reader might have expected instead."""
+        say(f"lease store: {self}")
+        for note in self.notes:
+            say(note)
+
+
+def lease_store(url: str | None, config: str | None = None, database: str | None = None) -> LeaseStore:
+    """The lease store of a command; see the top of the module. Opens nothing but the settings file."""
+    if url is not None:
+        return LeaseStore(url, "--url")
+    named = os.environ.get(URL_VARIABLE)
+    if config is not None or database is not None or any(map(os.environ.get, PLANE_VARIABLES)):
+        return _of_plane(config, database)
+    if named:
+        unused = f"{SETTINGS_FILE} in this directory is not used; --config {SETTINGS_FILE} names its plane"
+        return LeaseStore(named, f"${URL_VARIABLE}", (unused,) if Path(SETTINGS_FILE).exists() else ())
+    if Path(SETTINGS_FILE).exists():
+        return _of_plane(None, None)
+    directory = state_directory()
+    other = f"sqlite:///{quote(str(directory / _PLANE_FILE))}"
+    note = f"the leases of the plane on {_PLANE_FILE} are elsewhere: --database {other}"
+    notes = (note,) if (directory / _PLANE_FILE).exists() else ()
+    return LeaseStore(f"sqlite:///{quote(str(directory / DEFAULT_FILE))}", "default", notes)
+
+
+def _of_plane(config: str | None, database: str | None) -> LeaseStore:
+    from holdfast.plane.setting_sources import load  # the plane is large, and most commands do without it
+
+    chosen = load(config, flags={"database": database})
+    key = "leases" if chosen.leases is not None else "database"
+    origin = str(chosen.origin(key))
+    source = f"the default database of {chosen.file}" if origin == "default" and chosen.file else origin
+    return LeaseStore(chosen.lease_url, source)
+
+
+@contextmanager
+def reading(
+    url: str | None, config: str | None, database: str | None, **options: Any
+) -> Iterator[tuple[Locks, LeaseStore]]:
+    """Open a store that exists. Creates nothing. The command prints the store with its result."""
+    store = lease_store(url, config, database)
+    check_exists(store)
+    with named_in_errors(f"lease store from {store.source}"), holdfast.connect(store.url, **options) as locks:
+        yield locks, store
+
+
+@contextmanager
+def opened(
+    url: str | None, config: str | None, database: str | None, **options: Any
+) -> Iterator[tuple[Locks, LeaseStore]]:
+    """Open a store to take leases in it. A file that does not exist is created."""
+    store = lease_store(url, config, database)
+    # The default is left to the library, which also creates the directory.
+    where = None if store.source == "default" else store.url
+    with holdfast.connect(where, **options) as locks:
+        yield locks, store
+
+
+def check_exists(store: LeaseStore) -> None:
+    """Refuse a SQLite file that does not exist or has no lease tables, and a store that only its own process sees."""
+    scheme, _, rest = store.url.partition("?")[0].partition("://")
+    if scheme.lower() == "memory":
+        raise BadInput("store", "memory:// belongs to one process and cannot be read by another", _FIX)
+    if scheme.lower() != "sqlite" or not rest.startswith("/"):
+        return
+    path = Path(unquote(rest[1:])).absolute()
+    if path.is_dir() or (not path.parent.is_dir() and store.source != "default"):
+        return  # the store's own error is more exact
+    hints = "".join(f"; {note}" for note in store.notes)
+    if not path.exists():
+        raise BadInput("store", f"no lease store at {path} (from {store.source}){hints}", _FIX)
+    if _has_tables(path) is False:
+        raise Misconfigured(f"no lease store in {path} (from {store.source}): the file has no lease tables; {_FIX}")
+
+
+def _has_tables(path: Path) -> bool | None:
+    """Whether a file has the tables of a lease store. None: it cannot be read, and opening it will name the reason."""
+    with suppress(sqlite3.Error, UnicodeDecodeError):
+        uri = f"file:{quote(str(path))}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            return sqlite_schema.present(connection)
+    return None
+
+
+def url_of(context: typer.Context, url: str | None) -> str | None:
+    """The URL given to the command itself, else the one given to `holdfast`."""
+    root: str | None = context.obj
+    return root if url is None else url
