@@ -38,12 +38,12 @@ class Scripts:
     def acquire(self, key: str) -> bytes:
         """Ask for a key with a new token."""
         token = os.urandom(16).hex()
-        packed: bytes = self._pack((b"EVALSHA", self._acquire, 2, key, _FENCE_KEY, _HEAD, token, TTL_S * 1000))
+        packed: bytes = self._pack((b"EVALSHA", self._acquire, b"2", key, _FENCE_KEY, _HEAD, token, b"%d" % (TTL_S * 1000)))
         return packed
 
     def release(self, key: str, value: Any) -> bytes:
         """Give a key back that was granted with this value."""
-        packed: bytes = self._pack((b"EVALSHA", self._release, 2, key, f"raw:ears:{{{key}}}", value, "", 0))
+        packed: bytes = self._pack((b"EVALSHA", self._release, b"2", key, f"raw:ears:{{{key}}}", value, "", b"0"))
         return packed
 
 

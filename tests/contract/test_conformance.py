@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports import Capabilities, Store
+from holdfast.stores import redis_wire
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check
 from holdfast.types import Guarantee
@@ -64,6 +65,21 @@ def redis_urls() -> Iterator[dict[str, str]]:
     """Every Redis of this machine, running, for all cases of this worker: each case has keys of its own."""
     with ExitStack() as servers:
         yield {each.path: servers.enter_context(start_redis(each)).url for each in redis_executables()}
+
+
+@pytest.fixture(autouse=True)
+def only_text_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No number reaches hiredis, in any command of any check: it may crash when a signal handler raises meanwhile."""
+    others: set[object] = set()
+    pack = redis_wire._pack
+
+    def spy(words: tuple[redis_wire.Word, ...]) -> bytes:
+        others.update(word for word in words if type(word) not in (str, bytes))
+        return pack(words)
+
+    monkeypatch.setattr(redis_wire, "_pack", spy)
+    yield
+    assert not others
 
 
 def _marks(subject: Subject, check: Check | None = None) -> list[pytest.MarkDecorator]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
+import redis
+from redis import asyncio as redis_asyncio
 
 from guard_subjects_redis import AsyncHashSubject, AsyncStringSubject, HashSubject, StringSubject
 from holdfast.guards.conformance import Check, checks_for, run_check
@@ -24,6 +27,21 @@ CASES = [
     ]
     for check in checks_for(deletes=True, processes=subject is StringSubject)
 ]
+
+
+@pytest.fixture(autouse=True)
+def only_text_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """hiredis, which redis-py packs with, may crash when a signal handler raises while it converts an int."""
+    others: set[object] = set()
+    for client in (redis.Redis, redis_asyncio.Redis):
+
+        def spy(self: Any, *words: Any, _send: Any = client.execute_command, **options: Any) -> Any:
+            others.update(word for word in words if type(word) not in (str, bytes))
+            return _send(self, *words, **options)
+
+        monkeypatch.setattr(client, "execute_command", spy)
+    yield
+    assert not others
 
 
 @pytest.mark.requires("R28", "R29", "R34", "R47")

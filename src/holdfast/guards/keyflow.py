@@ -175,7 +175,7 @@ def _content(reply: Sequence[Any]) -> Accepted[Content] | Absent:
 
 
 def _expiry(ttl: Duration | None) -> str:
-    return "" if ttl is None else str(milliseconds(duration_ns("ttl", ttl, low_ns=MS, high_ns=TTL_MAX_NS)))
+    return "" if ttl is None else milliseconds(duration_ns("ttl", ttl, low_ns=MS, high_ns=TTL_MAX_NS)).decode()
 
 
 def _shown(name: str) -> str:

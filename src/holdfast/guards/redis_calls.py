@@ -1,7 +1,8 @@
 """Running a script through the caller's own redis-py client, in either colour. About as much colour as there is.
 
 Promises: one script is one request, two when the server does not know it (a restart, a failover, SCRIPT FLUSH: it has
-run nothing then). Errors are Holdfast's. Never closes the client, and never changes a setting of it.
+run nothing then). Errors are Holdfast's. Never closes the client, and never changes a setting of it. Passes text and
+bytes only: redis-py packs with hiredis, which may crash when a signal handler raises while it converts an int.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class BlockingCalls(_Coded):
         execute = self._client.execute_command
         try:
             try:
-                return execute("EVALSHA", script.sha, len(keys), *keys, *words)
+                return execute("EVALSHA", script.sha, str(len(keys)), *keys, *words)
             except theirs.NoScriptError:
-                return execute("EVAL", script.body, len(keys), *keys, *words)
+                return execute("EVAL", script.body, str(len(keys)), *keys, *words)
         except TROUBLE as error:
             raise explained(error, self._client) from error
 
@@ -86,9 +87,9 @@ class AwaitedCalls(_Coded):
         execute = self._client.execute_command
         try:
             try:
-                return await execute("EVALSHA", script.sha, len(keys), *keys, *words)
+                return await execute("EVALSHA", script.sha, str(len(keys)), *keys, *words)
             except theirs.NoScriptError:
-                return await execute("EVAL", script.body, len(keys), *keys, *words)
+                return await execute("EVAL", script.body, str(len(keys)), *keys, *words)
         except TROUBLE as error:
             raise explained(error, self._client) from error
 

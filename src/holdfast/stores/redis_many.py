@@ -56,4 +56,4 @@ class ManyRedisStore(RedisStore):
     def _release_words(self, grant: Grant) -> tuple[Word, ...]:
         lock, ending = self._lock(grant.key), f" {grant.token}"
         known = grant.claim.endswith(ending)
-        return (lock, self._line(lock), grant.claim if known else ending, "" if known else "end", 0)
+        return (lock, self._line(lock), grant.claim if known else ending, "" if known else "end", "0")

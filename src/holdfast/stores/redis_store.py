@@ -91,7 +91,7 @@ class RedisStore:
         lock, head = self._lock(ask.key), self._head(ask)
         watch = self._watches.get(lock)
         if ask.floor:
-            least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), ask.floor)
+            least = (lock, self._fence_key, head, ask.token, milliseconds(ask.ttl_ns), str(ask.floor))
             reply = await self._asker.run(_ACQUIRE_RAISED, 2, least, deadline)
         elif watch is None and ask.ticket is None:
             reply = await self._asker.run(ACQUIRE, 2, self._acquire_words(ask, head), deadline)
@@ -124,7 +124,7 @@ class RedisStore:
             words += (ask.ticket, milliseconds(ask.ticket_ttl_ns), ear, milliseconds(LINE_NS))
         elif watch is not None:
             keys += (self._line(lock),)
-            words += (watch.word, watch.ahead_us, milliseconds(LINE_NS))
+            words += (watch.word, str(watch.ahead_us), milliseconds(LINE_NS))
         script = ACQUIRE if ask.ticket is None else _ACQUIRE_FAIR
         try:
             reply = await self._asker.run(script, len(keys), (*keys, *words), deadline)
@@ -185,7 +185,7 @@ class RedisStore:
         words: list[Word] = [prefix + renewal[0] for renewal in chunk] if prefix else [renewal[0] for renewal in chunk]
         # The token decides, and it ends the claim. Without a claim of this token, the value must end with the token.
         words += [renewal[2] if renewal[2].endswith(renewal[1]) else f" {renewal[1]}" for renewal in chunk]
-        words += [-(-renewal[3] // MS) for renewal in chunk]
+        words += [b"%d" % -(-renewal[3] // MS) for renewal in chunk]
         return words
 
     async def _renewed(
@@ -231,7 +231,7 @@ class RedisStore:
         expected, how = f" {token}", "end"
         if claim is not None and claim.endswith(expected):
             expected, how = claim, ""
-        words = (lock, self._line(lock), expected, how, milliseconds(keep_ns) if keep_ns > 0 else 0)
+        words = (lock, self._line(lock), expected, how, milliseconds(max(0, keep_ns)))
         try:
             reply = await self._asker.run_once(RELEASE, 2, words, deadline)
         except Severed as severed:
@@ -275,7 +275,7 @@ class RedisStore:
         pattern = glob_escaped(self._prefix + prefix) + "*"
         cursor: Reply = b"0"
         while True:
-            scan = pack(("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "string"))
+            scan = pack(("SCAN", cursor, "MATCH", pattern, "COUNT", str(_SCAN_COUNT), "TYPE", "string"))
             reply = await self._asker.call(scan, deadline)
             if isinstance(reply, ReplyError):
                 raise refusal(reply, self._address)
@@ -311,7 +311,7 @@ class RedisStore:
         """See `ports.Store.force_release`. Never asked twice: the act would be written down twice, or as "nobody"."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
-        words = (lock, self._fence_key, self._audit_key, self._line(lock), key, actor, reason, AUDIT_MAX)
+        words = (lock, self._fence_key, self._audit_key, self._line(lock), key, actor, reason, str(AUDIT_MAX))
         reply = await self._asker.run_once(_FORCE, 4, words, deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
@@ -327,7 +327,7 @@ class RedisStore:
         deadline = self._driver.deadline(timeout_ns)
         if limit <= 0:
             return []
-        reply = await self._asker.call(pack(("XREVRANGE", self._audit_key, "+", "-", "COUNT", limit)), deadline)
+        reply = await self._asker.call(pack(("XREVRANGE", self._audit_key, "+", "-", "COUNT", str(limit))), deadline)
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, self._audit_key)
         try:
@@ -387,5 +387,5 @@ class RedisStore:
         words: list[Word] = []
         for lock in locks:
             words += (lock, f"{self._tickets}{{{lock}}}", self._line(lock))
-        words.append(VALUE_MAX)
+        words.append(str(VALUE_MAX))
         return words

@@ -20,9 +20,9 @@ _KEPT = "-"  # stands for the token of a lease that was released but is kept for
 _OURS: Final = re.compile(r"(\S+) hf1 (\S+) (\d{1,16}) (\d{1,16}) (\S+)")
 
 
-def milliseconds(ns: int) -> int:
-    """Whole milliseconds, rounded up: the server must not let go before the holder does."""
-    return -(-ns // MS)
+def milliseconds(ns: int) -> bytes:
+    """Whole milliseconds for a command, rounded up: the server must not let go before the holder does."""
+    return b"%d" % -(-ns // MS)
 
 
 def remaining_ns(left_ms: int) -> int | None:

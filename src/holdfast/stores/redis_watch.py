@@ -126,7 +126,7 @@ class RedisWatch:
 
     async def _free(self, timeout_ns: int) -> bool:
         """Get in line, unless the key is free. A server that is away is no news here: the next ask will say so."""
-        words: tuple[Word, ...] = (*self._keys, self._ear.word, LINE_NS // MS)
+        words: tuple[Word, ...] = (*self._keys, self._ear.word, str(LINE_NS // MS))
         limit_ns = min(max(timeout_ns, _JOIN_LEAST_NS), _JOIN_MOST_NS)
         try:
             reply = await self._asker.run(_LISTEN, 2, words, self._asker.deadline(limit_ns))

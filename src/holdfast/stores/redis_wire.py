@@ -23,7 +23,7 @@ from holdfast.stores.redis_url import RedisAddress
 __all__ = ["ProtocolError", "Reader", "Reply", "ReplyError", "Script", "Severed", "pack"]
 
 Reply: TypeAlias = Any  # bytes, int, None, a list of these, or a `ReplyError`: whoever reads one checks what it is
-Word: TypeAlias = str | bytes | int
+Word: TypeAlias = str | bytes  # never an int, see `pack`
 
 CLIENT_NAME = "holdfast"
 
@@ -92,7 +92,11 @@ class Reader:
 
 
 def pack(words: Sequence[Word]) -> bytes:
-    """One command as bytes."""
+    """One command as bytes.
+
+    Numbers are converted by the caller. hiredis converts an int with `str()`, where the interpreter runs signal
+    handlers, and does not check the result: a handler that raises there (Ctrl-C) would crash the process.
+    """
     return _pack(tuple(words))
 
 
@@ -108,11 +112,11 @@ class Script:
 
     def by_hash(self, keys: int, words: Sequence[Word]) -> bytes:
         """Pack a call by hash. `words` are the keys, then the arguments."""
-        return _pack((b"EVALSHA", self.sha, keys, *words))
+        return _pack((b"EVALSHA", self.sha, b"%d" % keys, *words))
 
     def whole(self, keys: int, words: Sequence[Word]) -> bytes:
         """Pack a call that brings the body along."""
-        return _pack((b"EVAL", self.body, keys, *words))
+        return _pack((b"EVAL", self.body, b"%d" % keys, *words))
 
 
 def handshake(address: RedisAddress) -> tuple[bytes, int]:
@@ -122,7 +126,7 @@ def handshake(address: RedisAddress) -> tuple[bytes, int]:
         who = () if address.username is None else (address.username,)
         commands.append(pack(("AUTH", *who, address.password)))
     if address.db:
-        commands.append(pack(("SELECT", address.db)))
+        commands.append(pack(("SELECT", str(address.db))))
     commands.append(pack(("CLIENT", "SETNAME", CLIENT_NAME)))
     return b"".join(commands), len(commands)
 
