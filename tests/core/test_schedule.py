@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from bytecodes import At, every
 from holdfast.core.schedule import SLOT_NS, Calendar
 from holdfast.types import MS
 
@@ -119,3 +123,70 @@ class CalendarModel(RuleBasedStateMachine):
 
 
 TestCalendar = CalendarModel.TestCase
+
+
+def reachable(calendar: Calendar[str]) -> None:
+    """Every item comes out when its slot is due, and taking out ends."""
+    there = sorted(calendar)
+    assert sorted(calendar.pop_due(10**18, most=50)) == there
+    assert calendar.next_due_ns() is None
+    assert calendar.pop_due(10**18, most=50) == []
+
+
+STEPS: dict[str, Callable[[Calendar[str]], object]] = {
+    "drop the only item of a slot": lambda calendar: calendar.drop("alone"),
+    "drop one of two": lambda calendar: calendar.drop("a"),
+    "move to a new slot": lambda calendar: calendar.put("alone", 9 * SLOT_NS),
+    "move to a known slot": lambda calendar: calendar.put("alone", 7 * SLOT_NS),
+    "enter in a new slot": lambda calendar: calendar.put("new", 3 * SLOT_NS),
+    "enter many": lambda calendar: calendar.put_all(["n1", "n2"], 4 * SLOT_NS),
+    "take out": lambda calendar: calendar.pop_due(5 * SLOT_NS, most=10),
+    "look": lambda calendar: (calendar.drop("alone"), calendar.next_due_ns()),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_an_interrupt_at_any_bytecode_loses_no_other_item_and_leaves_nothing_that_never_comes_out(name: str) -> None:
+    calendar: Calendar[str] = Calendar()
+
+    def work(at: At) -> None:
+        nonlocal calendar
+        At.pause()
+        calendar = Calendar()
+        calendar.put("alone", 5 * SLOT_NS)
+        for item in ("a", "b"):
+            calendar.put(item, 7 * SLOT_NS)
+        at.resume()
+        STEPS[name](calendar)
+
+    places = 0
+    for where in every(work):
+        places += 1
+        calendar.put("later", 6 * SLOT_NS)
+        assert {"b", "later"} <= set(calendar), where
+        reachable(calendar)
+    assert places > 10
+
+
+@pytest.mark.parametrize("name", ["drop one of two", "move to a new slot", "enter in a new slot", "enter many"])
+def test_a_signal_handler_may_withdraw_items_at_any_bytecode(name: str) -> None:
+    calendar: Calendar[str] = Calendar()
+
+    def handler() -> None:
+        calendar.drop("b")
+        calendar.drop("alone")
+
+    def work(at: At) -> None:
+        nonlocal calendar
+        At.pause()
+        calendar = Calendar()
+        calendar.put("alone", 5 * SLOT_NS)
+        for item in ("a", "b"):
+            calendar.put(item, 7 * SLOT_NS)
+        at.resume()
+        STEPS[name](calendar)
+
+    for where in every(work, handler):
+        assert "b" not in calendar, where
+        calendar.put("later", 6 * SLOT_NS)
+        reachable(calendar)

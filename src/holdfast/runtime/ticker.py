@@ -1,8 +1,16 @@
-"""A supervised thread that hands over what is due, when it is due, and sleeps in between.
+"""The timer thread: hands over items when they are due, and sleeps in between.
 
 Made for leases that mostly end long before anything is due: entering and withdrawing cost a dictionary operation, and
-the thread is only woken when something is due earlier than it meant to wake up. An idle thread ends; the next entry
-starts a new one. If handling raises, the thread survives and the same items come due again shortly.
+the thread is only woken when an item is due earlier than it meant to wake up. An idle thread ends; the next item starts
+a new one. If handling raises, the thread survives and the same items come due again shortly.
+
+Promises: callers take no lock, so a signal handler may raise at any point of any method, or call any method there:
+other items are still handed over, and no call blocks. An item whose `put` was interrupted is handed over or not. One
+whose `drop` was interrupted, or raced with the thread, may still be handed over; the handler must expect that.
+
+How: callers leave new items in `_fresh`, a dict, and the thread alone moves them to its calendar. A caller writes
+`_fresh` and then reads `_asleep_until_ns` and `_serving`; the thread writes those and then reads `_fresh`. So one of
+the two always sees the other.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ from holdfast.core.schedule import Calendar
 from holdfast.flows.saying import say
 from holdfast.ports import Clock
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import MS, NS
 
 _log = logging.getLogger("holdfast")
@@ -36,64 +45,60 @@ class Ticker(Generic[T]):
         self._name = name
         self._clock = clock
         self._act = act
+        self._stopping = False
+        self.crashes = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._calendar: Calendar[T] = Calendar()
-        self._mutex = threading.Lock()  # used as it is: entering a Condition costs twice as much
-        self._wake = threading.Condition(self._mutex)
+        self._fresh: dict[T, int] = {}  # due times of items that the thread has not sorted in yet
+        self._wakeup = Wakeup()
+        self._claim = threading.Lock()  # held by the one thread that serves
+        self._serving = False
         self._thread: threading.Thread | None = None
         self._asleep_until_ns = 0
         self._idle_since_ns: int | None = None
         self._acting_since_ns: int | None = None
         # How far ahead of their due time items are entered, at the least. A thread with nothing to do naps this long:
-        # whatever is entered meanwhile cannot come due sooner, so nobody needs to wake it for each short lease.
+        # items that are entered meanwhile cannot come due sooner, so no short lease needs to wake it.
         self._lead_ns = IDLE_NS
-        self._stopping = False
         self._late = Longest()
         self._free_ns = 0  # since when the thread has nothing to do but to wait for what is due
-        self.crashes = 0
 
     def __len__(self) -> int:
-        return len(self._calendar)
+        return len(self.items())
 
     def put(self, item: T, due_ns: int) -> None:
         """Enter an item, or move it."""
-        with self._mutex:
-            if self._stopping:
-                return
-            self._calendar.put(item, due_ns)
-            if self._thread is None:
-                self._start()
-            elif due_ns < self._asleep_until_ns:
-                self._lead_ns = min(self._lead_ns, max(MS, due_ns - self._clock.now().mono))
-                self._wake.notify()
+        if self._stopping:
+            return
+        self._fresh[item] = due_ns
+        if not self._serving:
+            self._start()
+        elif due_ns < self._asleep_until_ns:
+            self._lead_ns = min(self._lead_ns, max(MS, due_ns - self._clock.now().mono))
+            self._wakeup.ring()
 
     def put_all(self, items: Sequence[T], due_ns: int) -> None:
-        """Enter many items that have just come out, due together. Some may have been withdrawn for good meanwhile."""
-        with self._mutex:
-            if self._stopping:
-                return
+        """Enter many items that have just come out, due together. Called by the handler, on the timer thread."""
+        if not self._stopping:
             self._calendar.put_all(items, due_ns)
-            if self._thread is None:
-                self._start()
-            elif due_ns < self._asleep_until_ns:
-                self._wake.notify()
 
     def drop(self, item: T) -> None:
         """Withdraw an item."""
-        with self._mutex:
-            self._calendar.drop(item)
+        self._fresh.pop(item, None)
+        self._calendar.drop(item)
 
     def items(self) -> list[T]:
-        """Everything that is entered."""
-        with self._mutex:
-            return list(self._calendar)
+        """Every item that is entered."""
+        return list(dict.fromkeys([*list(self._fresh), *self._calendar]))
 
     def lag_ns(self) -> int:
-        """How far the thread is behind: zero when it keeps up. The health of the keeper is this number.
+        """How far the thread is behind: zero when it keeps up. The health of the renewer is this number.
 
-        What it has in hand counts too: a thread that never comes back from acting has nothing overdue in its calendar.
+        Items that are being handled count too: a thread that never returns from them has nothing overdue in its queue.
         """
-        with self._mutex:
-            due, acting = self._calendar.next_due_ns(), self._acting_since_ns
+        due, acting = self._next_due_ns(), self._acting_since_ns
         now = self._clock.now().mono
         return max(now - each for each in (due, acting, now) if each is not None)
 
@@ -103,41 +108,51 @@ class Ticker(Generic[T]):
         A thread that sleeps needs nothing but its turn, so this is a stopped process, a starved host, or code that
         kept the interpreter to itself; and never a store that does not answer.
         """
-        with self._mutex:
-            due, acting = self._calendar.next_due_ns(), self._acting_since_ns
-            waits = due is not None and acting is None
-            late = self._clock.now().mono - max(due or 0, self._free_ns) if waits else 0
-            return max(self._late.since(since_ns), late)
+        due, acting = self._next_due_ns(), self._acting_since_ns
+        waits = due is not None and acting is None
+        late = self._clock.now().mono - max(due or 0, self._free_ns) if waits else 0
+        return max(self._late.since(since_ns), late)
 
     def abandon(self) -> list[T]:
-        """In a child process: the thread does not exist, the mutex may be stuck. Start anew; return the rest."""
-        left = list(self._calendar)
-        self._calendar = Calendar()
-        self._mutex = threading.Lock()
-        self._wake = threading.Condition(self._mutex)
-        self._thread = None
-        self._acting_since_ns = None
-        self._asleep_until_ns = 0
-        self._late = Longest()
+        """In a child process, where the thread does not exist: start over, and return the items."""
+        left = self.items()
+        self._start_over()
         return left
 
     def stop(self, timeout_ns: int) -> None:
-        """End the thread; what is entered is forgotten."""
-        with self._mutex:
-            self._stopping = True
-            thread = self._thread
-            self._wake.notify()
+        """End the thread; its items are forgotten."""
+        self._stopping = True
+        thread = self._thread
+        self._wakeup.ring()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_ns / NS)
 
+    def _next_due_ns(self) -> int | None:
+        """When the first item is due. Any thread may ask."""
+        known = [*list(self._fresh.values()), self._calendar.peek_ns()]
+        return min((each for each in known if each is not None), default=None)
+
     def _start(self) -> None:
-        self._idle_since_ns, self._lead_ns, self._asleep_until_ns = None, IDLE_NS, 0
-        self._free_ns = self._clock.now().mono
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        thread.start()
-        self._thread = thread  # only now: one that could not be started must not pass for one that runs
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
+        # Several callers may have started a thread at the same time, or one whose start was interrupted. One serves.
+        # The check comes after the claim was given up, so an item that was entered too late for the one is not too
+        # late for the other.
+        while self._claim.acquire(blocking=False):
+            try:
+                self._serve()
+            finally:
+                self._serving = False
+                self._claim.release()
+            if self._stopping or not self._fresh:
+                return
+
+    def _serve(self) -> None:
+        self._idle_since_ns, self._lead_ns, self._asleep_until_ns = None, IDLE_NS, 0
+        self._free_ns = self._clock.now().mono
+        self._thread = threading.current_thread()
+        self._serving = True
         while (items := self._next()) is not None:
             if not items:
                 continue
@@ -150,30 +165,37 @@ class Ticker(Generic[T]):
                 for item in items:
                     self.put(item, again)
 
+    def _sort_in(self) -> None:
+        for item in list(self._fresh):
+            due_ns = self._fresh.pop(item, None)
+            if due_ns is not None:  # else it was withdrawn just now
+                self._calendar.put(item, due_ns)
+
     def _next(self) -> list[T] | None:
         """Sleep until something is due and take it out. None: stopping, or idle for long."""
-        with self._mutex:
-            now = self._clock.now().mono
-            if self._acting_since_ns is not None:
-                self._acting_since_ns, self._free_ns = None, now
-            due = self._calendar.next_due_ns()
-            if self._stopping or (due is None and self._idle_for_long(now)):
-                self._thread = None
-                return None
-            if due is None:
-                due = now + self._lead_ns
-            else:
-                self._idle_since_ns = None
-            if due > now:
-                self._asleep_until_ns = due
-                self._wake.wait((due - now) / NS)
-                self._asleep_until_ns = 0
-            now = self._clock.now().mono
-            if now - max(due, self._free_ns) > MS:
-                self._late.note(now, now - max(due, self._free_ns))
-            items = self._calendar.pop_due(now, BATCH_MAX)
-            self._acting_since_ns = now if items else None
-            return items
+        self._sort_in()
+        now = self._clock.now().mono
+        if self._acting_since_ns is not None:
+            self._acting_since_ns, self._free_ns = None, now
+        due = self._calendar.next_due_ns()
+        if self._stopping or (due is None and self._idle_for_long(now)):
+            return None
+        if due is None:
+            due = now + self._lead_ns
+        else:
+            self._idle_since_ns = None
+        if due > now:
+            self._asleep_until_ns = due
+            if not self._fresh:  # an item that is entered from here on wakes us, if it must
+                self._wakeup.wait((due - now) / NS)
+            self._asleep_until_ns = 0
+            self._sort_in()
+        now = self._clock.now().mono
+        if now - max(due, self._free_ns) > MS:
+            self._late.note(now, now - max(due, self._free_ns))
+        items = self._calendar.pop_due(now, BATCH_MAX)
+        self._acting_since_ns = now if items else None
+        return items
 
     def _idle_for_long(self, now: int) -> bool:
         if self._idle_since_ns is None:
