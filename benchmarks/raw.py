@@ -38,7 +38,9 @@ class Scripts:
     def acquire(self, key: str) -> bytes:
         """Ask for a key with a new token."""
         token = os.urandom(16).hex()
-        packed: bytes = self._pack((b"EVALSHA", self._acquire, b"2", key, _FENCE_KEY, _HEAD, token, b"%d" % (TTL_S * 1000)))
+        packed: bytes = self._pack(
+            (b"EVALSHA", self._acquire, b"2", key, _FENCE_KEY, _HEAD, token, b"%d" % (TTL_S * 1000))
+        )
         return packed
 
     def release(self, key: str, value: Any) -> bytes:
