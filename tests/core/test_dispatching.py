@@ -13,6 +13,7 @@ from holdfast.core.dispatching import (
     ELSEWHERE_MAX_NS,
     NO_WORKER_MAX_NS,
     NO_WORKER_SPREAD_NS,
+    POSTPONED_MAX,
     Again,
     Code,
     Dispatch,
@@ -74,7 +75,7 @@ def test_every_job_has_a_decision_that_its_state_allows(
         assert legal(job.state, decision.state)
     elif isinstance(decision, Dispatch):
         assert legal(job.state, JobState.SCHEDULED)
-        assert job.attempt < job.max_attempts
+        assert job.attempt < job.max_attempts or job.state is JobState.RETRYING  # then it was judged before
         assert workers > 0
     else:
         assert isinstance(decision, Later)
@@ -102,7 +103,7 @@ def test_a_failed_attempt_is_tried_again_until_the_attempts_are_used_up() -> Non
 def test_a_worker_can_ask_for_a_delay_and_can_say_that_trying_again_is_pointless() -> None:
     running = replace(NEW, state=JobState.RUNNING, attempt=1)
     later = after_attempt(running, Ended(ok=False, error="x", retry_after_ns=7 * NS), now_ns=NOW, backoff_ns=NS)
-    assert later == Again(7 * NS, "x")
+    assert later == Again(7 * NS, "postponed: x", postponed=True)
     fatal = after_attempt(running, Ended(ok=False, error="x", retryable=False), now_ns=NOW, backoff_ns=NS)
     assert fatal == End(JobState.FAILED, Code.FATAL, "x", dead=True)
     lost = after_attempt(running, Ended(ok=False, error="x", retryable=False, lost=True), now_ns=NOW, backoff_ns=NS)
@@ -169,6 +170,23 @@ def test_an_attempt_that_no_worker_has_begun_is_sent_again_and_costs_nothing_als
     ended = after_attempt(begun, returned, now_ns=NOW, backoff_ns=NS)
     assert isinstance(ended, End)
     assert ended.code is Code.MAX_ATTEMPTS
+
+
+def test_postponements_do_not_count_until_there_are_a_thousand() -> None:
+    running = replace(NEW, state=JobState.RUNNING, attempt=8, max_attempts=1)
+    later, failed = Ended(ok=False, error="x", retry_after_ns=NS), Ended(ok=False, error="x")
+    again = after_attempt(running, later, now_ns=NOW, backoff_ns=0, postponed=7)
+    assert again == Again(NS, "postponed: x", postponed=True)
+    over = after_attempt(running, failed, now_ns=NOW, backoff_ns=0, postponed=7)
+    assert over == End(JobState.FAILED, Code.MAX_ATTEMPTS, "x", dead=True)
+    often = replace(running, attempt=POSTPONED_MAX + 1)
+    enough = after_attempt(often, later, now_ns=NOW, backoff_ns=0, postponed=POSTPONED_MAX)
+    assert enough == End(JobState.FAILED, Code.MAX_ATTEMPTS, "x", dead=True)
+    counted = after_attempt(replace(often, max_attempts=2), later, now_ns=NOW, backoff_ns=0, postponed=POSTPONED_MAX)
+    assert counted == Again(NS, "x")
+    late = after_attempt(replace(running, deadline_ns=NOW + 1), later, now_ns=NOW, backoff_ns=0, postponed=7)
+    assert isinstance(late, End)
+    assert late.state is JobState.TIMEOUT
 
 
 def test_what_no_worker_could_take_is_sent_again_less_and_less_often() -> None:

@@ -249,7 +249,7 @@ async def test_a_failed_attempt_is_tried_again_after_its_delay_and_each_attempt_
     job = await dispatched(plane, tenant="acme")
     await plane.scheduler.on_result(finished(job, 1, run_of(job), error="boom", retry_after_ns=5 * NS))
     retrying = await plane.job(job)
-    assert (retrying.state, retrying.attempt, retrying.reason) == (JobState.RETRYING, 1, "boom")
+    assert (retrying.state, retrying.attempt, retrying.reason) == (JobState.RETRYING, 1, "postponed: boom")
     assert await plane.running() == ({"acme": 0}, {POOL: 0})
     again = (await plane.staged(subjects.SUBMIT))[-1]
     assert again["not_before_ns"] == retrying.not_before_ns

@@ -21,6 +21,10 @@ TENANT_FULL_NS = 2 * NS
 ELSEWHERE_BASE_NS = 250 * MS
 ELSEWHERE_MAX_NS = 8 * NS
 ELSEWHERE_WRITES = 2  # of a job, from one worker that cannot take it to the next
+POSTPONED_MAX = 1_000
+"""How often a job may postpone itself (`RetryLater`) without consuming an attempt."""
+POSTPONED = "postponed: "
+"""How the reason of such an attempt begins, in the history of its job."""
 
 
 class Code(StrEnum):
@@ -33,6 +37,7 @@ class Code(StrEnum):
     NOT_YET = "not_yet"
     TENANT_LIMIT = "tenant_limit"
     WORKER_ERROR = "worker_error"
+    POSTPONED = "postponed"
     FATAL = "fatal"
     STATE_TIMEOUT = "state_timeout"
     CANCELLED = "cancelled"
@@ -103,7 +108,8 @@ def decide(
         return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
     if not known_topic:
         return End(JobState.FAILED, Code.UNKNOWN_TOPIC, "no worker has ever announced this topic", dead=True)
-    if job.attempt >= job.max_attempts:
+    # RETRYING: the end of the last attempt has allowed another, and knows how many of them were postponed.
+    if job.attempt >= job.max_attempts and job.state is not JobState.RETRYING:
         return End(JobState.FAILED, Code.MAX_ATTEMPTS, f"{job.attempt} attempts were made", dead=True)
     if job.not_before_ns > now_ns:
         return Later(job.not_before_ns - now_ns, Code.NOT_YET, "it is not due yet")
@@ -120,7 +126,7 @@ class Ended:
     ok: bool
     error: str | None = None
     retryable: bool = True
-    retry_after_ns: int | None = None
+    retry_after_ns: int | None = None  # the function has postponed itself by this much
     begun: bool = True  # if not, the worker could not take it, and others may
     lost: bool = False  # too many workers have begun it and were not heard of again: it was not begun once more
 
@@ -132,12 +138,14 @@ class Again:
     delay_ns: int
     reason: str
     taken_back: bool = False  # this one was none
+    postponed: bool = False  # this one asked for the delay, and does not count
 
 
-def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> End | Again:
+def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int, postponed: int = 0) -> End | Again:
     """What the end of an attempt means for its job. `backoff_ns`: the delay before another, drawn by the caller.
 
-    One that no worker has begun costs nothing, unless somebody else had begun it before.
+    One that no worker has begun costs nothing, unless somebody else had begun it before. One that postpones the job
+    costs nothing either, up to `POSTPONED_MAX` times; `postponed` is how many of the earlier attempts did.
     """
     if ended.ok:
         return End(JobState.SUCCEEDED, None, "", dead=False)
@@ -148,14 +156,15 @@ def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int) -> E
         return End(JobState.FAILED, Code.LOST, reason, dead=True)
     if not ended.retryable:
         return End(JobState.FAILED, Code.FATAL, reason, dead=True)
-    if job.attempt >= job.max_attempts:
-        return End(
-            JobState.FAILED, Code.MAX_ATTEMPTS, f"attempt {job.attempt} of {job.max_attempts}: {reason}", dead=True
-        )
+    free = ended.retry_after_ns is not None and postponed < POSTPONED_MAX
+    counted = job.attempt - postponed
+    if counted >= job.max_attempts and not free:
+        which = f"attempt {counted} of {job.max_attempts}: " if job.max_attempts > 1 else ""
+        return End(JobState.FAILED, Code.MAX_ATTEMPTS, f"{which}{reason}", dead=True)
     delay_ns = backoff_ns if ended.retry_after_ns is None else max(0, ended.retry_after_ns)
     if job.deadline_ns is not None and now_ns + delay_ns >= job.deadline_ns:
         return End(JobState.TIMEOUT, Code.DEADLINE, f"no attempt fits before the deadline: {reason}", dead=False)
-    return Again(delay_ns, reason)
+    return Again(delay_ns, f"{POSTPONED}{reason}" if free else reason, postponed=free)
 
 
 def elsewhere_ns(looks: int, jitter: int) -> int:

@@ -56,6 +56,7 @@ _APPLY: Final = sql("job_apply")
 _GET: Final = sql("job_get")
 _EVENT: Final = sql("event_insert")
 _EVENTS: Final = sql("event_list")
+_POSTPONED: Final = sql("job_postponed")
 _LETTER: Final = sql("deadletter_insert")
 
 
@@ -175,6 +176,11 @@ class JobStore:
         rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted), one_view=False)
         jobs = {row["id"]: job_of(row) for row in rows}
         return [jobs.get(each) for each in ids]
+
+    async def postponed(self, job_id: str) -> int:
+        """How many attempts of a job have postponed it (`RetryLater`), which do not count."""
+        rows = await self.database.read(lambda tx: tx.query(_POSTPONED, {"id": check_id("id", job_id)}))
+        return int(rows[0]["postponed"])
 
     async def events(self, job_id: str) -> list[JobEvent]:
         """The history of a job, oldest first. Of one that does not exist: none."""

@@ -218,7 +218,7 @@ class Scheduler:
         """A worker has finished an attempt, or several at the same time."""
         messages = apart(delivery.message)
         said = [report_of(each) for each in messages]
-        wanted = [(each.job, self._ruling(each)) for each in said]
+        wanted = [(each.job, await self._ruling(each)) for each in said]
         if len(wanted) == 1:
             await self._heard(said[0], await self.placement.change(*wanted[0]))
             return
@@ -237,17 +237,20 @@ class Scheduler:
             self.tally[f"{subjects.RESULT}.alone"] += len(alone)
             await self._bus.publish(alone)
 
-    def _ruling(self, said: Report) -> Deciding:
+    async def _ruling(self, said: Report) -> Deciding:
         """What becomes of a job whose worker has said this. `BadInput` if it makes no sense."""
         ended = ended_of(said.body)
+        # Read before the lock is held: earlier attempts ended before this one began, so their number is settled.
+        postponed = 0 if ended.ok or not ended.begun else await self._store.postponed(said.job)
         now_ns = self._store.clock.now().wall
         chance = self._store.entropy.below(1 << 32)  # drawn once, so that the decision only computes
 
         def decide(fence: CarriedFence, job: Job) -> Writing | None:
             if standing(_attempt(job), _word(said)) is not Standing.CURRENT:
                 return None
-            backoff_ns = self._backoff_ns(job, ended, chance)
-            meaning = after_attempt(look_of(job), ended, now_ns=now_ns, backoff_ns=backoff_ns)
+            backoff_ns = self._backoff_ns(job, ended, postponed, chance)
+            look = look_of(job)
+            meaning = after_attempt(look, ended, now_ns=now_ns, backoff_ns=backoff_ns, postponed=postponed)
             writing = self._after(job, meaning, said, fence, now_ns)
             if job.state is JobState.RUNNING or not ended.begun:
                 return writing
@@ -256,11 +259,11 @@ class Scheduler:
 
         return lambda fence: partial(decide, fence)
 
-    def _backoff_ns(self, job: Job, ended: Ended, chance: int) -> int:
+    def _backoff_ns(self, job: Job, ended: Ended, postponed: int, chance: int) -> int:
         """How long to wait before another attempt, if there is one. `chance` is a draw of 32 bits."""
         if not ended.begun:
             return elsewhere_ns(job.version - 1, chance * NO_WORKER_SPREAD_NS >> 32)
-        return self._retry.delay_ns(max(0, job.attempt - 1), 0, lambda n: chance * n >> 32)
+        return self._retry.delay_ns(max(0, job.attempt - postponed - 1), 0, lambda n: chance * n >> 32)
 
     async def _heard(self, said: Report, changed: Changed) -> None:
         before, after = changed.before, changed.after
@@ -302,10 +305,11 @@ class Scheduler:
                 job, meaning, fence, actor=said.worker, result=result, worker=said.worker, run_fence=said.run.fence
             )
         at_ns = now_ns + meaning.delay_ns
+        why = Code.TAKEN_BACK if meaning.taken_back else Code.POSTPONED if meaning.postponed else Code.WORKER_ERROR
         change = Change(
             JobState.RETRYING,
             reason=meaning.reason,
-            code=str(Code.TAKEN_BACK if meaning.taken_back else Code.WORKER_ERROR),
+            code=str(why),
             worker=said.worker,
             run_fence=said.run.fence,
             not_before_ns=at_ns,

@@ -1,0 +1,119 @@
+"""`RetryLater` postpones a job by exactly its delay and consumes no attempt, in a workflow step too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from fixtures_fleet import ON_SERVERS, skip_without_servers
+from holdfast import RetryLater
+from holdfast.core.jobs import JobState
+from holdfast.core.run import RunStatus
+from holdfast.core.workflow_form import from_document
+from holdfast.plane import App
+from holdfast.plane.assembly import Plane
+from holdfast.plane.model import JobEvent, Submission
+from holdfast.plane.service import Caller
+from holdfast.plane.settings import Settings
+from holdfast.types import NS
+from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
+from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
+
+pytestmark = pytest.mark.asyncio
+
+ME = Caller("test")
+DELAY = 0.7
+FLOW = {"name": "w", "steps": {"poll": {"kind": "job", "topic": "poll", "input": 4}}}
+
+
+@pytest_asyncio.fixture(params=["embedded", ON_SERVERS])
+async def settings(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    _postgres_servers: Callable[[PostgresExecutable], PostgresServer],
+    _nats_servers: Callable[[NatsExecutable], NatsServer],
+) -> AsyncIterator[Settings]:
+    """Everything in one file; and Postgres, NATS and Redis."""
+    if request.param == "embedded":
+        yield Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
+        return
+    skip_without_servers(request.param)
+    leases: str = request.getfixturevalue("_fleet_leases")
+    with _postgres_servers(postgres_executables()[-1]).database() as database:
+        yield Settings(database=database, bus=own_stream(_nats_servers(nats_executables()[-1])), leases=leases)
+
+
+def polling(*, fails: int = 0) -> tuple[App, list[int]]:
+    """An app whose job postpones itself until its payload says that it is enough, and fails after that so often."""
+    app, attempts = App("polling"), []
+
+    @app.job("poll")
+    async def poll(payload: int, *, ctx: Any) -> str:
+        attempts.append(ctx.attempt)
+        if len(attempts) <= payload:
+            raise RetryLater(DELAY if len(attempts) == 1 else 0.0)
+        if len(attempts) <= payload + fails:
+            raise ValueError("not yet")
+        return "ready"
+
+    return app, attempts
+
+
+async def finished(plane: Plane, job_id: str) -> Any:
+    async with asyncio.timeout(60):
+        while True:
+            job = await plane.ground.service.job(ME, job_id)
+            if job.state.terminal:
+                return job
+            await asyncio.sleep(0.02)
+
+
+def kept_waiting(events: list[JobEvent]) -> float:
+    """How long after its first postponement the job was dispatched again, in seconds."""
+    at = next(each for each in events if each.after is JobState.RETRYING)
+    again = next(each for each in events if each.version > at.version and each.after is JobState.DISPATCHED)
+    return (again.at_ns - at.at_ns) / NS
+
+
+async def test_a_job_that_postpones_itself_consumes_no_attempt(settings: Settings) -> None:
+    app, attempts = polling()
+    async with Plane(settings, {"scheduler", "worker"}, app=app) as plane:
+        job, _ = await plane.ground.service.submit(ME, Submission("poll", 4, max_attempts=1))
+        over = await finished(plane, job.id)
+        assert (over.state, over.result) == (JobState.SUCCEEDED, "ready"), over.reason
+        assert attempts == [1, 2, 3, 4, 5]
+        events = await plane.ground.service.events(ME, job.id)
+        assert kept_waiting(events) >= DELAY
+        reasons = [each.reason for each in events if each.after is JobState.RETRYING]
+        assert len(reasons) == 4
+        assert all((each or "").startswith("postponed: RetryLater") for each in reasons)
+
+
+async def test_errors_still_count_after_postponements(settings: Settings) -> None:
+    app, attempts = polling(fails=9)
+    async with Plane(settings, {"scheduler", "worker"}, app=app) as plane:
+        job, _ = await plane.ground.service.submit(ME, Submission("poll", 3, max_attempts=2))
+        over = await finished(plane, job.id)
+    assert (over.state, over.code) == (JobState.FAILED, "max_attempts")
+    assert over.reason == "attempt 2 of 2: ValueError: not yet"
+    assert attempts == [1, 2, 3, 4, 5]
+
+
+async def test_a_step_that_postpones_itself_waits_exactly_that_long_and_needs_no_retry(settings: Settings) -> None:
+    app, attempts = polling()
+    async with Plane(settings, {"scheduler", "worker", "engine"}, app=app) as plane:
+        flows = plane.ground.flows
+        await flows.define(ME, from_document(FLOW))
+        stored, _ = await flows.start(ME, "w", run_id="r")
+        async with asyncio.timeout(60):
+            while not stored.run.status.terminal:
+                await asyncio.sleep(0.02)
+                stored = await flows.run(ME, "r")
+        assert (stored.run.status, stored.run.output) == (RunStatus.SUCCEEDED, {"poll": "ready"}), stored.run.error
+        assert kept_waiting(await plane.ground.service.events(ME, "r:poll@1")) >= DELAY
+        assert len(attempts) == 5
