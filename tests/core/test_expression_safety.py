@@ -112,6 +112,11 @@ def test_a_bomb_is_defused(text: str) -> None:
         evaluate(text, NAMES)
 
 
+def test_writing_a_list_as_text_is_charged_by_its_items() -> None:
+    with pytest.raises(ExpressionFailed, match="steps"):
+        evaluate("[len(text(input)) for i in range(20)]", {"input": [None] * 10_000})
+
+
 def test_the_expressions_of_a_template_share_what_they_may_do() -> None:
     names = {"input": {"rows": [{"n": n} for n in range(2_000)], "long": "x" * 1_000}}
     for template in (

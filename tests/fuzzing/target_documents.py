@@ -6,8 +6,9 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from fuzzing.call_count import costs_what_it_is_charged
 from fuzzing.target import Target, argument, parted, refused, whole
 from holdfast.cli import auditviews
 from holdfast.cli.screen import printable
@@ -164,6 +165,27 @@ def expression(data: bytes) -> None:
         refused(problem)
 
 
+def expression_cost(data: bytes) -> None:
+    """The same texts over large values: the calls that they make are charged, whatever they do."""
+    words, names = parted(data, 2)
+    text = words.decode("utf-8", "surrogatepass") if _utf8(words) else argument(words)
+    try:
+        own = json.loads(names or b"null")
+    except (ValueError, RecursionError):
+        own = None
+    known = {"input": {**_LARGE, "own": own}, "item": _LARGE["list"], "steps": {"a": {"output": _LARGE}}}
+    costs_what_it_is_charged(lambda budget: evaluate(text, known, budget))
+    costs_what_it_is_charged(lambda budget: render({"a": [text, text], "b": f"x{text}"}, known, budget))
+
+
+_LARGE: Final[dict[str, Any]] = {
+    "list": [None] * 5_000,
+    "lists": [[1], {"a": 2}] * 2_000,
+    "table": {f"key-{number}": number for number in range(3_000)},
+    "text": "a, " * 20_000,
+}
+
+
 def _utf8(data: bytes) -> bool:
     try:
         data.decode("utf-8", "surrogatepass")
@@ -296,6 +318,7 @@ TARGETS: Final = (
     ),
     Target("workflow-file", workflow_file, "a workflow that survives, or all that is wrong", (*_FLOW, *_MORE_FLOW)),
     Target("expression", expression, "a value of plain JSON, or one of two errors", _WORDS),
+    Target("expression-cost", expression_cost, "no more calls than were charged", _WORDS),
     Target("ledger", ledger, "every line is read or reported, and can be shown", (*_LINES, *_MORE_LINES)),
     Target("generation-file", generation, "no older fence gets in", _GENERATION),
 )

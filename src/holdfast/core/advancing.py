@@ -11,7 +11,8 @@ besides, a step that names it has failed for good; a handler runs once, for whoe
 
 *When a failure is beyond repair*, the run cannot succeed any more. Then and only then everything that is not over is
 stopped, but for handlers that run or are due: they are there to clean up, and run to their end. The run ends with the
-last of them. *A deadline or a cancellation* stops everything, handlers too, and ends the run at once.
+last of them. *A deadline, a cancellation, and a run that is given up* stop everything, handlers too, and end the run
+at once.
 
 A stopped job is not waited for. What it says later is `OUTDATED`, or `OVER` if the run has ended. A result that came
 is worth more than a limit that has passed unnoticed: the event is heard first, then time. Times are the wall clock's.
@@ -26,6 +27,7 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.core.attempts import Outcome, earliest, outcome
 from holdfast.core.backoff import Draw
+from holdfast.core.expression_values import Budget
 from holdfast.core.expressions import render, truth
 from holdfast.core.fanout import go_on, open_fan_out
 from holdfast.core.run import (
@@ -33,6 +35,7 @@ from holdfast.core.run import (
     CancelWanted,
     ChildEnded,
     Event,
+    GiveUp,
     Heard,
     JobEnded,
     Look,
@@ -86,20 +89,32 @@ def begin(
     )
 
 
-def advance(run: Run, event: Event, now_ns: int, draw: Draw, *, may_start: Callable[[str], bool] = always) -> Advance:
+def advance(
+    run: Run,
+    event: Event,
+    now_ns: int,
+    draw: Draw,
+    *,
+    may_start: Callable[[str], bool] = always,
+    budget: Budget | None = None,
+) -> Advance:
     """Work an event into a run.
 
     `draw(n)` is a uniform whole number below n, for the spread of retries. `may_start` says of a risk class whether its
     steps may start under the lease that is held; ready steps that may not stay pending and are named in `held_back`.
+    So do steps that are ready when the expressions of this advance have cost enough (`ADVANCE_COST_MAX`). `budget`
+    counts that cost; `OverBudget` if it has a limit and that is not enough.
     """
     heard, slot, ended = _hear(run, event)
     if heard is not Heard.APPLIED:
         return Advance(run, heard, wake_ns=_wake_ns(run, run.steps.values(), -1))
-    draft = Draft(run, now_ns, draw, may_start)
+    draft = Draft(run, now_ns, draw, may_start, budget)
     end: End | None = None
     if isinstance(event, CancelWanted):
         why = f"cancelled by {event.actor}" + (f": {event.reason}" if event.reason else "")
         end = (RunStatus.CANCELLED, why)
+    elif isinstance(event, GiveUp):
+        end = (RunStatus.FAILED, event.reason)
     else:
         if slot is not None and ended is not None:
             draft.end(slot, ended)
@@ -119,7 +134,7 @@ def advance(run: Run, event: Event, now_ns: int, draw: Draw, *, may_start: Calla
 def _hear(run: Run, event: Event) -> tuple[Heard, Slot | None, Outcome | None]:
     if run.status.terminal:
         return Heard.OVER, None, None
-    if isinstance(event, Look | CancelWanted):
+    if isinstance(event, Look | CancelWanted | GiveUp):
         return Heard.APPLIED, None, None
     named = read_attempt_id(run.id, event.job if isinstance(event, JobEnded) else event.run)
     state = None if named is None else _found(run, named[0])
@@ -189,12 +204,12 @@ def _turn_comes(draft: Draft, name: str) -> None:
     chance = draft.standings.chance(name)
     if chance is Chance.GONE:
         draft.skip(name, NOT_NEEDED if draft.standings.only_needless(name) else "dependency_failed")
-    if chance is not Chance.REACHED or not draft.starting:
+    if chance is not Chance.REACHED or not draft.starting or not draft.affordable(name):
         return
     slot = Slot(name)
     step = draft.step(slot)
     try:
-        wanted = step.when is None or truth(step.when, draft.names(slot))
+        wanted = step.when is None or truth(step.when, draft.names(slot), draft.budget)
     except (BadExpression, ExpressionFailed) as error:
         draft.end(slot, bad_expression(error))
         return
@@ -287,7 +302,7 @@ def _verdict(draft: Draft) -> tuple[End, Any]:
         outputs = {name: each.output for name, each in last.items() if each.status is StepStatus.SUCCEEDED}
         return (RunStatus.SUCCEEDED, None), outputs
     try:
-        return (RunStatus.SUCCEEDED, None), render(workflow.output, run_names(draft.run, draft.states))
+        return (RunStatus.SUCCEEDED, None), render(workflow.output, run_names(draft.run, draft.states), draft.budget)
     except (BadExpression, ExpressionFailed) as error:
         return (RunStatus.FAILED, f"output: {error}"), None
 

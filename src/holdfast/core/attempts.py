@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.backoff import Draw
+from holdfast.core.expression_values import Budget
 from holdfast.core.expressions import evaluate, render
 from holdfast.core.jobs import JobState
 from holdfast.core.json_size import Unstorable, json_size
@@ -35,6 +36,7 @@ from holdfast.errors import ExpressionFailed
 from holdfast.types import NS
 
 ERROR_CHARS_MAX: Final = 2_000
+BYTES_PER_UNIT: Final = 25  # of JSON that is encoded, for one unit of a budget
 TIME_MAX_NS: Final = 2**63 - 1  # what a database can hold
 
 
@@ -60,15 +62,22 @@ class Begun:
 
 
 def begin_attempt(
-    run: Run, step: Step, slot: Slot, attempt: int, names: Mapping[str, Any], *, now_ns: int, limit_ns: int | None
+    run: Run,
+    step: Step,
+    slot: Slot,
+    attempt: int,
+    names: Mapping[str, Any],
+    *,
+    now_ns: int,
+    limit_ns: int | None,
+    budget: Budget | None = None,
 ) -> Begun:
     """Begin an attempt of a step, or raise what its expressions raise."""
     if step.kind is StepKind.TRANSFORM:
-        return Begun(
-            StepStatus.RUNNING, outcome=Outcome(StepStatus.SUCCEEDED, render(step.input, names), retryable=False)
-        )
+        made = render(step.input, names, budget)
+        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.SUCCEEDED, made, retryable=False))
     if step.kind is StepKind.DELAY:
-        return Begun(StepStatus.RUNNING, due_ns=_delay_ends(step, names, now_ns))
+        return Begun(StepStatus.RUNNING, due_ns=_delay_ends(step, names, now_ns, budget))
     if step.kind is StepKind.WORKFLOW and run.depth >= DEPTH_MAX:
         problem = f"workflows that start workflows may be {DEPTH_MAX} deep, and this run is"
         return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.FAILED, error=problem, code="too_deep"))
@@ -79,9 +88,9 @@ def begin_attempt(
     risk = run.workflow.risk_of(step.name)
     deadline_ns = earliest(limit_ns, run.deadline_ns)
     if step.kind is StepKind.APPROVAL:
-        asked = AskApproval(job, slot.path, _handed_on(step.message, names), risk, attempt, deadline_ns)
+        asked = AskApproval(job, slot.path, _handed_on(step.message, names, budget), risk, attempt, deadline_ns)
         return Begun(StepStatus.WAITING, job, asked)
-    given = _handed_on(step.input, names)
+    given = _handed_on(step.input, names, budget)
     if step.kind is StepKind.WORKFLOW:
         name = step.workflow or ""
         started = StartRun(job, slot.path, name, step.version, given, attempt, deadline_ns)
@@ -93,20 +102,26 @@ def begin_attempt(
     return Begun(StepStatus.RUNNING, job, submitted)
 
 
-def _handed_on(template: Any, names: Mapping[str, Any]) -> Any:
+def _handed_on(template: Any, names: Mapping[str, Any], budget: Budget | None) -> Any:
     """What a template gives, if whoever gets it can store it."""
-    value = render(template, names)
+    value = render(template, names, budget)
     try:
-        json_size(value)
+        charge_bytes(budget, json_size(value))
     except Unstorable as problem:
         raise ExpressionFailed(template if isinstance(template, str) else "the template", str(problem)) from None
     return value
 
 
-def _delay_ends(step: Step, names: Mapping[str, Any], now_ns: int) -> int:
+def charge_bytes(budget: Budget | None, size: int) -> None:
+    """Charge the encoding of a value as JSON, which happens several times on its way into a database."""
+    if budget is not None:
+        budget.charge(size // BYTES_PER_UNIT)
+
+
+def _delay_ends(step: Step, names: Mapping[str, Any], now_ns: int, budget: Budget | None) -> int:
     if step.until is None:
         return min(now_ns + (step.delay_ns or 0), TIME_MAX_NS)
-    seconds = evaluate(step.until, names)
+    seconds = evaluate(step.until, names, budget)
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise ExpressionFailed(step.until, "gives no Unix time in seconds")
     if not 0 <= seconds <= TIME_MAX_NS // NS:

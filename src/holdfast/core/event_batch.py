@@ -12,22 +12,30 @@ from dataclasses import replace
 
 from holdfast.core.advancing import advance, always
 from holdfast.core.backoff import Draw
+from holdfast.core.expression_values import Budget
 from holdfast.core.run import Advance, Effect, Event, Heard, Note, Run
 
 
 def advance_all(
-    run: Run, events: Sequence[Event], now_ns: int, draw: Draw, *, may_start: Callable[[str], bool] = always
+    run: Run,
+    events: Sequence[Event],
+    now_ns: int,
+    draw: Draw,
+    *,
+    may_start: Callable[[str], bool] = always,
+    budget: Budget | None = None,
 ) -> tuple[Advance, list[Heard]]:
     """Work at least one event into a run. Also returns what became of each.
 
-    The change as a whole is `APPLIED` if one of the events was; otherwise it is like the last one's.
+    All of them share the budget. The change as a whole is `APPLIED` if one of the events was; otherwise it is like the
+    last one's.
     """
     effects: list[Effect] = []
     notes: list[Note] = []
     heard: list[Heard] = []
     found = Advance(run, Heard.NOTHING)
     for event in events:
-        found = advance(found.run, event, now_ns, draw, may_start=may_start)
+        found = advance(found.run, event, now_ns, draw, may_start=may_start, budget=budget)
         heard.append(found.heard)
         effects += found.effects
         notes += found.notes

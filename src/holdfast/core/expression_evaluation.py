@@ -1,6 +1,7 @@
 """What the tree of an expression is worth over a set of values. Pure; `expressions` says what it means and promises.
 
-Every node costs a step, and whatever makes or compares texts and lists costs their length. A value that does not fit is
+Every node costs a step, and whatever makes or compares texts and lists costs their items and characters
+(`expression_values`). Reading the text of the expression costs its length. A value that does not fit is
 `ExpressionFailed` with the place in the text of the smallest part that went wrong.
 """
 
@@ -55,9 +56,10 @@ class Evaluation:
     def result(self, size: Work | None = None) -> Any:
         """Its value, as plain JSON. Expressions of one template share what they may do, and how large they may get."""
         tree = self._expression.tree
-        value = self._value(tree)
         try:
-            return plain(value, Work() if size is None else size)
+            self._work.items(len(self._expression.text))
+            value = self._value(tree)
+            return plain(value, Work(budget=self._work.budget) if size is None else size)
         except Unfit as unfit:
             self._fail(tree, str(unfit))
 
@@ -100,7 +102,7 @@ class Evaluation:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise Unfit(f"{kind(value)} has no field {str(key)[:40]}")
+            raise Unfit(f"{kind(value)} has no field {key[:40] if isinstance(key, str) else kind(key)}")
         if not isinstance(key, str):
             raise Unfit(f"a field of a table has a text for a name, not {kind(key)}")
         return value.get(key)
@@ -113,9 +115,8 @@ class Evaluation:
             return None
         if not isinstance(value, str) and not is_list(value):
             raise Unfit(f"{kind(value)} has no parts")
-        found = value[slice(*ends)]
-        self._work.characters(len(found))
-        return found
+        self._work.characters(len(range(*slice(*ends).indices(len(value)))))
+        return value[slice(*ends)]
 
     def _call(self, node: ast.Call) -> Any:
         arguments = [self._value(each) for each in node.args]

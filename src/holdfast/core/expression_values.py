@@ -1,8 +1,13 @@
 """The values that expressions work on, which are JSON's, and the functions they can call. Pure.
 
-Promises: everything has a bound. `Work` counts what one evaluation does, by steps and by characters made, and ends it
-with `Unfit` when that is too much; no number leaves 64 bits or becomes infinite; what comes out is plain JSON.
+Promises: everything has a bound. `Work` is charged for what one evaluation does, before it is done, and ends it with
+`Unfit` when that is too much; no number leaves 64 bits or becomes infinite; what comes out is plain JSON.
 A flag is not a number here, and 1 is not true.
+
+**Costs.** The unit is one item that Python code visits, about half a microsecond: a value that is copied, compared,
+written as text or iterated over. A node of the expression tree costs `STEP`. Characters that compiled code copies or
+compares are charged apart; `CHARACTERS` of them cost one unit. One evaluation has `COST_MAX` units. All evaluations of
+one advance of a run share a `Budget` besides, so the cost of an advance is bounded whatever its expressions are.
 """
 
 from __future__ import annotations
@@ -14,9 +19,13 @@ from typing import Any, Final
 
 from holdfast.core.expression_syntax import FUNCTIONS, HALF, WHOLE_MAX
 
-STEPS_MAX: Final = 20_000  # of one evaluation: some tens of milliseconds
+STEP: Final = 5  # units for one node of the tree
+STEPS_MAX: Final = 20_000  # of one evaluation
+COST_MAX: Final = STEP * STEPS_MAX  # units of one evaluation: about 50 milliseconds
+CHARACTERS: Final = 100  # of them cost one unit
 SIZE_MAX: Final = 1_000_000  # characters of a result as JSON, about
 EFFORT_MAX: Final = 4 * SIZE_MAX  # characters that are made and compared on the way to it
+FLAG_CHARS_MAX: Final = 100  # of a text that may be a flag
 VALUE_DEPTH_MAX: Final = 100
 RANGE_MAX: Final = 10_000
 
@@ -28,26 +37,55 @@ class Unfit(Exception):
     """A value cannot be used like this; the evaluation says where."""
 
 
+class OverBudget(Exception):
+    """The evaluations of one advance cost more than its budget. Says nothing about the expression."""
+
+
+class Budget:
+    """What all evaluations of one advance may cost together: `OverBudget` beyond `most` units; None: any number."""
+
+    __slots__ = ("most", "spent")
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.spent = 0
+
+    def charge(self, units: int) -> None:
+        """Charge an evaluation."""
+        self.spent += units
+        if self.most is not None and self.spent > self.most:
+            raise OverBudget(f"the expressions of one advance cost more than {self.most} units")
+
+
 class Work:
-    """What one evaluation has left."""
+    """What one evaluation has left, and the budget that it shares with others."""
 
-    __slots__ = ("_characters", "_steps")
+    __slots__ = ("_characters", "_units", "budget")
 
-    def __init__(self, characters: int = SIZE_MAX) -> None:
-        self._steps = STEPS_MAX
+    def __init__(self, characters: int = SIZE_MAX, budget: Budget | None = None, units: int = COST_MAX) -> None:
+        self._units = units
         self._characters = characters
+        self.budget = budget
 
     def steps(self, count: int = 1) -> None:
-        """Take this many, or end."""
-        self._steps -= count
-        if self._steps < 0:
+        """Charge this many nodes, or end."""
+        self.items(STEP * count)
+
+    def items(self, count: int) -> None:
+        """Charge this many items that Python code visits, or end."""
+        self._units -= count
+        if self.budget is not None:
+            self.budget.charge(count)
+        if self._units < 0:
             raise Unfit(f"takes more than {STEPS_MAX} steps")
 
     def characters(self, count: int) -> None:
-        """Take this many, or end."""
+        """Charge this many characters that compiled code copies or compares, or end."""
         self._characters -= count
         if self._characters < 0:
             raise Unfit("is too large")
+        if count >= CHARACTERS:
+            self.items(count // CHARACTERS)
 
 
 # What a value is.
@@ -90,6 +128,7 @@ def checked_number(value: Any) -> Any:
 
 def plain(value: Any, work: Work, depth: int = 0) -> Any:
     """A copy that is JSON and nothing else, at most `SIZE_MAX` characters and `VALUE_DEPTH_MAX` deep."""
+    work.items(1)
     if value is None or isinstance(value, bool):
         work.characters(4)
         return value
@@ -106,6 +145,7 @@ def plain(value: Any, work: Work, depth: int = 0) -> Any:
         return checked_number(float(value))
     if depth >= VALUE_DEPTH_MAX:
         raise Unfit(f"gives a value that is more than {VALUE_DEPTH_MAX} deep")
+    work.items(1)
     if is_list(value):
         work.characters(2 + len(value))
         return [plain(each, work, depth + 1) for each in value]
@@ -127,12 +167,14 @@ def same(one: Any, other: Any, work: Work) -> bool:
         if kind(a) != kind(b):
             return False
         if is_list(a):
-            work.characters(len(a))
             if len(a) != len(b):
                 return False
+            work.items(len(a))
             pairs += zip(a, b, strict=True)
         elif isinstance(a, Mapping):
-            work.characters(len(a))
+            if len(a) != len(b):
+                return False
+            work.items(2 * len(a))
             if a.keys() != b.keys():
                 return False
             pairs += [(a[key], b[key]) for key in a]
@@ -203,8 +245,11 @@ def _extreme(choose: Callable[[Sequence[Any]], Any]) -> Callable[..., Any]:
         items = _items(given[0] if len(given) == 1 else given, work)
         if not items:
             return None
-        if not (all(map(is_number, items)) or all(isinstance(each, str) for each in items)):
+        texts = all(isinstance(each, str) for each in items)
+        if not texts and not all(map(is_number, items)):
             raise Unfit("wants numbers, or texts, and not both")
+        if texts:
+            work.characters(sum(map(len, items)))  # each is compared, perhaps to its end
         return choose(items)
 
     return function
@@ -232,7 +277,7 @@ def _whole(value: Any) -> int:
 def _flag(value: Any) -> bool:
     if not isinstance(value, str):
         return bool(value)
-    word = value.strip().lower()
+    word = value.strip().lower() if len(value) <= FLAG_CHARS_MAX else "?"
     if word not in _YES | _NO:
         raise Unfit(f"{_brief(value)} is neither true nor false")
     return word in _YES
@@ -266,6 +311,7 @@ def _split(work: Work, value: Any, mark: Any = None) -> list[str]:
     if mark is not None and not (isinstance(mark, str) and mark):
         raise Unfit("wants a text to split at")
     work.characters(2 * len(words))
+    work.items(len(words) // 2 + 1 if mark is None else words.count(mark) + 1)
     return words.split(mark)
 
 

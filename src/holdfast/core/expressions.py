@@ -21,7 +21,18 @@ from typing import Any, Final, TypeAlias
 from holdfast.core import expression_syntax as syntax
 from holdfast.core.expression_evaluation import Evaluation
 from holdfast.core.expression_syntax import NAMES, Expression
-from holdfast.core.expression_values import EFFORT_MAX, VALUE_DEPTH_MAX, Unfit, Work, is_list, kind, plain, text
+from holdfast.core.expression_values import (
+    EFFORT_MAX,
+    SIZE_MAX,
+    VALUE_DEPTH_MAX,
+    Budget,
+    Unfit,
+    Work,
+    is_list,
+    kind,
+    plain,
+    text,
+)
 from holdfast.errors import BadExpression, ExpressionFailed
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -37,21 +48,21 @@ def check_expression(text: str, names: Collection[str] = NAMES) -> None:
         raise BadExpression(text, f"{unknown[0]} means nothing here; it can read {allowed}", bare(text)[1])
 
 
-def evaluate(text: str, names: Mapping[str, Any]) -> Any:
-    """What an expression, written with or without `${ }`, is worth: plain JSON."""
+def evaluate(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> Any:
+    """What an expression, written with or without `${ }`, is worth: plain JSON. `OverBudget`: the budget is spent."""
     found = _read(text)
-    return Evaluation(found, names).result()
+    return Evaluation(found, names, Work(EFFORT_MAX, budget)).result(Work(SIZE_MAX, budget))
 
 
-def truth(text: str, names: Mapping[str, Any]) -> bool:
+def truth(text: str, names: Mapping[str, Any], budget: Budget | None = None) -> bool:
     """Whether a condition, written with or without `${ }`, holds."""
-    return bool(evaluate(text, names))
+    return bool(evaluate(text, names, budget))
 
 
-def render(template: Any, names: Mapping[str, Any]) -> Any:
+def render(template: Any, names: Mapping[str, Any], budget: Budget | None = None) -> Any:
     """A template with its expressions replaced by what they are worth: plain JSON, of bounded size as a whole."""
     try:
-        return _Rendering(names).value(template, 0)
+        return _Rendering(names, budget).value(template, 0)
     except Unfit as unfit:
         raise ExpressionFailed(_shown(template), str(unfit)) from None
 
@@ -167,13 +178,14 @@ def _expressions(template: Any) -> Iterator[Expression]:
 class _Rendering:
     """One template being filled in. All of it together is bounded, whatever its parts are."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, names: Mapping[str, Any], budget: Budget | None = None) -> None:
         self._names = names
-        self._work = Work(EFFORT_MAX)
-        self._size = Work()
+        self._work = Work(EFFORT_MAX, budget)
+        self._size = Work(SIZE_MAX, budget)
 
     def value(self, template: Any, depth: int) -> Any:
         """A part of the template, filled in: plain JSON."""
+        self._work.items(1)
         if depth > VALUE_DEPTH_MAX:
             raise Unfit(f"is more than {VALUE_DEPTH_MAX} deep")
         if isinstance(template, str) and _OPEN in template:
@@ -187,6 +199,8 @@ class _Rendering:
         return plain(template, self._size)
 
     def _text(self, template: str) -> Any:
+        self._work.characters(len(template))
+        self._work.steps(template.count(_OPEN))
         parts = _parts(template)
         around = "".join(part for part in parts if isinstance(part, str))
         expressions = [part for part in parts if isinstance(part, Expression)]

@@ -42,7 +42,8 @@ def open_fan_out(draft: Draft, name: str) -> None:
 def _items(draft: Draft, slot: Slot) -> list[Any]:
     wanted = draft.step(slot).for_each
     names = draft.names(slot)
-    items = evaluate(wanted, names) if isinstance(wanted, str) else render(wanted, names)
+    budget = draft.budget
+    items = evaluate(wanted, names, budget) if isinstance(wanted, str) else render(wanted, names, budget)
     if not isinstance(items, list):
         raise ExpressionFailed(str(wanted), "gives no list")
     if len(items) > FAN_OUT_MAX:

@@ -148,7 +148,14 @@ class CancelWanted:
     reason: str = ""
 
 
-Event: TypeAlias = Look | JobEnded | ChildEnded | CancelWanted
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The run cannot be advanced: a message about it failed, or ended its process, too often. It ends as failed."""
+
+    reason: str
+
+
+Event: TypeAlias = Look | JobEnded | ChildEnded | CancelWanted | GiveUp
 
 
 # What is to be done, in the same transaction as the run is written.
@@ -243,4 +250,4 @@ class Advance:
     effects: tuple[Effect, ...] = ()
     notes: tuple[Note, ...] = ()
     wake_ns: int | None = None  # when to look again by itself: the earliest delay, retry or limit; None: no need
-    held_back: tuple[str, ...] = ()  # steps that were ready and may not start without a full lease
+    held_back: tuple[str, ...] = ()  # steps that were ready and need a full lease, or another advance

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from holdfast.core.attempts import Begun, Outcome, begin_attempt, retry_delay_ns, stop_effect
+from holdfast.core.attempts import Begun, Outcome, begin_attempt, charge_bytes, retry_delay_ns, stop_effect
 from holdfast.core.backoff import Draw
+from holdfast.core.expression_values import Budget
 from holdfast.core.expressions import render
 from holdfast.core.json_size import RUN_BYTES_MAX, Unstorable, json_size
 from holdfast.core.run import Effect, Note, Run, StepState, StepStatus
@@ -22,6 +23,11 @@ from holdfast.core.run_status import STOPPED, Standings, plan
 from holdfast.core.slots import Slot
 from holdfast.core.workflow import Step, StepKind
 from holdfast.errors import BadExpression, ExpressionFailed
+
+ADVANCE_COST_MAX: Final = 1_000_000
+"""Units (`expression_values`) that one advance may spend before it starts no more steps: about half a second. Ready
+steps are then started by the next advance, a second later: a workflow with costly expressions is slow, and holds up
+no other run."""
 
 ACTIVE = frozenset({StepStatus.RUNNING, StepStatus.WAITING})
 
@@ -36,8 +42,11 @@ def bad_expression(error: BadExpression | ExpressionFailed) -> Outcome:
 class Draft:
     """One run, one event."""
 
-    def __init__(self, run: Run, now_ns: int, draw: Draw, may_start: Callable[[str], bool]) -> None:
+    def __init__(
+        self, run: Run, now_ns: int, draw: Draw, may_start: Callable[[str], bool], budget: Budget | None = None
+    ) -> None:
         self.run, self.now_ns, self._draw, self._may_start = run, now_ns, draw, may_start
+        self.budget = Budget() if budget is None else budget
         self.states: dict[str, StepState] = dict(run.steps)
         self.plan = plan(run.workflow)
         self.standings = Standings(self.plan, self.states)
@@ -103,14 +112,21 @@ class Draft:
         return name
 
     def may_start(self, name: str) -> bool:
-        """Whether a step may begin under the lease that is held; if not, it is kept in mind."""
-        if self._may_start(self.run.workflow.risk_of(name)):
+        """Whether a step may start under the lease that is held, in this advance; if not, it is kept in mind."""
+        if self.affordable(name) and self._may_start(self.run.workflow.risk_of(name)):
+            return True
+        self.held.add(name)
+        return False
+
+    def affordable(self, name: str) -> bool:
+        """Whether this advance may evaluate more expressions; if not, the step is left for the next advance."""
+        if self.budget.spent < ADVANCE_COST_MAX:
             return True
         self.held.add(name)
         return False
 
     def held_back(self) -> tuple[str, ...]:
-        """The steps that were ready and may not start, in the order of the definition."""
+        """The steps that were ready and were not started, in the order of the definition."""
         return tuple(name for name in self.states if name in self.held) if self.held else ()
 
     # Changes.
@@ -141,7 +157,9 @@ class Draft:
         limit_ns = None if step.timeout_ns is None else self.now_ns + step.timeout_ns
         names = self.names(slot)
         try:
-            begun = begin_attempt(self.run, step, slot, attempt, names, now_ns=self.now_ns, limit_ns=limit_ns)
+            begun = begin_attempt(
+                self.run, step, slot, attempt, names, now_ns=self.now_ns, limit_ns=limit_ns, budget=self.budget
+            )
         except (BadExpression, ExpressionFailed) as error:
             begun = Begun(StepStatus.RUNNING, outcome=bad_expression(error))
         state = StepState(
@@ -192,7 +210,7 @@ class Draft:
         try:
             output = outcome.result
             if template is not None:
-                output = render(template, {**self.names(slot), "result": output})
+                output = render(template, {**self.names(slot), "result": output}, self.budget)
             return outcome._replace(result=output), self.keep(output)
         except (BadExpression, ExpressionFailed) as error:
             return bad_expression(error), 0
@@ -206,6 +224,7 @@ class Draft:
         if self._kept is None:
             self._kept = sum(each.size for state in self.states.values() for each in (state, *state.children))
         size = json_size(value, RUN_BYTES_MAX - self._kept)
+        charge_bytes(self.budget, size)
         self._kept += size
         return size
 

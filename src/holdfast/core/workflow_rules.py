@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from holdfast.core.expression_syntax import suggestion
-from holdfast.core.expression_values import Unfit, Work, kind, plain
+from holdfast.core.expression_values import SIZE_MAX, Unfit, Work, kind, plain
 from holdfast.core.workflow import FAN_OUT_MAX, RETRIES_MAX, STEPS_MAX, Input, Step, StepKind, StepRetry, Workflow
 from holdfast.core.workflow_form import as_document, read_document
 from holdfast.core.workflow_graph import handling_circles, waiting_circles
@@ -94,7 +94,7 @@ def judge_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
 def check_input(workflow: Workflow, value: Any) -> Any:
     """The value to start a run with, with defaults in place, or `BadInput`."""
     try:
-        given = plain(value, Work())
+        given = plain(value, Work(units=SIZE_MAX))  # its size is its only limit
     except Unfit as unfit:
         raise BadInput("input", str(unfit).removeprefix("gives "), "give plain JSON") from None
     if workflow.inputs is None:
@@ -164,12 +164,12 @@ def _unfit(workflow: Workflow) -> Iterator[Problem]:
         ]
     for path, value in parts:
         try:
-            plain(value, Work())
+            plain(value, Work(units=SIZE_MAX))
         except Unfit as unfit:
             yield Problem(path, str(unfit).removeprefix("gives "), "write plain JSON, and less of it")
             return
     try:
-        plain(as_document(workflow), Work())
+        plain(as_document(workflow), Work(units=SIZE_MAX))
     except Unfit as unfit:
         yield Problem((), f"the definition {unfit}", "split it into several workflows")
 

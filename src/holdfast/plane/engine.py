@@ -5,7 +5,8 @@ follows in one transaction (`runstore`). A message that was handled twice, late 
 second time, and is counted. Messages about one run that arrive while it is being moved are worked in together, in one
 write: the results of a fan-out do not cost a write of the whole run each. What cannot be handled now is given back with
 a delay, `run lock busy` and store trouble apart, and uses up no budget: nothing is taken for done because somebody else
-had the lock. The lease that is held is passed down and never taken twice.
+had the lock. The lease that is held is passed down and never taken twice. A run whose message becomes a dead letter,
+because handling it failed or ended its process too often, ends as failed: no message comes for ever.
 
 When the store of leases fails, the risk class of the workflow decides whether its runs go on without it (`runlock`).
 Then steps whose own class does not allow that are held back, and looked at again until the store is there.
@@ -25,12 +26,14 @@ from weakref import WeakValueDictionary
 
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.locks import Locks
+from holdfast.core.delivering import Code as Undeliverable
 from holdfast.core.dispatching import Code
 from holdfast.core.event_batch import advance_all
+from holdfast.core.expression_values import Budget
 from holdfast.core.jobs import JobState
 from holdfast.core.policy import OnError
 from holdfast.core.retry import RetryDelays
-from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, Heard, JobEnded, Look, RunStatus
+from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
@@ -117,7 +120,13 @@ class Engine:
         wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
         async with AsyncExitStack() as stack:
             for subject, handler in self.handlers.items():
-                how = Consumption(subject, subjects.ENGINE, concurrency=concurrency, ack_wait_ns=wait_ns, ordered=False)
+                how = Consumption(
+                    *(subject, subjects.ENGINE),
+                    concurrency=concurrency,
+                    ack_wait_ns=wait_ns,
+                    ordered=False,
+                    on_dead=self.give_up,
+                )
                 self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
             try:
                 yield self
@@ -180,13 +189,13 @@ class Engine:
         draw = self.runs.entropy.below
         heard: list[Heard] = []
 
-        def decide(stored: StoredRun) -> Advance:
+        def decide(stored: StoredRun, budget: Budget) -> Advance:
             wanted = [each.event for each in asked if each.meant(stored)]
             if not wanted:
                 heard[:] = [Heard.UNKNOWN] * len(asked)
                 return Advance(stored.run, Heard.UNKNOWN, wake_ns=stored.wake_ns)
             now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
-            whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start)
+            whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start, budget=budget)
             each_heard = iter(found)
             heard[:] = [next(each_heard) if each.meant(stored) else Heard.UNKNOWN for each in asked]
             return whole
@@ -223,6 +232,16 @@ class Engine:
     ) -> AbstractAsyncContextManager[Lease | DegradedLease]:
         counts, family = self.lock_statistics, self.family
         return run_lock(self._locks, run_id, risk, self.delays, statistics=counts, timeout=timeout, family=family)
+
+    async def give_up(self, delivery: Delivery, reason: str, code: str) -> None:
+        """End the run whose message failed, or ended its process, too often: the next one would do the same.
+
+        A message that is only too old says nothing about its run; the reconciler comes for that.
+        """
+        run_id = delivery.message.body.get("run")
+        if code in (Undeliverable.FAILURES, Undeliverable.LOST) and isinstance(run_id, str):
+            why = f"given up: message {delivery.message.subject} {reason}"
+            await self.move(run_id, GiveUp(why[:REASON_CHARS_MAX]))
 
     def _may_start(self, lease: Lease | DegradedLease) -> Callable[[str], bool]:
         """Which steps may be started under this lease: all under a full one."""

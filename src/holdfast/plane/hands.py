@@ -221,6 +221,8 @@ class Hands:
 
     async def _buried(self, taken: Taken, letter: DeadLetter) -> Ack | GiveBack:
         try:
+            if self._how.on_dead is not None:
+                await self._how.on_dead(taken.delivery, letter.reason, str(letter.code))
             await self._dead(taken.delivery, letter.reason, str(letter.code))
         except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost with it
             told = {"subject": self._how.subject, "message": taken.delivery.message.id}

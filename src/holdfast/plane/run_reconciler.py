@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from holdfast.aio.locks import Locks
 from holdfast.core.advancing import advance
+from holdfast.core.expression_values import Budget, OverBudget
 from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode
 from holdfast.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
@@ -40,6 +41,7 @@ from holdfast.plane.ports import Row, Tx
 from holdfast.plane.predecessors import own_key
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
+from holdfast.plane.runstore import IN_TRANSACTION_COST
 from holdfast.plane.scan import Scan
 from holdfast.types import Duration, duration_ns
 
@@ -133,7 +135,11 @@ class RunReconciler:
         if missed:
             return missed
         draw = self.engine.runs.entropy.below
-        would = advance(stored.run, Look(), now_ns - self._patience_ns, draw)
+        try:
+            budget = Budget(IN_TRANSACTION_COST)
+            would = advance(stored.run, Look(), now_ns - self._patience_ns, draw, budget=budget)
+        except OverBudget:  # it has steps to start, with costly expressions: those are evaluated apart
+            return [Look()]
         return [Look()] if would.heard is Heard.APPLIED else []
 
     def _job(self, name: str, row: Row | None, now_ns: int, stored: StoredRun) -> Event | None:

@@ -46,6 +46,10 @@ class StoredRun:
         """The class that decides about lock errors."""
         return self.run.workflow.risk
 
+    def same_version(self, other: StoredRun) -> bool:
+        """Whether nothing was written between these two readings of a run."""
+        return (self.version, self.run.created_ns) == (other.version, other.run.created_ns)
+
     def started(self, other: StoredRun) -> bool:
         """Whether a step of this run has started the other."""
         parent = other.run.parent

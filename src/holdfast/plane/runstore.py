@@ -1,5 +1,8 @@
 """Runs in the database: read, decided and written under a lease in one transaction, with all that follows from it.
 
+A decision whose expressions cost more than `IN_TRANSACTION_COST` is made outside of the transaction and of the event
+loop, in a thread; it is written only if the run still has the version that was decided about.
+
 Promises: a write is refused, and changes nothing, when a newer fence has written the run (`FencedOut`). Under a
 degraded lease, which has no fence, the run is still read and written in one transaction, so that a decision is never
 made from an outdated view. The jobs, gates and runs that a run starts, what it stops, its timeline and the word that it
@@ -13,11 +16,13 @@ Clock: the wall clock, for delays, time limits and people.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from holdfast.core.expression_values import Budget, OverBudget
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
 from holdfast.core.run import (
@@ -27,7 +32,7 @@ from holdfast.core.run import (
     RunStatus,
 )
 from holdfast.core.run_form import RunText
-from holdfast.errors import RowExists, RowMissing
+from holdfast.errors import RowExists, RowMissing, Unavailable
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Bearer
 from holdfast.plane import subjects
@@ -59,6 +64,11 @@ NEAR_NS: Final = 10 * NS
 """A time that is not farther away than this is waited for by a message; the poller comes for the others."""
 
 HELD_BACK_NS: Final = NS
+
+IN_TRANSACTION_COST: Final = 40_000
+"""Units (`core.expression_values`) that expressions may cost inside of a transaction: about 20 milliseconds."""
+
+_TRIES: Final = 5  # of a decision outside of a transaction; the run's lock keeps others away, so one suffices
 _FIRST: Final = (0, -1)
 
 _INSERT: Final = sql("run_insert")
@@ -87,6 +97,13 @@ class ChangedRun:
     repeated: tuple[str, ...] = ()  # jobs that were to be made and were there already
 
 
+@dataclass(frozen=True, slots=True)
+class _TooLong:
+    """The decision about a run costs more than a transaction may take. Nothing was written."""
+
+    run: StoredRun
+
+
 class RunStore:
     """The runs of one plane."""
 
@@ -108,6 +125,8 @@ class RunStore:
         self.definitions = definitions
         self._bus = bus
         self._memory = RunMemory()
+        self._apart = asyncio.Semaphore()
+        self.decided_apart = 0  # decisions that took too long for a transaction
         self._consequences = Consequences(bus, definitions, gates, clock)
         key = WORKFLOW_RUN.pattern
         self._admission = Admission(
@@ -207,11 +226,14 @@ class RunStore:
     # Writing, under a lease.
 
     async def change(
-        self, lease: Bearer, run_id: str, decide: Callable[[StoredRun], Advance | None], *, actor: str
+        self, lease: Bearer, run_id: str, decide: Callable[[StoredRun, Budget], Advance], *, actor: str
     ) -> ChangedRun:
         """Read a run, decide, and write what was decided with all that follows, in one transaction.
 
-        `decide` may be called again, and must only compute. `FencedOut` if the lease is stale.
+        `decide` may be called again, from another thread, and must only compute. It gets a budget for expressions that
+        is small enough for a transaction. If that does not suffice, it is called again outside of the transaction and
+        of the event loop, and its decision is written if the run has not changed meanwhile. `FencedOut` if the lease is
+        stale.
         """
         check_id("run", run_id)
         presented = await self._admission.admit(
@@ -221,7 +243,9 @@ class RunStore:
         known = self._memory.get(run_id)
         written: Remembered | None = None
 
-        async def work(tx: Tx) -> Outcome[ChangedRun]:
+        apart: tuple[StoredRun, Advance] | None = None  # a decision that took too long for a transaction
+
+        async def work(tx: Tx) -> Outcome[ChangedRun] | _TooLong:
             nonlocal written
             written = None
             before = await self._held(tx, run_id, known)
@@ -229,9 +253,11 @@ class RunStore:
                 return Absent()
             if fence is not None and not accepts(before.fence, fence):
                 return Stale(before.fence or 0)
-            advance = decide(before)
-            if advance is None:
-                return Accepted(ChangedRun(before, None, Heard.NOTHING))
+            try:
+                decided = apart is not None and apart[0].same_version(before)
+                advance = apart[1] if apart is not None and decided else decide(before, Budget(IN_TRANSACTION_COST))
+            except OverBudget:
+                return _TooLong(before)
             if advance.heard is not Heard.APPLIED:
                 await self._look_again(tx, before, advance)
                 return Accepted(ChangedRun(before, None, advance.heard, advance.held_back))
@@ -243,12 +269,24 @@ class RunStore:
 
         if ARMED:
             await areach("plane.run.change")
-        outcome = await self.database.write(work)
+        for _ in range(_TRIES):
+            outcome = await self.database.write(work)
+            if not isinstance(outcome, _TooLong):
+                break
+            apart = (outcome.run, await self._decide_apart(decide, outcome.run))
+        else:
+            raise Unavailable(f"run {run_id} keeps changing under its lock; try again")
         if written is not None:
             self._memory.put(written)
         if ARMED:
             await areach("plane.run.changed")
         return ChangedRun(None, None) if isinstance(outcome, Absent) else self._admission.written(presented, outcome)
+
+    async def _decide_apart(self, decide: Callable[[StoredRun, Budget], Advance], run: StoredRun) -> Advance:
+        """A decision with costly expressions, made in a thread. One at a time: others should not get slower."""
+        async with self._apart:
+            self.decided_apart += 1
+            return await asyncio.to_thread(decide, run, Budget())
 
     async def _held(self, tx: Tx, run_id: str, known: Remembered | None) -> StoredRun | None:
         """The run, locked until the transaction ends. Its document is read only if another version is remembered."""

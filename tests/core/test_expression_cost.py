@@ -1,0 +1,117 @@
+"""What expressions cost: everything that Python code does for them is charged, and an advance of a run is bounded.
+
+The oracle is a counter of function calls, not a clock: an evaluation may make only a few calls for each unit that it
+was charged, and a charge has an upper limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzing.call_count import CALLS_PER_UNIT, costs_what_it_is_charged
+from holdfast.core.advancing import advance
+from holdfast.core.expression_values import COST_MAX, Budget, OverBudget
+from holdfast.core.expressions import evaluate, render
+from holdfast.core.run import GiveUp, Look, RunStatus
+from holdfast.core.run_draft import ADVANCE_COST_MAX
+from run_stage import Stage, lowest, transform
+
+pytestmark = pytest.mark.threat("X20")
+
+LARGE: dict[str, Any] = {
+    "nulls": [None] * 80_000,
+    "same": [None] * 80_000,
+    "lists": [[] for _ in range(40_000)],
+    "table": {str(number): number for number in range(20_000)},
+    "other": {str(number): number for number in range(20_000)},
+    "long": "x" * 300_000 + "y",
+    "longer": "x" * 300_000 + "z",
+    "pieces": "a," * 100_000,
+}
+HOSTILE = [
+    "text(input.nulls)",
+    "[len(text(input.nulls)) for i in range(1000)]",
+    "[len(text(input.lists)) for i in range(1000)]",
+    "[input.nulls == input.same for i in range(1000)]",
+    "[input.table == input.other for i in range(1000)]",
+    "[input.nulls for i in range(1000)]",
+    "[min(input.long, input.longer) for i in range(5000)]",
+    "[default(input.x, flag(input.long)) for i in range(5000)]",
+    "[len(split(input.pieces, ',')) for i in range(1000)]",
+    "[len(split(input.pieces)) for i in range(1000)]",
+    "[len(input.nulls[1:]) for i in range(5000)]",
+    "[len(input.nulls + input.nulls) for i in range(5000)]",
+    "[input.long in input.longer for i in range(5000)]",
+    "[null in input.lists for i in range(5000)]",
+    "[input.long == input.longer for i in range(5000)]",
+    "[upper(input.long) == 1 for i in range(5000)]",
+    "join(input.nulls)",
+    "join([text(x) for x in input.lists])",
+    "[len(keys(input.table)) for i in range(5000)]",
+    "[sum(values(input.table)) for i in range(5000)]",
+    "[[y for y in range(100)] for x in range(1000)]",
+    "[x for x in input.nulls if x == input.table]",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_expression_is_charged_for_all_that_it_does_and_ends_soon(text: str) -> None:
+    costs_what_it_is_charged(lambda budget: evaluate(text, {"input": LARGE}, budget))
+    costs_what_it_is_charged(lambda budget: render({"a": text, "b": f"x ${{ {text} }} y"}, {"input": LARGE}, budget))
+
+
+def test_text_is_charged_by_items_and_not_by_characters() -> None:
+    budget = Budget()
+    evaluate("len(text(input))", {"input": [None] * 10_000}, budget)
+    assert budget.spent >= 10_000
+
+
+def test_a_template_is_charged_for_its_plain_parts_too() -> None:
+    budget = Budget()
+    render({"rows": [0] * 10_000}, {}, budget)
+    assert budget.spent >= 10_000
+
+
+def test_a_budget_ends_an_evaluation_without_blaming_the_expression() -> None:
+    with pytest.raises(OverBudget):
+        evaluate("[x for x in range(1000)]", {}, Budget(5_000))
+
+
+COSTLY = "${ len([0 for i in range(5000)]) }"
+SUM_OF_STEPS = 500
+
+
+def test_an_advance_with_costly_expressions_goes_on_in_the_next_one() -> None:
+    run = Stage(*(transform(f"s{number}", input=COSTLY) for number in range(SUM_OF_STEPS))).run
+    ended = 0
+    while not run.status.terminal:
+        budget = Budget()
+        found = advance(run, Look(), run.created_ns, lowest, budget=budget)
+        run = found.run
+        over = sum(state.status.terminal for state in run.steps.values())
+        assert 0 < over - ended <= ADVANCE_COST_MAX // 50_000, "steps of one advance"
+        assert budget.spent <= ADVANCE_COST_MAX + 2 * COST_MAX
+        assert len(found.held_back) == SUM_OF_STEPS - over
+        ended = over
+    assert run.status is RunStatus.SUCCEEDED
+
+
+def test_many_cheap_steps_are_one_advance() -> None:
+    stage = Stage(
+        *(transform(f"s{number}", input="${ input.x + 1 }") for number in range(SUM_OF_STEPS)), input={"x": 1}
+    )
+    stage.look()
+    assert stage.run.status is RunStatus.SUCCEEDED
+
+
+def test_a_run_that_is_given_up_fails_with_the_reason() -> None:
+    stage = Stage(transform("s", input=COSTLY))
+    stage.hear(GiveUp("handling its message failed 5 times"))
+    assert (stage.run.status, stage.run.error) == (RunStatus.FAILED, "handling its message failed 5 times")
+
+
+def test_the_oracle_sees_work_that_is_not_charged() -> None:
+    with pytest.raises(AssertionError, match="calls"):
+        costs_what_it_is_charged(lambda budget: [len(str(number)) for number in range(CALLS_PER_UNIT * 10_000)])
