@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 
 import pytest
 import yaml
 
 from cli.sessions import Shell
 from holdfast.ops.alert_rules import alerts
-from ops.alert_plans import PLANS
+from ops.alert_plans import PLANS, needs_promtool
 
 
 def test_it_prints_rules_made_from_the_settings(shell: Shell) -> None:
@@ -65,3 +67,28 @@ def test_bad_input_is_said_and_nothing_is_written(shell: Shell, words: tuple[str
     assert (done.code, done.out) == (64, "")
     assert said in done.err
     assert sorted(shell.directory.iterdir()) == before
+
+
+@needs_promtool
+def test_the_printed_promtool_commands_work(shell: Shell) -> None:
+    folder = shell.directory / "my rules"
+    folder.mkdir()
+    done = shell.run("alerts", "--out", "my rules/rules.yml")
+    _typed(shell, done.err)
+    done = shell.run("alerts", "--tests", "--only", "cleanup", "--out", "my rules/tests.yml")
+    assert "holdfast-rules.yml, which the tests need" in done.err
+    tests = yaml.safe_load((folder / "tests.yml").read_text())
+    (folder / "tests.yml").write_text(yaml.safe_dump({**tests, "tests": tests["tests"][:1]}))  # all take a minute
+    _typed(shell, done.err)
+    kept = folder / "holdfast-rules.yml"
+    kept.write_text("groups: []\n")
+    assert shell.run("alerts", "--tests", "--out", "my rules/tests.yml").code == 0
+    assert kept.read_text() == "groups: []\n"
+
+
+def _typed(shell: Shell, said: str) -> None:
+    """Run the command at the end of what was printed, as a person would."""
+    line = said.splitlines()[-1]
+    words = shlex.split(line[line.index("promtool ") :])
+    done = subprocess.run(words, cwd=shell.directory, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -259,3 +259,18 @@ def test_a_group_without_a_command_is_its_help_and_nothing_else(shell: Shell, gr
 def test_a_postgres_that_is_not_there_is_one_line(shell: Shell) -> None:
     done = shell.run("jobs", "list", "--database", f"postgresql://me@127.0.0.1:{free_port()}/db?pool_timeout=1")
     check_line(done, 69, "127.0.0.1")
+
+
+@pytest.mark.parametrize("form", ["module", "package"])
+def test_a_file_that_hides_a_library_is_named_and_is_no_bug_of_ours(shell: Shell, form: str) -> None:
+    path = shell.directory / ("uvicorn.py" if form == "module" else "uvicorn/__init__.py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise RuntimeError('not the library')")
+    command = [sys.executable, "-m", "holdfast", "up", "--only", "api", "--port", "0"]
+    hidden = shell.environment(PYTHONPATH=f"{shell.directory}:{ROOT / 'src'}", XDG_STATE_HOME=str(shell.directory))
+    done = subprocess.run(
+        command, cwd=shell.directory, env=hidden, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == Exit.CONFIG, done.stderr
+    assert f"{path} was imported in place of the library uvicorn" in done.stderr
+    assert "a bug" not in done.stderr

@@ -55,6 +55,14 @@ def test_a_plan_is_what_is_done_statement_by_statement(place: Place) -> None:
     assert install.plan(place.url, "invoices", trigger="strict").steps == ()
 
 
+@every_engine
+def test_each_step_is_listed_under_a_name_of_its_own(place: Place) -> None:
+    """On Postgres a trigger takes two statements, and both had the name of the trigger."""
+    made = [step.what for step in install.install(place.url, "invoices", trigger="strict").steps]
+    gone = [step.what for step in install.remove(place.url, "invoices").steps]
+    assert (len(set(made)), len(set(gone))) == (len(made), len(gone))
+
+
 @pytest.mark.parametrize("first", MODES)
 @pytest.mark.parametrize("second", MODES)
 def test_another_mode_replaces_the_one_before(place: Place, first: str, second: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +79,21 @@ def test_what_cannot_be_loaded_says_what_to_do(module: Callable[[str, str], None
         load_app(target)
     assert refused.value.field == "app"
     assert text in str(refused.value)
+
+
+def test_a_file_of_the_working_directory_does_not_take_the_place_of_a_library(
+    module: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module("jobs_here.py", APP)
+    module("uvicorn.py", "raise RuntimeError('not the library')")
+    for name in [each for each in sys.modules if each.partition(".")[0] == "uvicorn"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert load_app("jobs_here:app").name == "found"
+    assert importlib.import_module("uvicorn").__version__
+
+
+def test_the_app_of_the_working_directory_comes_before_a_library_of_the_same_name(
+    module: Callable[[str, str], None],
+) -> None:
+    module("this.py", APP)  # the standard library has one too
+    assert load_app("this:app").name == "found"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,8 +65,21 @@ def alerts(
         print(text, end="")
         return
     write_whole("--out", out, text.encode())
+    if tests:
+        _write_rules(plan, out.parent / rules)
     what = f"{len(document['tests'])} tests" if tests else _counted(document)
-    say(f"{what} in {out}; {'run' if tests else 'check'} them: promtool {'test' if tests else 'check'} rules {out}")
+    command = f"promtool {'test' if tests else 'check'} rules {shlex.quote(str(out))}"
+    say(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
+
+
+def _write_rules(plan: Plan, path: Path) -> None:
+    """Write the rules that tests refer to, unless they are there: without them every test fails."""
+    from holdfast.ops.alert_files import rules_document, yaml_text
+
+    if not path.exists():
+        document = rules_document(plan)
+        write_whole("--rules", path, yaml_text(document).encode())
+        say(f"{_counted(document)} in {path}, which the tests need")
 
 
 def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:

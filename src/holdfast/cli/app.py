@@ -19,6 +19,7 @@ from typer.main import get_command
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.options import Url
 from holdfast.cli.screen import say
+from holdfast.cli.shadows import shadowing_file
 from holdfast.cli.streams import let_go, make_fit
 from holdfast.errors import HoldfastError
 
@@ -163,6 +164,12 @@ def _called(arguments: Sequence[str]) -> int:
 
 def _bug(error: Exception) -> int:
     _debug()
+    if (file := shadowing_file(error)) is not None:
+        text = (
+            f"{file} was imported in place of the library {file.stem if file.stem != '__init__' else file.parent.name}"
+        )
+        say(f"{text}, which failed ({type(error).__name__}: {error}); rename the file or run from another directory")
+        return Exit.CONFIG
     say(f"a bug of Holdfast: {type(error).__name__}: {error} (HOLDFAST_DEBUG=1 shows where)")
     return Exit.BUG
 

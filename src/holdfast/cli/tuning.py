@@ -50,7 +50,7 @@ def tune(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            "--metrics", metavar="URL", help="/metrics of a process; may be repeated.", rich_help_panel=_SOURCES
+            "--metrics", metavar="URL", help="A process, or its /metrics; may be repeated.", rich_help_panel=_SOURCES
         ),
     ] = None,
     prometheus: Annotated[
@@ -197,10 +197,10 @@ def _gathered(
 ) -> Gathered:
     token = os.environ.get(TOKEN) or None
     if metrics:
-        from holdfast.ops.bounded_http import check_url
+        from holdfast.ops.bounded_http import metrics_url
         from holdfast.ops.tuning_metrics import scrape
 
-        return scrape([check_url("--metrics", url) for url in metrics], token)
+        return scrape([metrics_url("--metrics", url) for url in metrics], token)
     if prometheus:
         from holdfast.ops.tuning_prometheus import ask_prometheus
 

@@ -185,19 +185,23 @@ def _triggers(found: Inspected, wanted: tuple[Part, ...]) -> Iterator[Step]:
     same = there == there_should_be if ordered else dict(there) == dict(there_should_be)
     if same and not found.orphans:
         return
-    yield from (Step(f"drop the trigger {name}", statement) for name, statement in _drops(found))
+    yield from _drops(found)
     for function in found.orphans:
         statement = f"DROP FUNCTION IF EXISTS {quoted(found.names.schema or '')}.{quoted(function)}()"
         yield Step(f"drop the function {function}", statement)
-    yield from (Step(f"make the trigger {part.name}", statement) for part in wanted for statement in part.create)
+    for part in wanted:  # on Postgres a trigger is two statements: its function, and the trigger that calls it
+        *before, last = part.create
+        yield from (Step(f"make the function of the trigger {part.name}", statement) for statement in before)
+        yield Step(f"make the trigger {part.name}", last)
 
 
-def _drops(found: Inspected) -> Iterator[tuple[str, str]]:
+def _drops(found: Inspected) -> Iterator[Step]:
     known = {part.name: part.drop for mode in (Trigger.STRICT, Trigger.RISING) for part in found.wanted(mode)}
     where = f" ON {found.names.sql}" if found.engine == "postgres" else ""
     for name in found.parts:
-        for statement in known.get(name, (f"DROP TRIGGER {quoted(name)}{where}",)):
-            yield name, statement
+        first, *after = known.get(name, (f"DROP TRIGGER {quoted(name)}{where}",))
+        yield Step(f"drop the trigger {name}", first)
+        yield from (Step(f"drop the function of the trigger {name}", statement) for statement in after)
 
 
 def _bare(statement: str) -> str:

@@ -98,6 +98,13 @@ class _Https(urllib.request.HTTPSHandler):
 _OPENER: Final = urllib.request.build_opener(_Stay, _Http, _Https)
 
 
+def metrics_url(field: str, url: str) -> str:
+    """The metrics of a process: `http://host:9100` and `http://host:9100/metrics` mean the same. Or `BadInput`."""
+    checked = check_url(field, url)
+    parts = urllib.parse.urlsplit(checked)
+    return checked if parts.path not in {"", "/"} else parts._replace(path="/metrics").geturl()
+
+
 def check_url(field: str, url: str) -> str:
     """An address that can be asked, or `BadInput`."""
     problem = None

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
-from holdfast.ops.bounded_http import ask
+from holdfast.ops.bounded_http import ask, metrics_url
 from holdfast.ops.runbook_facts import number
 from holdfast.ports import Clock
 from holdfast.runtime.together import in_thread, pause, together
@@ -186,7 +186,7 @@ async def scraped(
 
 async def _looks(urls: Sequence[str], clock: Clock, limit_ns: int) -> tuple[dict[str, Look], dict[str, str]]:
     def look(url: str) -> Look:
-        return Look(samples_of(_text(_metrics_of(url), limit_ns)), clock.now().mono)
+        return Look(samples_of(_text(metrics_url("--metrics", url), limit_ns)), clock.now().mono)
 
     calls = {url: lambda url=url: in_thread(lambda: look(url)) for url in urls}
     found: dict[str, Look] = {}
@@ -202,10 +202,6 @@ async def _looks(urls: Sequence[str], clock: Clock, limit_ns: int) -> tuple[dict
 def _text(url: str, limit_ns: int) -> str:
     """What is said there. Whoever wants a token gets the one that the environment has."""
     return ask(url, token=os.environ.get(TOKEN_VARIABLE), timeout=limit_ns / NS).decode("utf-8", "replace")
-
-
-def _metrics_of(url: str) -> str:
-    return url if urlsplit(url).path not in {"", "/"} else f"{url.rstrip('/')}/metrics"
 
 
 def _instance(url: str) -> str:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from holdfast.errors import BadInput
@@ -23,11 +26,8 @@ def load_app(target: str) -> App:
     module_name, mark, name = target.partition(":")
     if not mark or not all(part.isidentifier() for text in (module_name, name) for part in text.split(".")):
         raise BadInput("app", f"{target!r} does not name an app", _FORM)
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
     try:
-        found: object = importlib.import_module(module_name)
+        found: object = _imported(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise _broken(module_name, error) from error
@@ -42,6 +42,28 @@ def load_app(target: str) -> App:
     if not isinstance(found, App):
         raise BadInput("app", f"{target} is a {type(found).__name__} and not an App", _others(module_name))
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module, from the working directory if it is there.
+
+    The directory goes to the end of the search path: a file in it, such as click.py, must not take the place of a
+    library that Holdfast imports later. The app's own module is taken from it all the same.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    top = name.partition(".")[0]
+    spec = None if top in sys.modules else PathFinder.find_spec(top, [here])
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules[top] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(top, None)
+            raise
+    return importlib.import_module(name)
 
 
 def _broken(module: str, error: Exception | SystemExit) -> BadInput:
