@@ -147,12 +147,13 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         found = await ground.service.job(caller, job)
+        progress = await ground.service.progress(found)
         events = await ground.service.events(caller, job)
         if json:
-            put_json({"job": job_dict(found), "events": [event_dict(each) for each in events]})
+            put_json({"job": job_dict(found, progress), "events": [event_dict(each) for each in events]})
             return Exit.OK
         console = out()
-        for heading, text in job_rows(found).items():
+        for heading, text in job_rows(found, progress).items():
             console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
         console.print()
         for event in events:

@@ -17,6 +17,7 @@ from holdfast.cli.screen import cell, moment, plain_table, seconds
 from holdfast.core.jobs import JobState
 from holdfast.plane.model import DeadLetter, Job, JobEvent
 from holdfast.plane.outlines import JobOutline, LetterOutline
+from holdfast.plane.progress import Progress
 from holdfast.types import NS
 
 _STYLES: Final = {
@@ -41,9 +42,20 @@ def at(ns: int) -> datetime:
     return datetime.fromtimestamp(ns / NS, UTC)
 
 
-def job_dict(job: Job) -> dict[str, Any]:
+def job_dict(job: Job, progress: Progress | None = None) -> dict[str, Any]:
     """One job, for programs."""
-    return {**outline_dict(job), "payload": job.payload, "result": job.result}
+    shown = None if progress is None else progress_dict(progress)
+    return {**outline_dict(job), "payload": job.payload, "result": job.result, "progress": shown}
+
+
+def progress_dict(progress: Progress) -> dict[str, Any]:
+    """What the function of a job last reported, for programs."""
+    return {
+        "attempt": progress.attempt,
+        "at": at(progress.at_ns).isoformat(),
+        "fraction": progress.fraction,
+        "note": progress.note,
+    }
 
 
 def outline_dict(job: Job | JobOutline) -> dict[str, Any]:
@@ -132,8 +144,17 @@ def job_table(jobs: Sequence[JobOutline], now_ns: int) -> Table:
     return table
 
 
-def job_rows(job: Job) -> dict[str, Text]:
+def progress_text(progress: Progress) -> str:
+    """What the function of a job last reported, on one line."""
+    share = [] if progress.fraction is None else [f"{progress.fraction:.0%}"]
+    return ", ".join([*share, *([progress.note] if progress.note else [])]) or "working"
+
+
+def job_rows(job: Job, progress: Progress | None = None) -> dict[str, Text]:
     """Everything about one job that is there, by heading."""
+    reported = ""
+    if progress is not None:
+        reported = f"{progress_text(progress)} (attempt {progress.attempt}, {moment(at(progress.at_ns))})"
     rows = {
         "id": cell(job.id, "bold"),
         "state": state_cell(job.state),
@@ -142,6 +163,7 @@ def job_rows(job: Job) -> dict[str, Text]:
         "priority": cell(str(job.priority)),
         "attempt": cell(f"{job.attempt} of {job.max_attempts}"),
         "worker": cell(job.worker or ""),
+        "progress": cell(reported),
         "fences": cell(_fences(job)),
         "submitted": cell(f"{moment(at(job.created_ns))} by {job.submitted_by or '?'}"),
         "changed": cell(moment(at(job.updated_ns))),

@@ -43,6 +43,7 @@ class Code(StrEnum):
     CANCELLED = "cancelled"
     TAKEN_BACK = "taken_back"
     LOST = "lost"
+    OUTPUT_QUARANTINED = "output_quarantined"
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -129,6 +130,7 @@ class Ended:
     retry_after_ns: int | None = None  # the function has postponed itself by this much
     begun: bool = True  # if not, the worker could not take it, and others may
     lost: bool = False  # too many workers have begun it and were not heard of again: it was not begun once more
+    quarantined: bool = False  # the work was done, and its output must not be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ def after_attempt(job: Look, ended: Ended, *, now_ns: int, backoff_ns: int, post
     reason = ended.error or "the worker gave no reason"
     if not ended.begun and job.state is not JobState.RUNNING:
         return Again(backoff_ns, reason, taken_back=True)
+    if ended.quarantined:
+        return End(JobState.OUTPUT_QUARANTINED, Code.OUTPUT_QUARANTINED, reason, dead=True)
     if ended.lost:
         return End(JobState.FAILED, Code.LOST, reason, dead=True)
     if not ended.retryable:

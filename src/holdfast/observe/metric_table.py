@@ -145,6 +145,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("worker_attempts", "worker", "attempts", "Attempts that are over; lost: their lease was.", "outcome"),
     _counter("worker_not_taken", "worker", "not_taken", "Messages that began no attempt, by reason.", "reason"),
     _counter("worker_timed_out", "worker", "timed_out", "Attempts that ran into a time limit."),
+    _counter("worker_stalled", "worker", "stalled", "Attempts stopped because they reported no progress."),
     _counter("worker_overran", "worker", "overran", "Functions that did not stop within the grace period."),
     _histogram("worker_hold_seconds", "worker", "held_ns", "How long attempts held their lease, by topic.", "topic"),
     _counter("worker_heartbeats", "worker", "beats", "Heartbeats, by whether the registry heard them.", "result"),

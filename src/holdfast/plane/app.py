@@ -27,6 +27,7 @@ from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import BadInput
 from holdfast.plane.model import check_whole
+from holdfast.plane.outcome import Quarantine
 from holdfast.plane.workflows import Flow, FlowOptions
 from holdfast.types import Duration, check_label, duration_ns
 
@@ -52,6 +53,8 @@ class JobFunction:
     pool: str = DEFAULT_POOL
     max_concurrency: int | None = None  # in one worker; None: as many as the worker has places
     timeout_ns: int | None = None  # how long one attempt may run, if the job itself does not ask for less
+    stall_after_ns: int | None = None  # how long one attempt may go without reporting progress
+    quarantine: Callable[[Any], str | None] | None = None  # why a result must not be used; None: it may be
 
     def call(self, payload: Any, context: Any) -> Callable[[], Any]:
         """The call, ready to be made."""
@@ -59,6 +62,15 @@ class JobFunction:
         if self.payload is None:
             return partial(self.function, payload, **named)
         return partial(self.function, **named, **{self.payload: payload})
+
+    def judged(self, value: Any) -> Any:
+        """The value that the function returned, or `Quarantine`. Runs where the function did."""
+        reason: object = None if self.quarantine is None else self.quarantine(value)
+        if reason is None:
+            return value
+        if not isinstance(reason, str) or not reason.strip():
+            raise TypeError(f"quarantine of {self.topic!r} returned {reason!r:.60}; return a reason, or None")
+        raise Quarantine(reason)
 
 
 class App:
@@ -95,25 +107,35 @@ class App:
         pool: str = DEFAULT_POOL,
         max_concurrency: int | None = None,
         timeout: Duration | None = None,
+        stall_after: Duration | None = None,
+        quarantine: Callable[[Any], str | None] | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that runs the jobs of a topic.
 
         It takes the payload, and the context if it has a parameter called `ctx`; it may be `async def` or `def` (which
         runs in a thread). What it returns is the result, and must be JSON. It may run more than once for one job: give
         `ctx.carried` to a guard wherever that would hurt.
+
+        `timeout` bounds one attempt, and `stall_after` how long it may go without `ctx.progress()`; after either, it is
+        stopped and tried again. `quarantine` is called with each value that the function returns, and returns the
+        reason why it must not be used, or None. With a reason the job ends as OUTPUT_QUARANTINED and the value is not
+        stored; see `Quarantine`.
         """
         check_label("topic", topic)
         check_name("pool", pool)
         if max_concurrency is not None:
             check_whole("max_concurrency", max_concurrency, 1, CONCURRENCY_MAX)
         timeout_ns = None if timeout is None else duration_ns("timeout", timeout, low_ns=1)
+        stall_after_ns = None if stall_after is None else duration_ns("stall_after", stall_after, low_ns=1)
+        _check_quarantine(quarantine)
 
         def decorate(function: F) -> F:
             if topic in self._functions:
                 raise BadInput("topic", f"{topic!r} has a function already", "give each topic one function")
             payload, wants_context = _parameters(function)
             self._functions[topic] = JobFunction(
-                topic, function, payload, wants_context, _awaited(function), pool, max_concurrency, timeout_ns
+                *(topic, function, payload, wants_context, _awaited(function), pool, max_concurrency, timeout_ns),
+                *(stall_after_ns, quarantine),
             )
             return function
 
@@ -182,6 +204,12 @@ def _parameters(function: object) -> tuple[str | None, bool]:
         raise BadInput("function", f"{name} wants {', '.join(missing)} as well", "take the payload, and ctx; no more")
     by_place = payload.kind is payload.POSITIONAL_ONLY
     return None if by_place else payload.name, given is not None and given.kind not in _GATHERED
+
+
+def _check_quarantine(function: object) -> None:
+    if function is not None and (not callable(function) or _awaited(function)):
+        fix = "give a def that takes a result and returns a reason, or None"
+        raise BadInput("quarantine", f"{function!r:.60} cannot judge a result", fix)
 
 
 _GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)

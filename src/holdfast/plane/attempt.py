@@ -47,6 +47,7 @@ from holdfast.plane.model import Delivery, Message
 from holdfast.plane.order import Order
 from holdfast.plane.outcome import Outcome, Status
 from holdfast.plane.ports import Bus
+from holdfast.plane.progress import ProgressReporter
 from holdfast.plane.results import ResultDesk
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy
@@ -80,6 +81,7 @@ class Workplace:
     currency: Currency | None
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was over at once
     model: Lock[Lease] | None = None  # of an attempt without a time limit
+    progress: ProgressReporter | None = None  # stores what functions report
     desk: LeaseDesk = field(init=False)
     results: ResultDesk = field(init=False)
 
@@ -146,6 +148,26 @@ class _Start:
             self._saying.exception()  # it was told to whoever waited, or the attempt had ended otherwise
 
 
+class _StallTimer:
+    """Interrupts an execution that reports no progress for too long. It checks when it is due, so reports are cheap."""
+
+    def __init__(self, after_ns: int, execution: Execution, context: AnyContext) -> None:
+        self._after_ns = after_ns
+        self._execution = execution
+        self._context = context
+        self._timer = asyncio.get_running_loop().call_later(after_ns / NS, self._check)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        left_ns = self._after_ns - self._context.idle_ns()
+        if left_ns > 0:
+            self._timer = asyncio.get_running_loop().call_later(left_ns / NS, self._check)
+        else:
+            self._execution.interrupt(Interruption.STALLED, f"it reported no progress for {self._after_ns / NS:g} s")
+
+
 class Attempt:
     """One attempt in the making."""
 
@@ -193,12 +215,12 @@ class Attempt:
     async def _take_lease(self) -> Lease:
         place, job = self._place, self.order.job
         family: LockFamily = place.family  # a test reads from this that the lock is a declared one
-        longest_s = self._longest_s()
-        if longest_s is None:
+        longest_s, stall_s = self._longest_s(), self._stall_s()
+        if longest_s is None and stall_s is None:
             model = place.model = place.model or family.lock(place.locks, job="model")
             lock = many.named(model, family.key(job=job))
         else:
-            lock = family.lock(place.locks, max_hold=longest_s, job=job)
+            lock = family.lock(place.locks, max_hold=longest_s, stall_after=stall_s, job=job)
         try:
             lease = await place.desk.take(lock)
         except BackendError as error:
@@ -271,6 +293,12 @@ class Attempt:
         begun = subjects.started(order.job, order.attempt, place.worker, run, made_ns=order.made_ns)
         await self._publish(begun, lease, lambda: place.bus.publish([begun]))
 
+    def _stall_s(self) -> float | None:
+        """When its lease ends for want of progress: the backstop where a function blocks the event loop."""
+        if self._job.stall_after_ns is None:
+            return None
+        return (self._job.stall_after_ns + self._place.cancel_grace_ns) / NS + self._place.family.ttl
+
     def _longest_s(self) -> float | None:
         """How long the lease may be held at all: a function that blocks the loop also blocks its own time limit.
 
@@ -295,7 +323,8 @@ class Attempt:
         """Call the function, and interrupt it when its lease is lost or its time is over."""
         place, loop = self._place, asyncio.get_running_loop()
         kind = Context if self._job.asynchronous else BlockingContext
-        context = self.context = kind(self.order, lease, place.worker, place.clock, since, limit_ns)
+        report = None if place.progress is None else place.progress.report
+        context = self.context = kind(self.order, lease, place.worker, place.clock, since, limit_ns, report)
         execution = self.execution = Execution(place.crew, context, place.cancel_grace_ns)
 
         def out_of_time() -> None:
@@ -311,6 +340,7 @@ class Attempt:
             out_of_time()
         elif limit_ns is not None:
             timer = loop.call_later(limit_ns / NS, out_of_time)
+        stall = None if self._job.stall_after_ns is None else _StallTimer(self._job.stall_after_ns, execution, context)
         forget = many.on_loss([lease], lost)
         try:
             return await execution.run(self._job, self.order.payload)
@@ -318,6 +348,8 @@ class Attempt:
             forget()
             if timer is not None:
                 timer.cancel()
+            if stall is not None:
+                stall.cancel()
 
     def _judged(self, ended: Ended | Unfinished, lease: Lease, limit_ns: int | None) -> Outcome | None:
         """What is to be said about it: an outcome, or nothing. `RetryLater`: nothing, and the message goes back."""
@@ -340,6 +372,9 @@ class Attempt:
         if why is Interruption.TIME_LIMIT:
             self._place.statistics.timed_out += 1
             return outcome.failed(_overtime(ended, limit_ns), retryable=True)
+        if why is Interruption.STALLED:
+            self._place.statistics.stalled += 1
+            return outcome.failed(_stalled(ended, self._job.stall_after_ns), retryable=True)
         if isinstance(ended, Raised) and not isinstance(ended.error, asyncio.CancelledError):
             return outcome.raised(ended.error)
         return outcome.failed("the function cancelled itself", retryable=True)
@@ -367,6 +402,8 @@ class Attempt:
         statistics = self._place.statistics
         if said.status is Status.SUCCEEDED:
             statistics.succeeded += 1
+        elif said.status is Status.QUARANTINED:
+            statistics.quarantined += 1
         elif said.retryable:
             statistics.retried += 1
         else:
@@ -382,7 +419,7 @@ class Attempt:
 
 
 # What a function raises to say something is no accident, and needs no traceback in the log.
-_SAID_ON_PURPOSE: Final = (RetryLater, outcome.Fatal, asyncio.CancelledError)
+_SAID_ON_PURPOSE: Final = (RetryLater, outcome.Fatal, outcome.Quarantine, asyncio.CancelledError)
 
 
 def _overtime(ended: Ended | Unfinished, limit_ns: int | None) -> str:
@@ -391,6 +428,11 @@ def _overtime(ended: Ended | Unfinished, limit_ns: int | None) -> str:
         return "timeout: its deadline had passed before it began"
     rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
     return f"timeout: it ran for longer than {allowed:g} s{rest}"
+
+
+def _stalled(ended: Ended | Unfinished, stall_after_ns: int | None) -> str:
+    rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
+    return f"stalled: it reported no progress for {(stall_after_ns or 0) / NS:g} s{rest}"
 
 
 async def _unless(event: asyncio.Event, delay_ns: int) -> None:

@@ -44,6 +44,7 @@ LAP_NS: Final = DAY_NS
 
 _PAGE: Final = sql("cleanup_page")
 _EVENTS: Final = sql("cleanup_events")
+_PROGRESS: Final = sql("cleanup_progress")
 _JOBS: Final = sql("cleanup_jobs")
 _STRIP: Final = sql("cleanup_strip")
 _LETTERS: Final = sql("deadletter_sweep")
@@ -209,6 +210,7 @@ class Cleanup:
         last = Place(page[-1]["created_ns"], page[-1]["id"])
         values |= {"last_ns": last.at_ns, "last_id": last.id}
         await tx.query(_EVENTS, values)
+        await tx.query(_PROGRESS, values)
         emptied = await tx.query(_STRIP, values)
         gone = await tx.query(_JOBS, values)
         counts = Counter(jobs=len(gone), emptied=len(emptied))

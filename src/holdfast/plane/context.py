@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,6 +22,7 @@ from holdfast.flows.saying import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.model import check_text
 from holdfast.plane.order import Order
+from holdfast.plane.progress import Progress, Report
 from holdfast.ports import Clock
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
@@ -164,13 +165,25 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 class AnyContext:
     """What both kinds of function get."""
 
-    def __init__(self, order: Order, lease: Lease, worker: str, clock: Clock, since: Instant, limit_ns: int | None):
+    def __init__(
+        self,
+        order: Order,
+        lease: Lease,
+        worker: str,
+        clock: Clock,
+        since: Instant,
+        limit_ns: int | None,
+        report: Callable[[Report], None] | None = None,
+    ) -> None:
+        """`report` stores progress, from any thread; None: nothing does."""
         self._order = order
         self._held = lease
         self._clock = clock
         self._since = since
         self._limit_ns = limit_ns
+        self._report = report
         self.worker = worker
+        self._progressed = since  # when it last reported progress, or began
         self.cancelled = Cancelled(lease)
         self.note: str | None = None  # as the function last reported
         self.fraction: float | None = None
@@ -234,13 +247,27 @@ class AnyContext:
         """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
         self._held.ensure_held(min_remaining)
 
+    def idle_ns(self) -> int:
+        """How long ago it last reported progress, or began."""
+        return elapsed_ns(self._progressed, self._clock.now())
+
     def progress(self, note: str | None = None, fraction: float | None = None) -> None:
-        """Report that the work is getting somewhere: what it is at, and how much of it is done (0 to 1)."""
+        """Report progress: what the function is doing, and how much of the work is done (0 to 1).
+
+        The newest report is stored at most once a second and shown with the job (`holdfast jobs show`, the API, the
+        page). A note or fraction that is not given stays as it was. With `stall_after`, an attempt that reports nothing
+        for that long is stopped; a call without arguments is enough to go on.
+        """
         if note is not None:
             self.note = check_text("note", note, NOTE_CHARS_MAX)
         if fraction is not None:
             self.fraction = _part(fraction)
         self._held.progress()
+        self._progressed = now = self._clock.now()
+        if self._report is not None:
+            order = self._order
+            progress = Progress(order.attempt, self._held.fence, now.wall, self.fraction, self.note)
+            self._report(Report(order.job, order.made_ns, progress))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job!r} attempt={self.attempt} fence={self.fence}>"

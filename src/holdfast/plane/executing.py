@@ -32,6 +32,7 @@ class Interruption(StrEnum):
     """Why a function is asked to stop."""
 
     TIME_LIMIT = "time limit"  # it has run for as long as it may
+    STALLED = "stalled"  # it has reported no progress for too long
     STOPPED = "stopped"  # the scheduler has ended the attempt
     LOST = "lease lost"  # somebody else may run it by now
     DRAINED = "worker ending"  # the worker goes away, and another will run it
@@ -154,19 +155,19 @@ class Execution:
     def _begin(self, call: Callable[[], Any], job: JobFunction) -> None:
         self.begun = True
         if job.asynchronous:
-            self._task = self._loop.create_task(_awaited(call), name=f"job {self._context.job}")
+            self._task = self._loop.create_task(_awaited(call, job.judged), name=f"job {self._context.job}")
             self._task.add_done_callback(self._task_ended)
         else:
-            self._crew.call(partial(contextvars.copy_context().run, self._in_thread, call))
+            self._crew.call(partial(contextvars.copy_context().run, self._in_thread, call, job.judged))
 
     def _task_ended(self, task: asyncio.Task[Ended]) -> None:
         # Cancelled before its first step: the function was never entered.
         self._end(Raised(asyncio.CancelledError(str(self.why))) if task.cancelled() else task.result())
 
-    def _in_thread(self, call: Callable[[], Any]) -> None:
+    def _in_thread(self, call: Callable[[], Any], judged: Callable[[Any], Any]) -> None:
         ended: Ended
         try:
-            ended = Returned(call())
+            ended = Returned(judged(call()))
         except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, it is how this attempt ended
             ended = Raised(error)
         try:
@@ -186,9 +187,9 @@ class Execution:
             self._over.set_result(None)
 
 
-async def _awaited(call: Callable[[], Any]) -> Ended:
+async def _awaited(call: Callable[[], Any], judged: Callable[[Any], Any]) -> Ended:
     try:
-        return Returned(await call())
+        return Returned(judged(await call()))
     except GeneratorExit:  # the loop is being torn down
         raise
     except BaseException as error:  # noqa: BLE001 - a job that calls sys.exit() must not end the worker of all others

@@ -130,13 +130,18 @@ class LockFamily:
         *,
         interval: float | None = None,
         max_hold: float | None = None,
+        stall_after: float | None = None,
         **ids: str,
     ) -> Lock[Lease]:
         """Describe the lock of one item or loop, with the settings of its family.
 
-        `max_hold` caps the whole time that it may be held, for work that has a time limit of its own.
+        `max_hold` caps the whole time that it may be held, for work that has a time limit of its own; `stall_after` how
+        long it is renewed without `lease.progress()`.
         """
-        return locks.lock(self.key(**ids), **self._settings(self.ttl_for(interval), max_hold))
+        settings = self._settings(self.ttl_for(interval), max_hold)
+        if stall_after is not None:
+            settings["stall_after"] = stall_after
+        return locks.lock(self.key(**ids), **settings)
 
     def risky(self, locks: Locks, *, risk: str, **ids: str) -> Lock[Lease | DegradedLease]:
         """Describe a lock that follows the policy of a risk class when the store fails: the lease may be degraded."""

@@ -31,11 +31,23 @@ class Fatal(HoldfastError):
         self.reason = reason
 
 
+class Quarantine(HoldfastError):
+    """Raised by a job function: the work is done, and its output must not be used. The reason is kept with the job.
+
+    The plane stores no output of such a job. If people are to review it, store it elsewhere and name the place.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Status(StrEnum):
     """The ways in which an attempt ends. One that was stopped or lost says nothing: others have decided."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    QUARANTINED = "quarantined"  # it succeeded, and its result must not be used
     RETURNED = "returned"  # this worker could not begin it, and another may
 
 
@@ -83,6 +95,8 @@ def raised(error: BaseException) -> Outcome:
     """A function raised: another attempt may help, unless it says otherwise."""
     if isinstance(error, Fatal):
         return failed(_line(error.reason), retryable=False)
+    if isinstance(error, Quarantine):
+        return Outcome(Status.QUARANTINED, error=_line(error.reason))
     if isinstance(error, RetryLater):
         delay_ns = round(error.delay * NS) if error.delay * NS < DELAY_NS_MAX else DELAY_NS_MAX
         return Outcome(Status.FAILED, error=error_text(error), retryable=True, retry_after_ns=delay_ns)

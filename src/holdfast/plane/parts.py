@@ -23,6 +23,7 @@ from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.loops import Loop
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
+from holdfast.plane.progress import ProgressStore
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
@@ -268,6 +269,7 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         locks=ground.locks,
         registry=ground.workers,
         currency=Attempts(ground.database, heartbeat=chosen.heartbeat),
+        progress=ProgressStore(ground.database),
         pools=chosen.pools or None,
         concurrency=chosen.concurrency,
         heartbeat=chosen.heartbeat,

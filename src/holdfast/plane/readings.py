@@ -37,10 +37,10 @@ from holdfast.plane.worker_statistics import WorkerStatistics
 TOPICS_MAX: Final = 100
 OTHER: Final = "other"
 
-ENDS: Final = ("succeeded", "failed", "retried", "lost", "stopped", "given_back", "outdated")
+ENDS: Final = ("succeeded", "quarantined", "failed", "retried", "lost", "stopped", "given_back", "outdated")
 REFUSALS: Final = (*map(str, ConflictCode), SelfApproval.code)
 NOT_TAKEN: Final = ("refused", "full", "passed_on", "busy", "unreachable", "turned_away", "repeated")
-WORKER_REST: Final = ("taken", "timed_out", "overran", "active", "stuck")
+WORKER_REST: Final = ("taken", "timed_out", "stalled", "overran", "active", "stuck")
 
 
 def flat(statistics: object) -> dict[str, Value]:

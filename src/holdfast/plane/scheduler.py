@@ -89,8 +89,9 @@ def report_of(message: Message) -> Report:
 def ended_of(body: Mapping[str, Any]) -> Ended:
     """How an attempt ended, from a worker's words, or `BadInput`."""
     status = body.get("status")
-    if status not in ("succeeded", "failed", "returned"):
-        raise BadInput("status", f"{status!r} is not an end", "say succeeded, failed or returned")
+    if status not in ("succeeded", "failed", "quarantined", "returned"):
+        fix = "use succeeded, failed, quarantined or returned"
+        raise BadInput("status", f"{status!r:.60} is not the end of an attempt", fix)
     error = body.get("error")
     delay_ns = body.get("retry_after_ns")
     return Ended(
@@ -100,6 +101,7 @@ def ended_of(body: Mapping[str, Any]) -> Ended:
         retry_after_ns=None if delay_ns is None else check_whole("retry_after_ns", delay_ns, 0, 2**62),
         begun=status != "returned",
         lost=status == "failed" and body.get("code") == Code.LOST,
+        quarantined=status == "quarantined",
     )
 
 

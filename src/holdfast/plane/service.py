@@ -46,6 +46,7 @@ from holdfast.plane.placement import Placement
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.ports import Audit, Bus, Database, Tx
+from holdfast.plane.progress import Progress, ProgressStore
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
@@ -113,6 +114,7 @@ class Service:
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
         self._tenants = Tenants(parts.database, parts.store.slots)
         self._status = StatusQueries(parts.database)
+        self._progress = ProgressStore(parts.database)
         rule = None if parts.policing is None else parts.policing.rule
         self.policy = PolicyService.on(parts.database, parts.store.clock, rule)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
@@ -170,6 +172,10 @@ class Service:
         )
         items = found[:most]
         return Page(items, Place(items[-1].created_ns, items[-1].id) if len(found) > most else None)
+
+    async def progress(self, job: Job) -> Progress | None:
+        """What a job's function last reported about itself, for a job that the caller may see."""
+        return await self._progress.get(job.id, job.created_ns)
 
     async def events(self, caller: Caller, job_id: str) -> list[JobEvent]:
         """The history of a job, oldest first."""

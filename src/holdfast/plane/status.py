@@ -55,6 +55,8 @@ class Brief:
     run_fence: int | None
     worker: str | None
     reason: str | None
+    fraction: float | None = None  # of the work of its current attempt, as reported
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +165,6 @@ def _brief(row: Row) -> Brief:
         run_fence=row["run_fence"],
         worker=row["worker"],
         reason=row["reason"],
+        fraction=row.get("fraction"),
+        note=row.get("note"),
     )

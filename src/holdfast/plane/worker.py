@@ -36,6 +36,7 @@ from holdfast.plane.executing import Crew
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Heartbeat, check_whole
 from holdfast.plane.ports import Bus, Consumption
+from holdfast.plane.progress import ProgressReporter, ProgressStore
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.ports import Clock, Entropy, RidesAlong
@@ -87,6 +88,7 @@ class Worker:
         locks: Locks,
         registry: Registry,
         currency: Currency | None = None,
+        progress: ProgressStore | None = None,
         pools: Sequence[str] | None = None,
         concurrency: int = 8,
         name: str | None = None,
@@ -102,6 +104,7 @@ class Worker:
         """`pools`: all that the app has topics for, unless given. `concurrency`: attempts at once, in each pool.
 
         `currency` is asked whether a message that was delivered before is still wanted; None: it is run in any case.
+        `progress` stores what functions report with `ctx.progress()`; None: it is not stored.
         `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s); the lease is renewed
         every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
         `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
@@ -128,6 +131,7 @@ class Worker:
         self._beat_now = asyncio.Event()
         self._grace_ns = round(GRACE * NS)
         self._cancel_grace_ns = duration_ns("cancel_grace", cancel_grace)
+        self._progress = None if progress is None else ProgressReporter(progress)
         self._serving: asyncio.Task[None] | None = None
         owner = this_owner(app.name)
         self._host, self._pid = owner.host, owner.pid
@@ -145,6 +149,7 @@ class Worker:
             cancel_grace_ns=self._cancel_grace_ns,
             delays=delays,
             currency=currency,
+            progress=self._progress,
         )
         places = [model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}") for pool in chosen]
         self._stations = [
@@ -231,6 +236,8 @@ class Worker:
             beating.cancel()
             await asyncio.wait((beating,))
             self._crew.close()
+            if self._progress is not None:
+                await self._progress.close()
         for station in self._stations:
             await self._tell(self._registry.leave(station.worker), station)
 

@@ -14,6 +14,7 @@ class WorkerStatistics:
     # How attempts ended. Each that was taken ends in exactly one of these, or is still active.
     taken: int = 0  # a lease was had
     succeeded: int = 0
+    quarantined: int = 0  # succeeded, and the output must not be used
     failed: int = 0  # for good
     retried: int = 0  # failed, and another attempt may be made
     lost: int = 0  # the lease was lost: nothing was said, and the message was given back
@@ -32,6 +33,7 @@ class WorkerStatistics:
 
     # Besides.
     timed_out: int = 0  # ran into a time limit
+    stalled: int = 0  # reported no progress for too long
     overran: int = 0  # did not stop within the grace period when asked to
     beats: int = 0
     beats_failed: int = 0

@@ -78,7 +78,8 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
 @router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
 async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
     """One job."""
-    return JobShown.whole(await service.job(caller, job_id))
+    found = await service.job(caller, job_id)
+    return JobShown.whole(found, await service.progress(found))
 
 
 @router.get("/jobs/{job_id}/events", dependencies=[needs(Role.VIEWER)], summary="The history of a job")

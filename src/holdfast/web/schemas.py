@@ -27,6 +27,7 @@ from holdfast.plane import resource_model as resources
 from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
 from holdfast.plane.outlines import JobOutline, LetterOutline
+from holdfast.plane.progress import Progress
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")
@@ -208,16 +209,32 @@ class JobOutlineShown(Told):
         return cls(**_outline(job))
 
 
+class ProgressShown(Told):
+    """What the function of a job last reported about its progress."""
+
+    attempt: int
+    at: datetime
+    fraction: float | None = Field(description="How much of the work is done, 0 to 1.")
+    note: str | None
+
+    @classmethod
+    def of(cls, progress: Progress) -> ProgressShown:
+        """For going out."""
+        return cls(attempt=progress.attempt, at=moment(progress.at_ns), fraction=progress.fraction, note=progress.note)
+
+
 class JobShown(JobOutlineShown):
     """A job."""
 
     payload: Any
     result: Any
+    progress: ProgressShown | None = Field(None, description="Only where one job is read; null: none was reported.")
 
     @classmethod
-    def whole(cls, job: Job) -> JobShown:
+    def whole(cls, job: Job, progress: Progress | None = None) -> JobShown:
         """For going out."""
-        return cls(**_outline(job), payload=job.payload, result=job.result)
+        shown = None if progress is None else ProgressShown.of(progress)
+        return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown)
 
 
 class JobPage(Told):

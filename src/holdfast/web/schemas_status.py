@@ -52,6 +52,8 @@ class JobLine(Told):
     fence: Given[int] = Field(default=None, description="Of the scheduler's lease under which it was last written.")
     run_fence: Given[int] = Field(default=None, description="Of the worker's lease under which it runs or ran.")
     reason: Given[str] = Field(default=None, description="Why it is in this state; not all of it if it is long.")
+    fraction: Given[float] = Field(default=None, description="How much of the work its function reports as done.")
+    note: Given[str] = Field(default=None, description="What its function reports to be doing.")
 
     @classmethod
     def of(cls, brief: Brief) -> JobLine:
@@ -71,6 +73,8 @@ class JobLine(Told):
             fence=brief.fence,
             run_fence=brief.run_fence,
             reason=None if brief.reason is None else brief.reason[:REASON_CHARS],
+            fraction=brief.fraction,
+            note=brief.note,
         )
 
 

@@ -63,6 +63,11 @@ CREATE INDEX plane_job_deadline ON plane_job (deadline_ns, id) WHERE deadline_ns
 CREATE INDEX plane_job_recent ON plane_job (tenant, created_ns, id);
 CREATE INDEX plane_job_newest ON plane_job (created_ns, id);
 
+-- The same of one topic, and of one state that is an end other than success. Most jobs succeed and are not in the second.
+CREATE INDEX plane_job_topic ON plane_job (topic, created_ns, id);
+CREATE INDEX plane_job_failed ON plane_job (state, created_ns, id)
+    WHERE state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED');
+
 CREATE TABLE plane_event (
     job     TEXT NOT NULL,
     version BIGINT NOT NULL,
@@ -75,6 +80,18 @@ CREATE TABLE plane_event (
     actor   TEXT NOT NULL,
     reason  TEXT,
     PRIMARY KEY (job, version, step)
+);
+
+-- The progress that the newest attempt of a job last reported. `made_ns` is the job's `created_ns`, `fence` that of the
+-- worker's lease under which the attempt runs.
+CREATE TABLE plane_progress (
+    job      TEXT NOT NULL PRIMARY KEY,
+    made_ns  BIGINT NOT NULL,
+    attempt  BIGINT NOT NULL,
+    fence    BIGINT NOT NULL,
+    at_ns    BIGINT NOT NULL,
+    fraction DOUBLE PRECISION,
+    note     TEXT
 );
 
 -- How many jobs of a tenant are with workers. Kept in the same transaction as their states, so a limit is never passed.

@@ -1,8 +1,11 @@
--- Contract: jobs in one of the states that are not over, latest change first, without what their users put into them.
--- Reads the live ones.
-SELECT id, tenant, topic, pool, state, attempt, max_attempts, created_ns, updated_ns, version, holdfast_fence, run_fence,
-    worker, reason
-FROM plane_job
-WHERE state = :state AND state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
-    AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
-ORDER BY updated_ns DESC, id DESC LIMIT :most
+-- Contract: jobs in one of the states that are not over, latest change first, with the progress that they reported and without
+-- what their users put into them. Reads the live ones.
+SELECT job.id, job.tenant, job.topic, job.pool, job.state, job.attempt, job.max_attempts, job.created_ns, job.updated_ns,
+    job.version, job.holdfast_fence, job.run_fence, job.worker, job.reason, progress.fraction, progress.note
+FROM plane_job AS job
+LEFT JOIN plane_progress AS progress
+    ON progress.job = job.id AND progress.made_ns = job.created_ns AND progress.attempt = job.attempt
+WHERE job.state = :state
+    AND job.state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
+    AND (CAST(:tenant AS TEXT) IS NULL OR job.tenant = :tenant)
+ORDER BY job.updated_ns DESC, job.id DESC LIMIT :most

@@ -2,7 +2,7 @@
 
 import { Refused, ask } from './feed.js';
 import { byId, make, mark, show, write, writeFence } from './drawing.js';
-import { STATES, between, moment, precisely } from './wording.js';
+import { STATES, between, moment, precisely, reported } from './wording.js';
 
 const PREFIX = '#job=';
 
@@ -52,7 +52,16 @@ export class Details {
   /** The list has changed; read the job again if it is another version. */
   show(model) {
     const line = this.id === null ? undefined : model.jobs.get(this.id);
-    if (line && this.version !== null && line.version > this.version) this.read();
+    if (!line || this.version === null) return;
+    if (line.version > this.version) this.read();
+    else if (line.state === 'RUNNING' && reported(line)) this.progress(reported(line));
+  }
+
+  /** Progress changes without a new version of the job. */
+  progress(text) {
+    const shown = byId('details-facts').querySelector('[data-fact="Progress"] span');
+    if (shown) write(shown, text);
+    else byId('details-facts').prepend(fact('Progress', make('span', '', text)));
   }
 
   async read() {
@@ -90,6 +99,7 @@ function facts(job) {
   const said = [
     ['Tenant', job.tenant],
     ['Pool', job.pool],
+    ['Progress', job.progress && reported(job.progress)],
     ['Attempt', `${job.attempt} of ${job.max_attempts}`],
     ['Priority', job.priority],
     ['Submitted', `${moment(job.created_at)}${job.submitted_by ? ` by ${job.submitted_by}` : ''}`],
@@ -107,6 +117,7 @@ function facts(job) {
 
 function fact(name, value) {
   const row = make('div');
+  row.dataset.fact = name;
   const told = make('dd');
   told.append(value);
   row.append(make('dt', '', name), told);

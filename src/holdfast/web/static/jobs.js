@@ -1,7 +1,7 @@
 // The list of jobs: the newest and those at hand, filtered by state and text.
 
 import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './drawing.js';
-import { GROUPS, STATES, age, plural, whole } from './wording.js';
+import { GROUPS, STATES, age, plural, reported, whole } from './wording.js';
 
 const EXAMPLE = 'holdfast jobs submit TOPIC --payload \'{"n": 1}\' --follow';
 
@@ -86,8 +86,12 @@ export class Jobs {
     const topic = make('span', 'topic');
     const id = make('span', 'mono id');
     open.append(topic, id);
-    cell('Job', 'job').append(open);
-    const row = { root, chip, topic, id, open };
+    const progress = make('span', 'progress');
+    const bar = make('span', 'progress-bar');
+    const note = make('span', 'progress-note');
+    progress.append(bar, note);
+    cell('Job', 'job').append(open, progress);
+    const row = { root, chip, topic, id, open, progress, bar, note };
     row.tenant = cell('Tenant', 'tenant');
     row.attempt = cell('Attempt', 'right attempt');
     row.age = cell('Age', 'right age');
@@ -107,6 +111,14 @@ export class Jobs {
     write(row.topic, job.topic);
     write(row.id, job.id);
     mark(row.id, 'title', job.id);
+    const working = job.state === 'RUNNING' && (job.fraction !== undefined || job.note !== undefined);
+    show(row.progress, working);
+    if (working) {
+      show(row.bar, job.fraction !== undefined);
+      row.bar.style.setProperty('--done', `${100 * (job.fraction ?? 0)}%`);
+      write(row.note, reported(job));
+      mark(row.note, 'title', job.note ?? null);
+    }
     write(row.tenant, job.tenant);
     write(row.attempt, `${job.attempt}/${job.max_attempts}`);
     mark(row.attempt, 'data-again', job.attempt > 1 ? 'yes' : null);

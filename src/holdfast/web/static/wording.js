@@ -59,3 +59,9 @@ export function pace(perSecond) {
 export function plural(number, one, many = `${one}s`) {
   return `${whole.format(number)} ${number === 1 ? one : many}`;
 }
+
+/** What the function of a job reports about its progress; empty: nothing. */
+export function reported({ fraction, note }) {
+  const share = typeof fraction === 'number' ? `${Math.floor(100 * fraction)} %` : '';
+  return [share, note].filter(Boolean).join(' · ');
+}

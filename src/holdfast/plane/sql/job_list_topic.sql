@@ -1,0 +1,7 @@
+-- Contract: jobs of one topic, newest first, after a place in that order, in outline. Reads those of that topic.
+SELECT id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version, holdfast_fence,
+    run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels
+FROM plane_job
+WHERE topic = :topic AND (created_ns, id) < (:created_ns, :id)
+    AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
+ORDER BY created_ns DESC, id DESC LIMIT :most
