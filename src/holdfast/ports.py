@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
+from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
+
+LISTEN_NS: Final = 2 * NS  # what a listener may take to be registered, unless its waiter has less time
 
 
 class Clock(Protocol):
@@ -114,7 +116,7 @@ class Store(Protocol):
         """Give up a place in the queue of a fair lock."""
         ...
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """Listen for releases of a key (only with the `wakeups` capability)."""
         ...
 
@@ -289,8 +291,15 @@ class Exercises(Protocol):
 class Reaper(Protocol):
     """Takes over what could not be cleaned up in time."""
 
-    def reap(self, key: str, token: str, ttl_ns: int) -> None:
-        """Keep trying to give back a grant that may exist, until it must have expired by itself."""
+    def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> object:
+        """Release a grant that may exist: try until it is released or must have expired. Never waits.
+
+        `after_ns`: a request that releases it is under way and has so long. Returns what `settle` is called with.
+        """
+        ...
+
+    def settle(self, orphan: object, *, released: bool) -> None:
+        """The request that was under way is over: forget the grant if it was released, else try soon."""
         ...
 
 

@@ -21,7 +21,7 @@ from contract.planted_many import (
     ReleasesManyWithoutCompare,
     RenewsInReverse,
 )
-from holdfast.ports import Capabilities, Store, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Store, Watch
 from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.testing.checks import expect_no_token
 from holdfast.testing.checks_names import TAILS
@@ -148,8 +148,8 @@ class _Deaf:
 class MissesTheWakeUpBeforeTheWait(MemoryStore):
     """Begins to listen when the wait begins, and so misses a release just before it."""
 
-    async def watch(self, key: str) -> Watch:
-        return _Deaf(await super().watch(key))
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
+        return _Deaf(await super().watch(key, timeout_ns))
 
 
 class ExpiresEarly(MemoryStore):

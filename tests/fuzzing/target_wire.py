@@ -73,7 +73,7 @@ class Said:
 class NoEars:
     """Nobody waits in these tests."""
 
-    async def open(self) -> Ear:
+    async def open(self, timeout_ns: int) -> Ear:
         raise AssertionError("nobody waits here")
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.ports import Capabilities, Store, TakesMany, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Store, TakesMany, Watch
 from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
@@ -152,9 +152,9 @@ class PlannedStore:
     async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
         await self._do("leave", key, lambda: self._inner.leave(key, ticket, timeout_ns))
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         self._plan.heard("watch", key)
-        return await self._inner.watch(key)
+        return await self._inner.watch(key, timeout_ns)
 
     async def ping(self, timeout_ns: int) -> None:
         await self._do("ping", "", lambda: self._inner.ping(timeout_ns))

@@ -13,7 +13,7 @@ from holdfast.testing.simtotals import replay_command
 from holdfast.testing.simworld import run_seed
 from sim import planted_scenes as planted
 
-SEEDS = 32
+SEEDS = range(38)
 OUTCOMES = {
     *("refused read", "refused write", "late write", "failpoint between", "lost", "forgot"),
     *("failpoint guard.admitted", "failpoint guard.reserved", "failpoint guard.written", "failpoint answer"),
@@ -28,7 +28,7 @@ def test_no_acknowledged_update_is_lost_and_nobody_is_refused_without_reason(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     counts: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         outcome = run_seed(seed, profile=Profile.GUARDED)
         found = "\n".join([*map(str, outcome.violations), replay_command(seed, Profile.GUARDED)])
         assert not outcome.violations, found
@@ -38,7 +38,7 @@ def test_no_acknowledged_update_is_lost_and_nobody_is_refused_without_reason(
 
 
 def test_every_guard_stands_in_some_of_these_worlds() -> None:
-    kinds = Counter(kind for seed in range(SEEDS) for kind in draw_swarm(seed, Profile.GUARDED).guards)
+    kinds = Counter(kind for seed in SEEDS for kind in draw_swarm(seed, Profile.GUARDED).guards)
     assert set(kinds) == set(Guarding)
     assert min(kinds.values()) >= 5
 
@@ -46,7 +46,7 @@ def test_every_guard_stands_in_some_of_these_worlds() -> None:
 @pytest.mark.parametrize(
     ("plant", "rule", "text", "seeds"),
     [
-        (planted.rows_are_fenced_on_writes_alone, "C6", "overwritten unread", [8, 11, 13]),
+        (planted.rows_are_fenced_on_writes_alone, "C6", "overwritten unread", [3, 11, 14]),
         (planted.files_are_fenced_on_writes_alone, "C6", "overwritten unread", [5, 6, 19]),
         (planted.a_row_takes_each_fence_once, "C7", "refused though", [0, 1, 2]),
         (planted.a_file_takes_each_fence_once, "C7", "refused though", [1, 5, 6]),

@@ -142,7 +142,8 @@ async def test_a_disk_that_does_not_answer_is_a_timeout_and_later_calls_still_co
         patched.setattr(loop, "call_later", set_alarm)  # the time is over when the test says so
         first = asyncio.create_task(store._colour.run(hang, CALL))
         await asyncio.to_thread(started.wait, 60)
-        alarms[0]()
+        for alarm in alarms:  # its time, and then the grace of what has begun
+            alarm()
     with pytest.raises(Timeout, match="may take effect yet"):
         await first
     later = asyncio.create_task(store._colour.run(lambda _left: order.append("second"), CALL))

@@ -146,8 +146,8 @@ def retry_under_a_new_token_without_undoing_the_old(patch: pytest.MonkeyPatch) -
     """An attempt of unknown outcome is repeated under a new token, and waits for what the first one may have got."""
     undo = acquiring.undo
 
-    def unless_it_timed_out(ports: Ports, wish: Wish, token: str) -> Coroutine[Any, Any, None]:
-        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, wish, token)
+    def unless_it_timed_out(ports: Ports, wish: Wish, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
+        return _nothing() if isinstance(sys.exc_info()[1], Timeout) else undo(ports, wish, token, wait_ns)
 
     patch.setattr(acquiring, "undo", unless_it_timed_out)
 
@@ -284,8 +284,8 @@ def a_cancelled_acquire_is_not_undone(patch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while the store's grant is on its way leaves a key that nobody knows of."""
     undo = acquiring.undo
 
-    def unless_it_was_cancelled(ports: Ports, wish: Wish, token: str) -> Coroutine[Any, Any, None]:
-        return undo(ports, wish, token) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
+    def unless_it_was_cancelled(ports: Ports, wish: Wish, token: str, wait_ns: int = 0) -> Coroutine[Any, Any, None]:
+        return undo(ports, wish, token, wait_ns) if isinstance(sys.exc_info()[1], Timeout) else _nothing()
 
     patch.setattr(acquiring, "undo", unless_it_was_cancelled)
 
@@ -337,4 +337,4 @@ def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
 )
 def what_could_not_be_given_back_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A release that the store did not answer is not tried again, and the key stays taken for its whole TTL."""
-    patch.setattr(Keeper, "reap", lambda self, key, token, ttl_ns: None)
+    patch.setattr(Keeper, "reap", lambda self, key, token, ttl_ns, after_ns=0: None)

@@ -11,7 +11,6 @@ from holdfast.core.lease import Standing, State
 from holdfast.description import Description, timeout_ns
 from holdfast.errors import NotOwner
 from holdfast.flows import keeping, releasing
-from holdfast.flows.acquiring import CLEANUP_NS
 from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports
 from holdfast.possession import Degraded, Granted, HeldLease
@@ -96,8 +95,7 @@ class AnyLease(HeldLease):
             return await releasing.release(ports, tenure.wish, tenure.grant, standing.granted, tenure.judged)
         except BaseException:
             if tenure.grant is not None:
-                rest = releasing.again(ports, tenure.wish, tenure.grant, standing.granted)
-                await ports.runtime.finish(rest, CLEANUP_NS)
+                await releasing.again(ports, tenure.wish, tenure.grant, standing.granted)
             raise
         finally:
             if self._place is not None:

@@ -12,7 +12,6 @@ from holdfast.core.lease import Standing, State
 from holdfast.description import Description, timeout_ns
 from holdfast.errors import NotOwner
 from holdfast.flows import keeping, releasing
-from holdfast.flows.acquiring import CLEANUP_NS
 from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports
 from holdfast.possession import Degraded, Granted, HeldLease
@@ -97,8 +96,7 @@ class AnyLease(HeldLease):
             return run_now(releasing.release(ports, tenure.wish, tenure.grant, standing.granted, tenure.judged))
         except BaseException:
             if tenure.grant is not None:
-                rest = releasing.again(ports, tenure.wish, tenure.grant, standing.granted)
-                run_now(ports.runtime.finish(rest, CLEANUP_NS))
+                run_now(releasing.again(ports, tenure.wish, tenure.grant, standing.granted))
             raise
         finally:
             if self._place is not None:

@@ -82,7 +82,7 @@ class Lock(NamedLock, Generic[L]):
         try:
             if isinstance(got, Possession) and got.grant is not None:
                 ports = self._locks.ports
-                run_now(ports.runtime.finish(acquiring.undo(ports, wish, got.token), acquiring.CLEANUP_NS))
+                run_now(acquiring.undo(ports, wish, got.token, acquiring.CLEANUP_WAIT_NS))
         finally:
             place.leave()
 

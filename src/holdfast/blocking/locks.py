@@ -199,6 +199,7 @@ class Locks(AnyLocks):
         if not self._closed:
             self._closed = True
             self._runtime.gate.close()
+            self._runtime.drain(self.house.request_timeout_ns)
             self.house.close()
             run_now(self.engine.blocking.close())
 

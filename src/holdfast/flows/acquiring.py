@@ -3,7 +3,11 @@
 Order of things: the local mutex first, then the store. Three ways out that never mix: *granted*; *busy* (contention, a
 value for `try_once`, `AcquireTimeout` when the wait is over); a store error, which the error policy of the risk class
 turns into a raise, a degraded possession, or more waiting. Any end without a definite answer (a timeout, a
-cancellation, Ctrl-C) is followed by a compare-and-delete that the caller's own end cannot cut short.
+cancellation, Ctrl-C) is followed by one compare-and-delete that the caller's own end cannot cut short.
+
+Time limits hold for the whole call: each request to the store gets at most what is left until the caller's deadline
+(at least `LEAST_REQUEST_NS`, because one attempt is always made), and cleanup runs in the background. The caller waits
+for its cleanup for at most `CLEANUP_WAIT_NS`. A timeout of zero is one attempt, limited as `try_acquire` is.
 """
 
 from __future__ import annotations
@@ -28,8 +32,9 @@ from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns
 # The policy is asked when the store fails, not before: it may have been switched while the caller waited.
 OnErrorOf: TypeAlias = Callable[[str | None], OnError]
 
-CLEANUP_NS = 2 * NS
-LEAST_REQUEST_NS = 250 * MS
+CLEANUP_WAIT_NS = 20 * MS  # a healthy store has answered by then; a hung one is left to the background
+LEAST_REQUEST_NS = 20 * MS
+FAIR_REQUEST_NS = 100 * MS  # silence for a shorter time proves nothing about the store
 
 _WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED  # looked up in every acquisition, and slowly on an enum of Python 3.11
 
@@ -99,7 +104,10 @@ def note(
 async def try_once(
     ports: Ports, health: StoreHealth, wish: Wish, token: str, ticket: str | None = None, limit_ns: int | None = None
 ) -> tuple[Grant | Busy, Instant]:
-    """One attempt at the store. The instant returned was read before the request was sent."""
+    """One attempt at the store. The instant returned was read before the request was sent.
+
+    If this raises anything but `Unavailable` or `Misconfigured`, the caller starts `undo`.
+    """
     limit = ports.request_timeout_ns if limit_ns is None else min(ports.request_timeout_ns, limit_ns)
     health.admit(limit)
     ticket_ttl = 0 if ticket is None else ticket_lease_ns(wish)
@@ -111,33 +119,41 @@ async def try_once(
         answer = await ports.store.acquire(ask, limit)
         if ARMED:
             await areach("flow.acquire.answered")
-    except (Unavailable, Misconfigured) as error:
-        if isinstance(error, Unavailable):
+    except (Unavailable, Timeout, Misconfigured) as error:
+        cut_short = _hurried(limit) and elapsed_ns(sent, ports.clock.now()) >= limit
+        if not isinstance(error, Misconfigured) and not cut_short:
             health.failed(error)
         note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
         raise
-    except Timeout as error:
-        health.failed(error)
-        note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
-        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
-        raise
-    except BaseException:
-        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
-        raise
     health.answered()
     if isinstance(answer, Grant) and elapsed_ns(sent, ports.clock.now()) >= wish.timing.loss_age_ns():
-        # The answer was so slow that the lease is already too old to be used. It is given back, not handed out.
-        await ports.runtime.finish(undo(ports, wish, token), CLEANUP_NS)
+        # The answer was so slow that the lease is already too old to be used. It is released, not handed out.
         raise Timeout(f"acquire lock: the store's answer for {wish.key} took longer than the lease may be trusted")
     return answer, sent
 
 
-async def undo(ports: Ports, wish: Wish, token: str) -> None:
-    """Give back a grant that may or may not exist.
+def _hurried(limit_ns: int | None) -> bool:
+    """Whether a request had so little time that its failure may be the caller's hurry, and not the store's."""
+    return limit_ns is not None and limit_ns < FAIR_REQUEST_NS
 
-    Only a confirmed release settles it. "Not there" does not: the request may still be on its way, on a connection
-    that was given up, and arrive after this. So anything else is left to the reaper, which asks a few times more.
+
+async def undo(ports: Ports, wish: Wish, token: str, wait_ns: int = 0) -> None:
+    """Release a grant that may exist, in the background. The caller waits for it for at most `wait_ns`.
+
+    The reaper is told first, so that nothing which ends this early (a closed event loop, a second interrupt) leaves the
+    grant behind. It begins when the request sent here has had its time.
     """
+    orphan = ports.reaper.reap(wish.key, token, wish.timing.ttl_ns, ports.request_timeout_ns)
+    await ports.runtime.finish(_undo(ports, wish, token, orphan), wait_ns)
+
+
+async def _undo(ports: Ports, wish: Wish, token: str, orphan: object) -> None:
+    """Only a confirmed release settles it.
+
+    "Not there" does not: the acquire request may still be on its way, on a connection that was given up, and arrive
+    after this. So anything else is left to the reaper, which asks a few times more.
+    """
+    settled = False
     try:
         if ARMED:
             await areach("flow.undo.send")
@@ -145,11 +161,11 @@ async def undo(ports: Ports, wish: Wish, token: str) -> None:
         if ARMED:
             await areach("flow.undo.answered")
     except BackendError:
-        settled = False
+        pass
+    finally:
+        ports.reaper.settle(orphan, released=settled)
     if settled:
         note(ports, wish, Kind.COMPENSATED)
-    else:
-        ports.reaper.reap(wish.key, token, wish.timing.ttl_ns)
 
 
 def ticket_lease_ns(wish: Wish) -> int:
@@ -165,7 +181,11 @@ class Patience(NamedTuple):
 
     def left_ns(self, now: Instant) -> int | None:
         """What is left of it; None: for ever."""
-        return None if self.timeout_ns is None else self.timeout_ns - elapsed_ns(self.came, now)
+        return None if self.timeout_ns is None else max(0, self.timeout_ns - elapsed_ns(self.came, now))
+
+    def over(self, now: Instant) -> bool:
+        """Whether the deadline has passed."""
+        return self.timeout_ns is not None and elapsed_ns(self.came, now) >= self.timeout_ns
 
 
 async def attempt(
@@ -185,7 +205,7 @@ async def attempt(
             contest.asked = True
             answer, sent = await try_once(ports, health, wish, contest.token)
         except BackendError as error:
-            contest.asked = False  # what was unknown about it has been undone
+            await _undo_unknown(ports, wish, contest, error, Patience(came, None))
             possession = _without_store(ports, wish, on_error(wish.risk), place, error)
             _over(ports, wish, contest, Outcome.DEGRADED)
             return possession
@@ -200,8 +220,7 @@ async def attempt(
         return answer  # noqa: TRY300 - until it is returned it can be interrupted
     except BaseException as error:
         _over(ports, wish, contest, _outcome(error))
-        if contest.asked:
-            await ports.runtime.finish(_withdraw(ports, wish, contest), CLEANUP_NS)
+        await _withdraw(ports, wish, contest, error)
         raise
 
 
@@ -256,8 +275,7 @@ async def acquire(
     except BaseException as error:
         ports.observer.waits_no_more(contest)
         _over(ports, wish, contest, _outcome(error))
-        if contest.asked or contest.watch is not None or contest.ticket is not None:
-            await ports.runtime.finish(_withdraw(ports, wish, contest), CLEANUP_NS)
+        await _withdraw(ports, wish, contest, error)
         raise
 
 
@@ -303,63 +321,99 @@ async def _contend(
 ) -> Possession:
     """Ask, sleep, ask again: bounded by the caller's patience."""
     waiter = Waiter()
-    left = patience.timeout_ns
+    busy: Busy | None = None  # the last answer of the store
     pretended = _pretended(ports, wish, on_error)
     while True:  # ends with a grant, an error, or the caller's patience
         if ports.runtime.gate.closed:
             raise Closed
-        limit = None if left is None else max(left, LEAST_REQUEST_NS)
-        answer: Grant | Busy | BackendError
+        limit = _request_limit_ns(ports, patience)
+        holder: int | None = None
+        error: BackendError | None = None
         try:
             if pretended is not None:
                 first, pretended = pretended, None
                 raise first
             contest.asked = True
             answer, sent = await try_once(ports, health, wish, contest.token, contest.ticket, limit)
-        except BackendError as error:
-            contest.asked = False  # what was unknown about it has been undone
+        except BackendError as raised:
+            error = raised
+            await _undo_unknown(ports, wish, contest, error, patience)
+            if busy is not None and _hurried(limit) and patience.over(ports.clock.now()):
+                raise _timed_out(ports, wish, patience, busy) from error  # it is busy, as far as is known
             mode = on_error(wish.risk)
             if mode is not OnError.WAIT or isinstance(error, Misconfigured):
                 return _without_store(ports, wish, mode, place, error)
-            answer = error
             # A clean-up of the old token may still be on its way, and would give back what is asked for under it next.
             contest.token = ports.entropy.token()
         else:
             if isinstance(answer, Grant):
                 return Possession(contest.token, answer, sent, place, contested=contest.contested)
-            contest.asked = False
-            contest.contested |= wish.fair and (answer.ahead > 0 or answer.owner != wish.owner)
-            if answer.spent:
-                contest.token = ports.entropy.token()
-            note(ports, wish, Kind.BUSY, detail=answer.owner or "")
-        left = None if left is None else patience.left_ns(ports.clock.now())
-        if left is not None and left <= 0:
-            raise _timed_out(ports, wish, patience, answer)
-        if contest.watch is None and isinstance(answer, Busy) and ports.store.capabilities.wakeups:
-            contest.watch = await _listen(ports, wish)
+            _found_busy(ports, wish, contest, answer)
+            busy, holder = answer, answer.remaining_ns
+        if patience.over(ports.clock.now()):
+            raise _timed_out(ports, wish, patience, error or busy)
+        if error is None and contest.watch is None and ports.store.capabilities.wakeups:
+            contest.watch = await _listen(ports, wish, patience)
             if contest.watch is not None:
                 continue  # the lock may have been released before we listened: ask once more before sleeping
-        holder = answer.remaining_ns if isinstance(answer, Busy) else None
+        left = patience.left_ns(ports.clock.now())
         waiter, asleep = pause(waiter, wish.retry, holder, left, contest.watch is not None, ports.entropy.below)
         await _sleep(ports, contest.watch, asleep)
 
 
-async def _withdraw(ports: Ports, wish: Wish, contest: _Contest) -> None:
-    """A waiter gives up, whatever it had got to: an ear, a place in the queue, or even the grant itself."""
+def _found_busy(ports: Ports, wish: Wish, contest: _Contest, answer: Busy) -> None:
+    contest.asked = False
+    contest.contested |= wish.fair and (answer.ahead > 0 or answer.owner != wish.owner)
+    if answer.spent:
+        contest.token = ports.entropy.token()
+    note(ports, wish, Kind.BUSY, detail=answer.owner or "")
+
+
+def _request_limit_ns(ports: Ports, patience: Patience) -> int | None:
+    """How long the next request may take. None: as long as any request, because the caller has set no limit."""
+    if not patience.timeout_ns:
+        return None
+    left = patience.left_ns(ports.clock.now())
+    return None if left is None else max(left, LEAST_REQUEST_NS)
+
+
+async def _undo_unknown(ports: Ports, wish: Wish, contest: _Contest, error: BackendError, patience: Patience) -> None:
+    """A request failed. Undo it in the background, unless it certainly had no effect."""
+    if contest.asked and not isinstance(error, Unavailable | Misconfigured):
+        late = patience.over(ports.clock.now()) and patience.timeout_ns != 0
+        await undo(ports, wish, contest.token, 0 if late else CLEANUP_WAIT_NS)
+    contest.asked = False
+
+
+async def _withdraw(ports: Ports, wish: Wish, contest: _Contest, error: BaseException) -> None:
+    """A waiter gives up. What it left at the store is cleaned up in the background: watch, ticket, even the grant.
+
+    After a store error the caller does not wait for that: the store has just kept it waiting.
+    """
+    failed = isinstance(error, BackendError | PolicyDenied) or isinstance(error.__cause__, BackendError)
+    wait_ns = 0 if failed else CLEANUP_WAIT_NS
+    queued = contest.watch is not None or contest.ticket is not None
+    if contest.asked:
+        await undo(ports, wish, contest.token, 0 if queued else wait_ns)
+    if queued:
+        await ports.runtime.finish(_leave_queue(ports, wish, contest), wait_ns)
+
+
+async def _leave_queue(ports: Ports, wish: Wish, contest: _Contest) -> None:
     if contest.watch is not None:
         await contest.watch.close()
-    if contest.asked:
-        await undo(ports, wish, contest.token)
     if contest.ticket is not None:
         await _leave(ports, wish, contest.ticket)
 
 
-async def _listen(ports: Ports, wish: Wish) -> Watch | None:
-    """An ear at the key. Hints are an accelerator: without them the waiter polls, and says nothing about it."""
+async def _listen(ports: Ports, wish: Wish, patience: Patience) -> Watch | None:
+    """Listen at the key. Hints are an accelerator: without them the waiter polls, and says nothing about it."""
+    left = patience.left_ns(ports.clock.now())
+    limit = ports.request_timeout_ns if left is None else min(ports.request_timeout_ns, left)
     try:
         if ARMED:
             await areach("flow.acquire.listen")
-        return await ports.store.watch(wish.key)
+        return await ports.store.watch(wish.key, limit)
     except BackendError:
         return None
 

@@ -15,10 +15,12 @@ from holdfast.errors import (
     LOCK_NOT_OWNED,
     LOCK_TOKEN_REQUIRED,
     BackendError,
+    Misconfigured,
     NotOwner,
     Timeout,
+    Unavailable,
 )
-from holdfast.flows.acquiring import Wish, try_once
+from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, try_once, undo
 from holdfast.flows.health import StoreHealth
 from holdfast.flows.saying import say
 from holdfast.ports import Ports
@@ -35,7 +37,12 @@ async def acquire(ports: Ports, health: StoreHealth, wish: Wish) -> str:
     try:
         answer, _ = await try_once(ports, health, wish, token)
     except BackendError as error:
+        if not isinstance(error, Unavailable | Misconfigured):
+            await undo(ports, wish, token)
         raise _naming(error, f"job store try acquire lock {wish.key}") from error
+    except BaseException:
+        await undo(ports, wish, token, CLEANUP_WAIT_NS)
+        raise
     return f"{token}.{answer.claim}" if isinstance(answer, Grant) else ""
 
 

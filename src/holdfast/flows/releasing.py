@@ -11,7 +11,7 @@ from enum import Enum
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind
 from holdfast.errors import BackendError
-from holdfast.flows.acquiring import Wish, note
+from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, note
 from holdfast.ports import Place, Ports
 from holdfast.types import Grant, Instant, elapsed_ns
 
@@ -63,16 +63,30 @@ async def let_the_next_ask(ports: Ports, place: Place) -> None:
 
 
 async def again(ports: Ports, wish: Wish, grant: Grant, since: Instant) -> None:
-    """Give it back after a release that was cancelled or interrupted. Asking a second time is harmless."""
+    """Release in the background after a release that was cancelled or interrupted. A second request is harmless.
+
+    The caller waits for it for at most `CLEANUP_WAIT_NS`. The reaper is told first: see `acquiring.undo`.
+    """
+    orphan = None
+    if not wish.timing.at_least_ns:
+        orphan = ports.reaper.reap(grant.key, grant.token, wish.timing.ttl_ns, ports.request_timeout_ns)
+    await ports.runtime.finish(_again(ports, wish, grant, since, orphan), CLEANUP_WAIT_NS)
+
+
+async def _again(ports: Ports, wish: Wish, grant: Grant, since: Instant, orphan: object | None) -> None:
+    settled = False
     try:
         await ports.store.release(
             grant.key, grant.token, grant.claim, _keep_ns(ports, wish, since), ports.request_timeout_ns
         )
+        settled = True  # "not there" too: this token held the key, so it was released or lost
     except BackendError as error:
         note(ports, wish, Kind.RELEASE_FAILED, fence=grant.fence, detail=str(error), ok=False)
-        _leave_to_the_reaper(ports, wish, grant)
     else:
         note(ports, wish, Kind.RELEASED, fence=grant.fence)
+    finally:
+        if orphan is not None:
+            ports.reaper.settle(orphan, released=settled)
 
 
 def _keep_ns(ports: Ports, wish: Wish, since: Instant) -> int:

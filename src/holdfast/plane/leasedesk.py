@@ -13,7 +13,7 @@ from holdfast.aio import many
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
-from holdfast.flows.acquiring import CLEANUP_NS
+from holdfast.flows.acquiring import CLEANUP_WAIT_NS
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.gathering import Gathering
@@ -51,7 +51,7 @@ class LeaseDesk:
         except BaseException:
             asked.gone = True
             if asked.lease is not None:
-                await self._locks.runtime.finish(self._unwanted([asked.lease]), CLEANUP_NS)
+                await self._locks.runtime.finish(self._unwanted([asked.lease]), CLEANUP_WAIT_NS)
             raise
 
     async def give_back(self, lease: Lease) -> None:

@@ -130,9 +130,13 @@ class Household:
         self._loop = loop
         self.keeper.on_beat = loop.ask
 
-    def reap(self, key: str, token: str, ttl_ns: int) -> None:
-        """See to it that a grant that may exist is given back."""
-        self.keeper.reap(key, token, ttl_ns)
+    def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> object:
+        """See `ports.Reaper`."""
+        return self.keeper.reap(key, token, ttl_ns, after_ns)
+
+    def settle(self, orphan: object, *, released: bool) -> None:
+        """See `ports.Reaper`."""
+        self.keeper.settle(orphan, released=released)
 
     def take(
         self,

@@ -9,7 +9,8 @@ renewal is it entered with the keeper, because most leases are given back long b
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State, remaining_ns
@@ -26,13 +27,15 @@ REAP_FIRST_NS = 100 * MS  # then twice as long each time: what was on its way ar
 CLOCKS_PARTED_NS = 16 * MS  # clocks are read one after the other, and a busy host may take a moment in between
 
 
-class Orphan(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Orphan:
     """A grant that may exist though nobody holds it, and when it must have expired by itself."""
 
     key: str
     token: str
     until_ns: int
-    pause_ns: int
+    pause_ns: int = REAP_FIRST_NS
+    settled: bool = False
 
     def __repr__(self) -> str:
         return f"Orphan(key={self.key!r})"
@@ -112,11 +115,21 @@ class Keeper:
             self._renewals.drop(tenure)
             self._loose_ends.drop(tenure)
 
-    def reap(self, key: str, token: str, ttl_ns: int) -> None:
-        """Keep trying to give back a grant that may exist, until it must have expired by itself."""
+    def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> Orphan:
+        """See `ports.Reaper`."""
         now = self._ports.clock.now().mono
-        orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns, REAP_FIRST_NS)
-        self._loose_ends.put(orphan, now + REAP_FIRST_NS)
+        orphan = Orphan(key, token, now + ttl_ns + 2 * self._ports.request_timeout_ns)
+        self._loose_ends.put(orphan, now + after_ns + REAP_FIRST_NS)
+        return orphan
+
+    def settle(self, orphan: object, *, released: bool) -> None:
+        """See `ports.Reaper`."""
+        if isinstance(orphan, Orphan):
+            orphan.settled = released
+            if released:
+                self._loose_ends.drop(orphan)
+            else:
+                self._loose_ends.put(orphan, self._ports.clock.now().mono + orphan.pause_ns)
 
     def tenures(self) -> list[Tenure]:
         """Everything that is looked after."""
@@ -282,10 +295,12 @@ class Keeper:
             self._set_alarm(tenure, now)
 
     async def _reap(self, orphan: Orphan) -> None:
-        settled = await keeping.reap(self._ports, orphan.key, orphan.token)
-        now, pause = self._ports.clock.now().mono, 2 * orphan.pause_ns
-        if not settled and now < orphan.until_ns:
-            self._loose_ends.put(orphan._replace(pause_ns=pause), now + pause)
+        if orphan.settled or await keeping.reap(self._ports, orphan.key, orphan.token):
+            return
+        now = self._ports.clock.now().mono
+        orphan.pause_ns *= 2
+        if now < orphan.until_ns:
+            self._loose_ends.put(orphan, now + orphan.pause_ns)
 
 
 def _rounded_up(due_ns: int) -> int:

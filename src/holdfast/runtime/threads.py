@@ -112,6 +112,7 @@ class ThreadRuntime:
 
     def __init__(self) -> None:
         self._gate = ThreadGate()
+        self._unfinished: set[threading.Thread] = set()
 
     @property
     def gate(self) -> ThreadGate:
@@ -122,6 +123,7 @@ class ThreadRuntime:
         """In a child process nobody is in line, and the mutex may have been held by a thread that is not here."""
         self._gate.mutex = threading.Lock()
         self._gate.lines.clear()
+        self._unfinished = set()  # of the parent
 
     async def sleep(self, ns: int) -> None:
         """Block this thread for a while."""
@@ -129,7 +131,8 @@ class ThreadRuntime:
 
     async def finish(self, work: Coroutine[Any, Any, None], limit_ns: int) -> None:
         """Run the work in a thread of its own, so that an interrupt of this one cannot cut it short."""
-        worker = threading.Thread(target=_finish, args=(work,), name="holdfast-finish", daemon=True)
+        worker = threading.Thread(target=self._finish, args=(work,), name="holdfast-finish", daemon=True)
+        self._unfinished.add(worker)
         worker.start()
         until = time.monotonic() + limit_ns / NS
         interrupted: BaseException | None = None
@@ -141,9 +144,17 @@ class ThreadRuntime:
         if interrupted is not None:
             raise interrupted
 
+    def drain(self, limit_ns: int) -> None:
+        """Wait for what is still being finished in the background."""
+        until = time.monotonic() + limit_ns / NS
+        for worker in list(self._unfinished):
+            if worker.ident is not None:  # or its start was interrupted
+                worker.join(max(0.0, until - time.monotonic()))
 
-def _finish(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        run_now(work)
-    except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
-        say(_log, logging.WARNING, "clean-up failed; the key will expire by itself", error)
+    def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            run_now(work)
+        except Exception as error:  # noqa: BLE001 - clean-up is a best effort and must not raise into its caller
+            say(_log, logging.WARNING, "clean-up failed; the key will expire by itself", error)
+        finally:
+            self._unfinished.discard(threading.current_thread())

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
-from holdfast.ports import Capabilities, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.memory_table import MemoryTable, Snapshot
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label
 
@@ -130,7 +130,7 @@ class MemoryStore:
         """See `ports.Store.leave`."""
         self.table.leave(key, ticket)
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
         return self._watch(self.table, key)
 

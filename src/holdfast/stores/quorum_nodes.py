@@ -75,14 +75,17 @@ class Nodes:
         """Ask these nodes at the same time; return when it is enough, or the time is over."""
         return (await self.open(nodes, call, deadline, enough)).close()
 
-    async def open(self, nodes: Iterable[int], call: Call[T], deadline: int, enough: Enough[T]) -> Ballot[T]:
-        """The same, and whoever asks closes the ballot."""
+    async def open(
+        self, nodes: Iterable[int], call: Call[T], deadline: int, enough: Enough[T], wait_until: int | None = None
+    ) -> Ballot[T]:
+        """The same, and whoever asks closes the ballot. `wait_until`: the caller's own deadline, if it is another."""
+        wait_until = deadline if wait_until is None else wait_until
         ballot: Ballot[T] = Ballot(self.crew.signal(), enough)
         try:
             for node in nodes:
                 self.ask(ballot, node, call, deadline)
-            if await ballot.signal.wait(deadline - self.now_ns()):
-                await self._linger(ballot, deadline)
+            if await ballot.signal.wait(wait_until - self.now_ns()):
+                await self._linger(ballot, wait_until)
         except BaseException:
             self.abandon(ballot)
             raise

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.errors import BackendError, Misconfigured, Timeout
-from holdfast.ports import Capabilities, Clock, Store, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Clock, Store, Watch
 from holdfast.stores.quorum_ballot import Answers, Ballot, failure, vote_of
 from holdfast.stores.quorum_healing import CLEANUP_NS, Healing
 from holdfast.stores.quorum_late import Memory
@@ -100,7 +100,7 @@ class QuorumStore:
             if granted:
                 return None
             if not doors:
-                return await self._turned_away(ask, busy, votes, doubtful)
+                return await self._turned_away(ask, busy, votes, doubtful, deadline)
 
     async def _free_elsewhere(self, ask: Ask, votes: Votes, deadline: int) -> list[int]:
         """Other nodes where the key is free, if it is free at a majority. None of them if it is not time to look."""
@@ -139,11 +139,11 @@ class QuorumStore:
             raise
         return ballot
 
-    async def _turned_away(self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int]) -> Busy:
+    async def _turned_away(self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
         """Nobody has let us in. Those that are slower may still grant it."""
         if busy is None:
             raise self._nodes.failed(f"acquire lock {ask.key}", votes, harmless=True)
-        certain = await self._give_back(ask, votes, doubtful)
+        certain = await self._give_back(ask, votes, doubtful, deadline)
         return busy._replace(spent=not certain or bool(doubtful))
 
     def _close(self, ballot: Ballot[Grant | Busy], ask: Ask, *, lost: bool) -> Answers[Grant | Busy]:
@@ -203,21 +203,24 @@ class QuorumStore:
             votes[node] = answer
         if outvoted:
             doubtful.update(ballot.silent)
-            return await self._outvoted(ask, votes, doubtful)
+            return await self._outvoted(ask, votes, doubtful, deadline)
         if not won:
             raise nodes.failed(f"acquire lock {ask.key}", votes, harmless=False)
         return None
 
-    async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int]) -> Busy:
+    async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
         """Others have too many votes. Ours are given back before anybody is told, so that they are in nobody's way."""
-        certain = await self._give_back(ask, votes, doubtful)
+        certain = await self._give_back(ask, votes, doubtful, deadline)
         refusals = [each for each in votes.values() if isinstance(each, Busy)]
         owners = [each.owner for each in refusals]
         told = max(refusals, key=lambda each: owners.count(each.owner))
         return told._replace(spent=not certain or bool(doubtful))
 
-    async def _give_back(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int]) -> bool:
-        """Give back every vote that we have or may have. False: not all of it is certain."""
+    async def _give_back(self, ask: Ask, votes: Answers[Grant | Busy], doubtful: set[int], deadline: int) -> bool:
+        """Give back every vote that we have or may have. False: not all of it is certain.
+
+        Each request has its own time limit; the caller waits for the answers until its deadline at most.
+        """
         ours = [node for node, each in votes.items() if isinstance(each, Grant | Timeout) or node in doubtful]
         granted = [node for node in ours if isinstance(votes[node], Grant)]
         if not ours:
@@ -228,9 +231,10 @@ class QuorumStore:
 
         # Who has answered once is waited for; who has not is told, and not waited for.
         until = self._nodes.now_ns() + CLEANUP_NS
-        answers = await self._nodes.canvass(
-            ours, release, until, lambda answers: all(node in answers for node in granted)
+        ballot = await self._nodes.open(
+            ours, release, until, lambda answers: all(node in answers for node in granted), min(until, deadline)
         )
+        answers = ballot.close()
         # "Not there" settles nothing where the request to take it may still be on its way.
         return all(answers.get(node) is True for node in ours)
 
@@ -355,7 +359,7 @@ class QuorumStore:
     async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
         """There is no queue."""
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """Nobody is woken: a release is a majority's, and no single node knows of it."""
         raise Misconfigured("a quorum wakes nobody; its waiters poll")
 

@@ -42,7 +42,7 @@ class AsyncioEars:
         self._asked: deque[AsyncioEar | None] = deque()
         self._again: asyncio.Task[None] | None = None
 
-    async def open(self) -> AsyncioEar:
+    async def open(self, timeout_ns: int) -> AsyncioEar:
         """An ear that the server has confirmed: an idle one, confirmed anew if its connection was long silent."""
         self._check_home()
         if self._idle:
@@ -54,8 +54,8 @@ class AsyncioEars:
             ear = AsyncioEar(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
             self._ears[ear.channel] = ear
         try:
-            async with asyncio.timeout(CONFIRM_NS / NS):
-                await self._listen(self._mux.deadline(CONFIRM_NS))
+            async with asyncio.timeout(timeout_ns / NS):
+                await self._listen(self._mux.deadline(timeout_ns))
                 await ear.settled.wait()
         except TimeoutError as error:
             ear.close(sound=False)

@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 from collections import deque
+from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
@@ -303,20 +304,17 @@ class Pool:
 
 
 def _connect(address: RedisAddress, deadline_ns: int) -> socket.socket:
-    left = (deadline_ns - time.monotonic_ns()) / NS
-    if left <= 0:
+    if deadline_ns <= time.monotonic_ns():
         raise Unavailable(f"redis at {address}: no time was left to connect")
     plain: socket.socket | None = None
     try:
         if address.path is not None:
-            plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            plain.settimeout(left)
-            plain.connect(address.path)
-            return plain
-        plain = socket.create_connection((address.host, address.port), left)
+            return _dialled(socket.AF_UNIX, address.path, deadline_ns)
+        plain = _dialled_by_name(address.host, address.port, deadline_ns)
         keep_alive(plain)
         if address.tls is None:
             return plain
+        plain.settimeout(_left_s(deadline_ns))
         return address.tls.wrap_socket(plain, server_hostname=address.host)
     except (OSError, UnicodeError) as error:
         if plain is not None:
@@ -326,3 +324,32 @@ def _connect(address: RedisAddress, deadline_ns: int) -> socket.socket:
         if plain is not None:
             plain.close()
         raise
+
+
+def _dialled_by_name(host: str, port: int, deadline_ns: int) -> socket.socket:
+    """Try the addresses of a host one after the other. They share the time, as they would not with `socket`'s own."""
+    failed = OSError(f"{host} has no address")
+    for family, _, _, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            return _dialled(family, where, deadline_ns)
+        except OSError as error:
+            failed = error
+    raise failed
+
+
+def _dialled(family: int, where: Any, deadline_ns: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.settimeout(_left_s(deadline_ns))
+        made.connect(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _left_s(deadline_ns: int) -> float:
+    left_ns = deadline_ns - time.monotonic_ns()
+    if left_ns <= 0:
+        raise TimeoutError("no time was left to connect")
+    return left_ns / NS

@@ -24,7 +24,6 @@ from holdfast.types import MS, NS
 
 EARS_MAX = 128
 IDLE_MAX = 8
-CONFIRM_NS = 2 * NS
 DOUBT_NS = NS  # an ear that was idle for longer is confirmed before it is trusted
 
 
@@ -40,13 +39,13 @@ class BlockingEars:
         self._idle: deque[BlockingEar] = deque()
         self._in_use: set[BlockingEar] = set()
 
-    async def open(self) -> BlockingEar:
+    async def open(self, timeout_ns: int) -> BlockingEar:
         """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         if len(self._in_use) >= EARS_MAX:
             raise Unavailable(f"{EARS_MAX} waiters listen already; this one has to poll")
-        deadline_ns = time.monotonic_ns() + CONFIRM_NS
+        deadline_ns = time.monotonic_ns() + timeout_ns
         while True:
             try:
                 ear = self._idle.pop()

@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.core.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, Misconfigured
-from holdfast.ports import Capabilities, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.redis_asking import Asker, Driver
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_values import (
@@ -347,10 +347,10 @@ class RedisStore:
         if isinstance(reply, ReplyError):
             raise refusal(reply, self._address, lock)
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`. The next ask for the key puts the waiter in line, or its wait if it does not."""
         lock = self._lock(key)
-        watch = RedisWatch(self._asker, await self._ears.open(), lock, self._line(lock), self._forget)
+        watch = RedisWatch(self._asker, await self._ears.open(timeout_ns), lock, self._line(lock), self._forget)
         self._watches[lock] = watch
         return watch
 

@@ -27,7 +27,7 @@ from holdfast.types import MS, NS
 
 LINE_NS = 600 * NS  # the line of a key is forgotten when nobody has joined or asked for so long: nothing leaks
 LEAVE_NS = 500 * MS
-_JOIN_LEAST_NS, _JOIN_MOST_NS = 250 * MS, 2 * NS
+_JOIN_LEAST_NS, _JOIN_MOST_NS = 20 * MS, 2 * NS
 _AHEAD_US = 10**15  # whoever was woken and came too late stands before all who were not woken yet
 
 _LISTEN, _UNLISTEN = Script("listen"), Script("unlisten")
@@ -53,7 +53,7 @@ class Ear(Protocol):
 class Ears(Protocol):
     """One colour of listening."""
 
-    async def open(self) -> Ear:
+    async def open(self, timeout_ns: int) -> Ear:
         """An ear that is heard at from now on."""
         ...
 
@@ -113,11 +113,15 @@ class RedisWatch:
         """See `ports.Watch.wait`. That the key is free is as good as a hint, if it is found out here."""
         self._waiting = True
         try:
-            if not self._in_line and await self._free(timeout_ns):
-                self._woken = True
-                return True
+            left_ns = timeout_ns
+            if not self._in_line:
+                until_ns = self._asker.deadline(timeout_ns)
+                if await self._free(timeout_ns):
+                    self._woken = True
+                    return True
+                left_ns = max(0, until_ns - self._asker.deadline(0))  # a hung server has used it up
             longest = LINE_NS // 2
-            if await self._ear.hear(min(timeout_ns, longest)):
+            if await self._ear.hear(min(left_ns, longest)):
                 self._in_line, self._woken = False, True
                 return True
             return timeout_ns > longest  # to ask again is what keeps the place in line

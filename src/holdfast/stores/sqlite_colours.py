@@ -41,14 +41,14 @@ class ThreadColour:
         """Do it here and now."""
         return work(timeout_ns)
 
-    async def watch(self, store: SqliteStore, key: str) -> ThreadWatch:
+    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> ThreadWatch:
         """Listen with a socket of one's own."""
         try:
             ear = self.ears.take()
         except OSError as error:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
         try:
-            store.ledger.listeners.add(key, ear.address, LISTEN_TTL_NS, HINT_NS)
+            store.ledger.listeners.add(key, ear.address, LISTEN_TTL_NS, timeout_ns)
         except BaseException:
             ear.close()  # it may be registered all the same: with the socket closed, whoever rings forgets it
             raise
@@ -78,7 +78,7 @@ class ThreadWatch:
             now = time.monotonic_ns()
             refresh = self._listed_ns + _REFRESH_NS
             if now >= refresh:
-                self._refresh(self._ear, now)
+                self._refresh(self._ear, now, until)
                 continue
             if self._ear.wait(min(until, refresh) - now):
                 return True
@@ -86,10 +86,11 @@ class ThreadWatch:
                 return False
         return False
 
-    def _refresh(self, ear: ThreadEar, now: int) -> None:
+    def _refresh(self, ear: ThreadEar, now: int, until: int) -> None:
         self._listed_ns = now
+        limit = min(HINT_NS, max(0, until - now))
         try:
-            self._store.ledger.listeners.extend(self._key, ear.address, LISTEN_TTL_NS, HINT_NS)
+            self._store.ledger.listeners.extend(self._key, ear.address, LISTEN_TTL_NS, limit)
         except BackendError:
             return  # the next time, perhaps; until then the waiter polls
 
@@ -127,7 +128,7 @@ class LoopColour:
         """Do it on the worker."""
         return await self.worker.run(work, timeout_ns)
 
-    async def watch(self, store: SqliteStore, key: str) -> LoopWatch:
+    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> LoopWatch:
         """Listen with the socket of the loop."""
         try:
             ear = self._ear = self._ear or LoopEar(self._loop)
@@ -135,7 +136,7 @@ class LoopColour:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
         address, hint = ear.take()
         try:
-            await self.run(lambda left: store.ledger.listeners.add(key, address, LISTEN_TTL_NS, left), HINT_NS)
+            await self.run(lambda left: store.ledger.listeners.add(key, address, LISTEN_TTL_NS, left), timeout_ns)
         except BaseException:
             ear.give_back(address)
             # It may be registered all the same, or will be: a name that takes hints and does nothing with them.
@@ -174,7 +175,7 @@ class LoopWatch:
             now = time.monotonic_ns()
             refresh = self._listed_ns + _REFRESH_NS
             if now >= refresh:
-                await self._refresh(now)
+                await self._refresh(now, until)
                 continue
             if now >= until:
                 return False
@@ -186,14 +187,15 @@ class LoopWatch:
         self._hint.clear()
         return True
 
-    async def _refresh(self, now: int) -> None:
+    async def _refresh(self, now: int, until: int) -> None:
         self._listed_ns = now
+        limit = min(HINT_NS, max(0, until - now))
 
         def step(left: int) -> None:
             self._store.ledger.listeners.extend(self._key, self._address, LISTEN_TTL_NS, left)
 
         try:
-            await self._worker.run(step, HINT_NS)
+            await self._worker.run(step, limit)
         except BackendError:
             return  # the next time, perhaps; until then the task polls
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -90,7 +91,9 @@ class Ledger:
         """Grant or say who is in the way. `address` is where the asker listens; a grant ends its registration."""
         token = digest(ask.token)
         if self.granting(1):
+            until_ns = time.monotonic_ns() + timeout_ns
             self.sweep(timeout_ns)
+            timeout_ns = until_ns - time.monotonic_ns()
         if ask.ticket is None and not address:
             return self.file.run(lambda connection: self._try(connection, ask, token), timeout_ns)
         return self.file.run(lambda connection: self._acquire(connection, ask, token, address), timeout_ns)
@@ -228,10 +231,12 @@ class Ledger:
     def _holdings(self, first: str, last: str, limit: int, timeout_ns: int) -> list[Holding]:
         now = self.judge.now()
         parameters = {**self._now_parameters(now), "first": first, "last": last, "limit": limit}
+        until_ns = time.monotonic_ns() + timeout_ns
         found: list[Holding] = []
         dead: dict[str, bool] = {}  # each process is looked up once, and outside the file's mutex
         while len(found) < limit:  # ends with the last key, for each round begins behind the one before
-            rows = self.file.run(lambda connection: connection.execute(_HOLDINGS, parameters).fetchall(), timeout_ns)
+            left_ns = until_ns - time.monotonic_ns()
+            rows = self.file.run(lambda connection: connection.execute(_HOLDINGS, parameters).fetchall(), left_ns)
             for key, owner, fence, family, granted, fingerprint, waiters, clock, process, *expiry in rows:
                 left = self.judge.left_ns((clock, "", *expiry), now)
                 if left > 0 and len(found) < limit:

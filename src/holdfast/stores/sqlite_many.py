@@ -57,7 +57,7 @@ async def carried(
     except TimeoutError as error:
         if isinstance(error, BackendError):
             raise
-        raise Timeout(f"{carrier.path} did not answer within {timeout_ns / NS:g} s") from None
+        raise Timeout(f"{carrier.path} did not answer within {timeout_ns / NS:.2g} s") from None
 
 
 class ManyLeases:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from holdfast.errors import BackendError, Closed
-from holdfast.ports import Capabilities, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.sqlite_ledger import Ledger
 from holdfast.stores.sqlite_many import Carrier, ManyLeases, carried
 from holdfast.stores.sqlite_moment import SqliteMoment
@@ -28,6 +29,11 @@ CAPABILITIES: Final = Capabilities(
 HINT_NS: Final = 2 * NS  # what registering and unregistering a listener may take
 
 
+def _left_ns(until_ns: int) -> int:
+    """What is left of a call's time, however many steps it takes."""
+    return max(0, until_ns - time.monotonic_ns())
+
+
 class Colour(Protocol):
     """How the blocking steps of the ledger are done, and how one waits for a hint."""
 
@@ -39,7 +45,7 @@ class Colour(Protocol):
         """Do one step, which is told what is left of its time."""
         ...
 
-    async def watch(self, store: SqliteStore, key: str) -> Watch:
+    async def watch(self, store: SqliteStore, key: str, timeout_ns: int) -> Watch:
         """Make an ear for one waiter."""
         ...
 
@@ -112,27 +118,30 @@ class SqliteStore:
         """See `ports.Store.release`. The claim is not needed: a table finds the lease by its key."""
 
         def step(left: int) -> bool:
+            until_ns = time.monotonic_ns() + left
             ours, addresses = self.ledger.release(key, token, keep_ns, left)
-            self._ring(key, addresses)
+            self._ring(key, addresses, until_ns)
             return ours
 
         return await self._colour.run(step, timeout_ns)
 
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`. All in one transaction."""
+        until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(len(asks), timeout_ns)
-        return await self._run_many(self._many.granting(asks), timeout_ns)
+        return await self._run_many(self._many.granting(asks), until_ns)
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
         """See `ports.TakesMany`. All in one transaction."""
+        until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(0, timeout_ns)
         # What a loss of power undoes is the release of a process that is gone; so nobody waits for the disk.
         full = self.ledger.file.synchronous == "full"
-        found = await self._run_many(self._many.returning(grants), timeout_ns, lasting=full)
+        found = await self._run_many(self._many.returning(grants), until_ns, lasting=full)
         waiting = [(grant.key, addresses) for grant, (_, addresses) in zip(grants, found, strict=True) if addresses]
         if waiting:
             with contextlib.suppress(BackendError):  # a hint is not worth an error
-                await self._colour.run(lambda _: self._ring_all(waiting), timeout_ns)
+                await self._colour.run(lambda _: self._ring_all(waiting, until_ns), _left_ns(until_ns))
         return [ours for ours, _ in found]
 
     async def _sweep(self, grants: int, timeout_ns: int) -> None:
@@ -141,14 +150,14 @@ class SqliteStore:
             with contextlib.suppress(BackendError):  # another time, then
                 await self._colour.run(self.ledger.sweep, timeout_ns)
 
-    async def _run_many(self, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True) -> T:
+    async def _run_many(self, step: Callable[[sqlite3.Connection], T], until_ns: int, *, lasting: bool = True) -> T:
         if self._carrier is not None:
             if not self._made:
-                await self.ping(timeout_ns)
+                await self.ping(_left_ns(until_ns))
                 self._made = True
             with contextlib.suppress(Closed):  # it ends before us; then we go by ourselves
-                return await carried(self._carrier, step, timeout_ns, lasting=lasting)
-        return await self._colour.run(lambda left: self._many.alone(step, left), timeout_ns)
+                return await carried(self._carrier, step, _left_ns(until_ns), lasting=lasting)
+        return await self._colour.run(lambda left: self._many.alone(step, left), _left_ns(until_ns))
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
         """See `ports.Store.inspect`."""
@@ -162,8 +171,9 @@ class SqliteStore:
         """See `ports.Store.force_release`."""
 
         def step(left: int) -> AuditRecord | None:
+            until_ns = time.monotonic_ns() + left
             record, addresses = self.ledger.force_release(key, actor, reason, left)
-            self._ring(key, addresses)
+            self._ring(key, addresses, until_ns)
             return record
 
         return await self._colour.run(step, timeout_ns)
@@ -174,11 +184,16 @@ class SqliteStore:
 
     async def leave(self, key: str, ticket: str, timeout_ns: int) -> None:
         """See `ports.Store.leave`."""
-        await self._colour.run(lambda left: self._ring(key, self.ledger.leave(key, ticket, left)), timeout_ns)
 
-    async def watch(self, key: str) -> Watch:
+        def step(left: int) -> None:
+            until_ns = time.monotonic_ns() + left
+            self._ring(key, self.ledger.leave(key, ticket, left), until_ns)
+
+        await self._colour.run(step, timeout_ns)
+
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
-        return await self._colour.watch(self, key)
+        return await self._colour.watch(self, key, timeout_ns)
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`. Takes the write lock for a moment, for a file that can only be read is of no use."""
@@ -192,9 +207,10 @@ class SqliteStore:
 
     def stop_waiting(self, key: str, address: str, hinted: bool, timeout_ns: int) -> None:
         """Take a waiter that leaves without a grant out of the file, and hand on the hint that it leaves unread."""
+        until_ns = time.monotonic_ns() + timeout_ns
         self.ledger.listeners.remove(key, address, timeout_ns)
         if hinted:
-            self._ring(key, self.ledger.listeners.next(key, timeout_ns))
+            self._ring(key, self.ledger.listeners.next(key, _left_ns(until_ns)), until_ns)
 
     def start_listening(self, key: str, address: str) -> None:
         """Remember where the caller listens."""
@@ -211,14 +227,14 @@ class SqliteStore:
             self._listening.pop(who, None)
         return True
 
-    def _ring_all(self, waiting: Sequence[tuple[str, list[str]]]) -> None:
+    def _ring_all(self, waiting: Sequence[tuple[str, list[str]]], until_ns: int) -> None:
         for key, addresses in waiting:
-            self._ring(key, addresses)
+            self._ring(key, addresses, until_ns)
 
-    def _ring(self, key: str, addresses: list[str]) -> None:
+    def _ring(self, key: str, addresses: list[str], until_ns: int) -> None:
         """Wake one waiter, and forget those who are dead. A hint is not worth an error."""
         try:
             for address in self._bell.ring(addresses) if addresses else ():
-                self.ledger.listeners.remove(key, address, HINT_NS)
+                self.ledger.listeners.remove(key, address, _left_ns(until_ns))
         except (BackendError, OSError):
             return

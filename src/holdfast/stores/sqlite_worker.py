@@ -22,13 +22,14 @@ from holdfast.types import NS
 T = TypeVar("T")
 
 _ANSWERS_MAX: Final = 32  # how many may wait for the loop to be woken
-_GRACE_S: Final = 0.25  # by which a disk that does not answer may overrun
+_GRACE_S: Final = 0.25  # by which a piece of work that has begun may overrun, on a disk that does not answer
 
 
 class _Job(NamedTuple):
     work: Callable[[int], Any]
     future: asyncio.Future[Any]
     deadline_ns: int
+    taken: threading.Lock  # by the thread that begins it, or by the caller whose time is over before that
 
 
 class _Answer(NamedTuple):
@@ -54,19 +55,26 @@ class LoopWorker:
             self._thread = threading.Thread(target=self._serve, args=(self._jobs,), name=self._name, daemon=True)
             self._thread.start()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns))
-        # The work keeps to its time by itself; this is for a disk that does not answer at all.
-        timer = self._loop.call_later(timeout_ns / NS + _GRACE_S, _give_up, future)
+        job = _Job(work, future, time.monotonic_ns() + timeout_ns, threading.Lock())
+        self._ask(job)
+        # Work that has begun keeps to its time by itself; what is in line behind slow work does not.
+        timer = self._loop.call_later(timeout_ns / NS, self._overdue, job)
         try:
             return await (asyncio.shield(future) if anyway else future)
         finally:
             timer.cancel()
 
+    def _overdue(self, job: _Job) -> None:
+        if not job.taken.acquire(blocking=False):  # it has begun: only a disk that does not answer keeps it
+            self._loop.call_later(_GRACE_S, _give_up, job.future)
+        elif not job.future.done():
+            job.future.set_exception(_late())
+
     def post(self, work: Callable[[int], None], timeout_ns: int) -> None:
         """Do the work when its turn comes, and tell nobody how it went."""
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(asyncio.Future.exception)  # or the loop would complain that nobody looked
-        self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns))
+        self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns, threading.Lock()))
 
     def _ask(self, job: _Job) -> None:
         """Put a job in line. The thread is woken once for all that is asked for in one turn of the loop."""
@@ -105,16 +113,19 @@ class LoopWorker:
 
 
 def _done(job: _Job) -> _Answer | None:
-    if job.future.done():  # cancelled, or given up
+    if job.future.done() or not job.taken.acquire(blocking=False):  # cancelled, or given up
         return None
     left = job.deadline_ns - time.monotonic_ns()
     if left <= 0:
-        late = Unavailable("the request waited in line for all of its time; nothing was changed")
-        return _Answer(job.future, None, late)
+        return _Answer(job.future, None, _late())
     try:
         return _Answer(job.future, job.work(left), None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the one who asked
         return _Answer(job.future, None, error)
+
+
+def _late() -> Unavailable:
+    return Unavailable("the request waited in line for all of its time; nothing was changed")
 
 
 def _deliver(answers: list[_Answer]) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import Violation, check
 from holdfast.description import LockSettings
-from holdfast.ports import Capabilities, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.memory import CAPABILITIES
 from holdfast.stores.quorum import quorum_capabilities
 from holdfast.stores.quorum_crew import LoopCrew
@@ -134,9 +134,9 @@ class SimQuorumStore(SimStore):
         """See `ports.Store.leave`."""
         await self._quorum.leave(key, ticket, timeout_ns)
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
-        return await self._quorum.watch(key)
+        return await self._quorum.watch(key, timeout_ns)
 
     async def ping(self, timeout_ns: int) -> None:
         """See `ports.Store.ping`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.core.history import Kind, Record
 from holdfast.errors import Timeout
-from holdfast.ports import Capabilities, Watch
+from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.memory import CAPABILITIES
 from holdfast.stores.memory_table import MemoryTable, Snapshot
 from holdfast.testing.simclock import SimClock
@@ -20,7 +20,6 @@ from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simnetwork import Network, Server
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
-LISTEN_NS = 2 * NS
 Note = Callable[[Record], None]
 
 
@@ -238,11 +237,11 @@ class SimStore:
         """See `ports.Store.leave`."""
         await self.call("leave", key, lambda: self._server.table.leave(key, ticket), timeout_ns)
 
-    async def watch(self, key: str) -> Watch:
+    async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
         """See `ports.Store.watch`."""
         watch = SimWatch(self._network, self._server, self._host, key)
         try:
-            await self.call("watch", key, watch.open, LISTEN_NS)
+            await self.call("watch", key, watch.open, timeout_ns)
         except BaseException:
             watch.drop()  # nobody gets it, so nobody else will close it
             raise
