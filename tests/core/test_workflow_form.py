@@ -51,6 +51,7 @@ def steps(draw: st.DrawFn) -> Step:
         **dict.fromkeys(("timeout_ns", "delay_ns"), TIMES),
         "after": st.lists(NAMES, max_size=2).map(tuple),
         "priority": WHOLES,
+        **dict.fromkeys(("recover", "cancel_rest"), st.booleans()),
         "retry": RETRIES,
     }
     assert options.keys() == {each.name for each in fields(Step)} - {"name", "kind"}

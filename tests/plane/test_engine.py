@@ -73,7 +73,8 @@ async def test_a_run_goes_from_step_to_step_under_fences_that_rise(flow_stage: F
     run = await replica.start("order", {"id": 7})
     job = await replica.appears(f"{run}:fetch@1")
     assert (job.topic, job.payload, job.max_attempts) == ("crm.fetch", {"id": 7}, 1)
-    assert job.labels == {"holdfast.run": run, "holdfast.step": "fetch", "holdfast.risk": "low"}
+    own = {"holdfast.run": run, "holdfast.step": "fetch", "holdfast.risk": "low", "holdfast.attempts": "1"}
+    assert job.labels == own
     await replica.end(f"{run}:fetch@1", {"amount": 12})
     await replica.end(f"{run}:pay@1", "paid")
     over = await replica.becomes(run, RunStatus.SUCCEEDED)

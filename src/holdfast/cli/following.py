@@ -19,6 +19,7 @@ from holdfast.core.jobs import JobState
 from holdfast.plane.model import Job, JobEvent
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
+from holdfast.plane.subjects import attempts_of
 from holdfast.types import NS
 
 _RECENT: Final = 12
@@ -119,7 +120,7 @@ class _LiveView:
         line = Text.assemble(
             state_cell(job.state),
             cell(f" for {seconds((now_ns - job.updated_ns) / NS)}"),
-            cell(f"   attempt {job.attempt} of {job.max_attempts}", "dim"),
+            cell("   attempt {} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)), "dim"),
             cell(f"   {job.worker}" if job.worker and not job.state.terminal else "", "dim"),
             cell("   (Ctrl-C stops looking, not the job)", "dim"),
         )

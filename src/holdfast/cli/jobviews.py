@@ -18,6 +18,7 @@ from holdfast.core.jobs import JobState
 from holdfast.plane.model import DeadLetter, Job, JobEvent
 from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.plane.progress import Progress
+from holdfast.plane.subjects import attempts_of
 from holdfast.types import NS
 
 _STYLES: Final = {
@@ -135,7 +136,7 @@ def job_table(jobs: Sequence[JobOutline], now_ns: int) -> Table:
             cell(job.topic),
             state_cell(job.state),
             str(job.priority),
-            f"{job.attempt}/{job.max_attempts}",
+            "{}/{}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)),
             seconds((now_ns - job.created_ns) / NS),
             seconds((now_ns - job.updated_ns) / NS),
             cell(job.worker or "-", "" if job.worker else "dim"),
@@ -161,7 +162,7 @@ def job_rows(job: Job, progress: Progress | None = None) -> dict[str, Text]:
         "tenant": cell(job.tenant),
         "topic": cell(f"{job.topic}, in pool {job.pool}"),
         "priority": cell(str(job.priority)),
-        "attempt": cell(f"{job.attempt} of {job.max_attempts}"),
+        "attempt": cell("{} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts))),
         "worker": cell(job.worker or ""),
         "progress": cell(reported),
         "fences": cell(_fences(job)),

@@ -219,10 +219,25 @@ def _turn_comes(draft: Draft, name: str) -> None:
         return
     elif draft.states[name].kept:
         draft.reuse(name)
-    elif step.for_each is not None:
-        open_fan_out(draft, name)
     else:
-        draft.start(slot)
+        if step.for_each is not None:
+            open_fan_out(draft, name)
+        else:
+            draft.start(slot)
+        if step.cancel_rest:
+            _cancel_rest(draft, name)
+
+
+def _cancel_rest(draft: Draft, name: str) -> None:
+    """Stop what a step that has begun did not need of its `after`, and what led only to that."""
+    pending = [name]
+    while pending:
+        for each in draft.plan.after[pending.pop()]:
+            wanted = (other for other in draft.plan.dependents[each] if other != name)
+            needed = any(not draft.states[other].status.terminal for other in wanted)
+            if not draft.states[each].status.terminal and not needed and each not in draft.plan.guarded:
+                _stop(draft, f"{name} has begun without it", [each])
+                pending.append(each)
 
 
 def _stop_in_vain(draft: Draft) -> bool:

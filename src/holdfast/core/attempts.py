@@ -96,8 +96,11 @@ def begin_attempt(
         started = StartRun(job, slot.path, name, step.version, given, attempt, deadline_ns)
         return Begun(StepStatus.RUNNING, job, started)
     topic = step.topic or ""
+    most = step.retry.retries + 1
     submitted = SubmitJob(
-        job, slot.path, topic, given, risk, attempt, step.priority, timeout_ns=step.timeout_ns, deadline_ns=deadline_ns
+        *(job, slot.path, topic, given, risk, attempt, step.priority, most),
+        timeout_ns=step.timeout_ns,
+        deadline_ns=deadline_ns,
     )
     return Begun(StepStatus.RUNNING, job, submitted)
 

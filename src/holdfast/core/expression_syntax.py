@@ -103,6 +103,7 @@ class Expression:
     tree: ast.expr
     names: frozenset[str]  # what it reads
     steps: frozenset[str]  # the steps whose outcome it reads
+    inputs: frozenset[str]  # the fields of `input` that it names
 
     def position(self, node: ast.AST) -> int:
         """Where a part of it begins, in characters of the text."""
@@ -141,7 +142,7 @@ def read(text: str) -> Expression:
         raise BadExpression(text, "is nested too deeply", lead) from None
     reading = _Reading(text, line, lead, keys)
     reading.walk(tree)
-    return Expression(text, tree, frozenset(reading.names), frozenset(reading.steps))
+    return Expression(text, tree, frozenset(reading.names), frozenset(reading.steps), frozenset(reading.inputs))
 
 
 def _words(text: str, line: str, lead: int) -> tuple[str, dict[int, str]]:
@@ -188,6 +189,7 @@ class _Reading:
         self._text, self._line, self._lead, self._keys = text, line.encode("utf-8", "replace"), lead, keys
         self.names: set[str] = set()
         self.steps: set[str] = set()
+        self.inputs: set[str] = set()
         self._keyed: set[int] = set()  # where `steps` stands with the name of a step
 
     def walk(self, tree: ast.expr) -> None:
@@ -260,6 +262,8 @@ class _Reading:
                 self._refuse(value, _STEPS)
             self.steps.add(key)
             self._keyed.add(id(value))
+        elif isinstance(value, ast.Name) and value.id == "input" and isinstance(key, str):
+            self.inputs.add(key)
 
     def _call(self, node: ast.Call) -> None:
         if not isinstance(node.func, ast.Name):

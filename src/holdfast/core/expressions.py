@@ -77,6 +77,11 @@ def steps_in(template: Any) -> set[str]:
     return {name for each in _expressions(template) for name in each.steps}
 
 
+def inputs_in(template: Any) -> set[str]:
+    """The fields of `input` that a template names."""
+    return {name for each in _expressions(template) for name in each.inputs}
+
+
 def count_in(template: Any) -> int:
     """How many expressions a template has, at most; without reading them."""
     return sum(leaf.count(_OPEN) for _, leaf in _leaves(template, ()))

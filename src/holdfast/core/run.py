@@ -172,6 +172,7 @@ class SubmitJob:
     risk: str
     attempt: int
     priority: int = 0
+    attempts: int = 1  # how many the step may have
     timeout_ns: int | None = None
     deadline_ns: int | None = None
 

@@ -3,7 +3,8 @@
 A step that is over stands in one of two ways to those that wait for it (`Standing`): it went well, or it is lost. It
 went well if it succeeded, if its own condition skipped it, or if it is *recovered*: it failed, was denied or timed out,
 and the chain of its `on_error` steps reaches one that succeeded. A chain ends, without success, at a step that has no
-`on_error`, was skipped or cancelled, or was met before. Until the chain is decided the step is open.
+`on_error`, was skipped or cancelled, or was met before. Until the chain is decided the step is open. A failed step with
+`recover: false` is lost whatever its handler does: the handler cleans up, and the run fails.
 
 A lost failure is *outvoted* if somebody waits for it and everybody who does has a `join` that others have fulfilled. A
 failure that is neither recovered nor outvoted, and can no longer be, is *beyond repair*; a step whose job somebody
@@ -86,7 +87,7 @@ def _chain(workflow: Workflow, states: Mapping[str, StepState], name: str) -> tu
     while state.status in HANDLED:
         met.add(name)
         handler = workflow.steps[name].on_error
-        if handler is None or handler in met:
+        if handler is None or handler in met or not workflow.steps[name].recover:
             return met, Standing.LOST
         name, state = handler, states[handler]
     return met, _end_of_chain(state)

@@ -49,8 +49,10 @@ class Step:
     kind: StepKind
     after: tuple[str, ...] = ()  # steps that come first
     join: int | None = None  # how many of them must have gone well; None: all
+    cancel_rest: bool = False  # stop those of them that the join did not need
     when: str | None = None  # an expression; false: the step is skipped, and its dependents go on
     on_error: str | None = None  # the step that runs if this one fails for good; if that goes well, this is recovered
+    recover: bool = True  # False: the failure stands even if its handler goes well, and the run fails
     retry: StepRetry = field(default_factory=StepRetry)
     timeout_ns: int | None = None  # of one attempt; of an approval: how long it waits for somebody
     risk: str | None = None  # the class that decides about lock errors; None: the workflow's

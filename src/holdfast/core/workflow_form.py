@@ -207,6 +207,7 @@ _STEP: Final = {
     "kind": _Field("kind", _kind, str),
     "after": _Field("after", _names, list),
     "join": _Field("join", _whole),
+    "cancel_rest": _Field("cancel_rest", _flag),
     "when": _Field("when", _condition),
     "for_each": _Field("for_each", _json, _lists),
     "max_parallel": _Field("max_parallel", _whole),
@@ -222,6 +223,7 @@ _STEP: Final = {
     "timeout": _Field("timeout_ns", duration, written_duration),
     "retry": _Field("retry", _retry, lambda value: _written(value, _RETRY), nested=True),
     "on_error": _Field("on_error", _text),
+    "recover": _Field("recover", _flag),
     "risk": _Field("risk", _text),
 }
 _WORKFLOW: Final = {

@@ -260,6 +260,11 @@ def _order(workflow: Workflow, path: Path, step: Step) -> Iterator[Problem]:
         most = len(set(step.after))
         fix = f"give 1 to {most}" if most else "name the steps to wait for in after, or leave it out"
         yield Problem((*path, "join"), f"{step.join} of {most} steps cannot be waited for", fix)
+    if step.cancel_rest and (step.join is None or step.join >= len(set(step.after))):
+        fix = "give a join that is smaller than the number of steps in after, or leave it out"
+        yield Problem((*path, "cancel_rest"), "there is nothing to cancel", fix)
+    if not step.recover and step.on_error is None:
+        yield Problem((*path, "recover"), "there is no on_error", "name the step that cleans up, or leave it out")
     if step.on_error == step.name:
         yield Problem((*path, "on_error"), "it handles itself", "name another step")
     elif step.on_error is not None and step.on_error not in workflow.steps:

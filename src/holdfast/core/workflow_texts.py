@@ -8,7 +8,8 @@
 | all of these, in a handler | `error` too |
 | `output` of the workflow | `steps`, all of them |
 
-A step may read only steps that are certain to be over when it begins (`workflow_graph.certain`).
+A step may read only steps that are certain to be over when it begins (`workflow_graph.certain`). Where a workflow
+declares its `inputs`, a text may name only these.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.expression_syntax import suggestion
-from holdfast.core.expressions import bare, check_expression, count_in, names_in, problems_in, steps_in
+from holdfast.core.expressions import bare, check_expression, count_in, inputs_in, names_in, problems_in, steps_in
 from holdfast.core.workflow import Step, Workflow
 from holdfast.core.workflow_graph import certain
 from holdfast.core.workflow_problems import Path, Problem
@@ -90,6 +91,7 @@ def _misread(
     problems = [
         Problem(text.path, f"there is no {name} here", _MEANS[name]) for name in sorted(names_in(value) - text.names)
     ]
+    problems += _undeclared(text, value, workflow)
     for name in sorted(steps_in(value)):
         if name not in workflow.steps:
             near = suggestion(name, workflow.steps).removeprefix("; ")
@@ -101,6 +103,18 @@ def _misread(
             fix = "read it in a later step" if later else f"add {name!r} to its after"
             problems.append(Problem(text.path, f"reads step {name!r}, which may not be over by then", fix))
     return problems
+
+
+def _undeclared(text: _Text, value: Any, workflow: Workflow) -> list[Problem]:
+    """Fields of `input` that the workflow does not declare. One that declares none takes anything."""
+    inputs = workflow.inputs
+    if inputs is None:
+        return []
+    found = []
+    for name in sorted(inputs_in(value) - set(inputs)):
+        near = suggestion(name, inputs).removeprefix("; ") or f"add it to inputs: {name}: any"[:120]
+        found.append(Problem(text.path, f"there is no input {name[:80]!r}", near))
+    return found
 
 
 def _as_template(text: _Text) -> Any:

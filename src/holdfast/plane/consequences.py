@@ -108,7 +108,7 @@ class Consequences:
             deadline_ns=effect.deadline_ns,
             submitted_by=run.about.submitted_by,
             trace=run.about.trace,
-            labels=own_labels(run.run, effect.step, effect.risk),
+            labels=own_labels(run.run, effect.step, effect.risk) | {subjects.ATTEMPTS_LABEL: str(effect.attempts)},
         ).check()
         try:
             make = self._gates.submission(wanted, DEFAULT_POOL, StepOf(run.run.id, effect.step, effect.risk))

@@ -23,6 +23,7 @@ from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.model import check_text
 from holdfast.plane.order import Order
 from holdfast.plane.progress import Progress, Report
+from holdfast.plane.subjects import RUN_LABEL, STEP_LABEL, step_attempt
 from holdfast.ports import Clock
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
@@ -202,8 +203,23 @@ class AnyContext:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
-        return self._order.attempt
+        """Which attempt this is, from 1; in a workflow, which attempt of the step."""
+        return step_attempt(self._order.job, self._order.labels) or self._order.attempt
+
+    @property
+    def run(self) -> str | None:
+        """The id of the workflow run whose step this job is; None: it is a job of its own."""
+        return self._order.labels.get(RUN_LABEL)
+
+    @property
+    def step(self) -> str | None:
+        """The step of that run, `pay` or in a fan-out `pay[3]`."""
+        return self._order.labels.get(STEP_LABEL)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts of a job, or of a step of a run: names an effect that must happen once."""
+        return f"{self.run}:{self.step}" if self.run and self.step else self._order.job
 
     @property
     def tenant(self) -> str:

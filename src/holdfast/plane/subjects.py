@@ -43,6 +43,7 @@ POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the
 RUN_LABEL: Final = "holdfast.run"
 STEP_LABEL: Final = "holdfast.step"
 RISK_LABEL: Final = "holdfast.risk"
+ATTEMPTS_LABEL: Final = "holdfast.attempts"  # how many attempts the step may have, each of which is another job
 REQUESTERS_LABEL: Final = "holdfast.requesters"  # JSON: who asked for what the job repeats
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -199,3 +200,16 @@ def run_done(run: str, tenant: str, workflow: str, status: str, version: int, *,
     """A run is over. `made_ns`: when it was made."""
     body = {"run": run, "tenant": tenant, "workflow": workflow, "status": status}
     return Message(f"{RUN_DONE}:{run}:{made_ns}:{version}", RUN_DONE, body, run)
+
+
+def step_attempt(job: str, labels: Mapping[str, str]) -> int | None:
+    """Which attempt of its step a job of a run is, from its id; None: it is a job of its own."""
+    begins = f"{labels.get(RUN_LABEL)}:{labels.get(STEP_LABEL)}@"
+    number = job.removeprefix(begins)
+    return int(number) if job.startswith(begins) and number.isdecimal() else None
+
+
+def attempts_of(job: str, labels: Mapping[str, str], attempt: int, most: int) -> tuple[int, int]:
+    """The number of an attempt and the most there may be, as people count: those of the step, if the job is of one."""
+    number, allowed = step_attempt(job, labels), labels.get(ATTEMPTS_LABEL, "")
+    return (number, int(allowed)) if number is not None and allowed.isdecimal() else (attempt, most)

@@ -55,8 +55,10 @@ class StepOptions(TypedDict, total=False):
 
     after: Before  # what comes first
     join: int | None  # how many of those must have gone well; None: all
+    cancel_rest: bool  # stop those of them that the join did not need
     when: str | bool | None  # an expression; if it is false the step is skipped, and its dependents go on
     on_error: Ref | str | None  # the step that runs if this one fails for good
+    recover: bool  # False: the failure stands even if that goes well, and the run fails
     risk: str | None  # None: the workflow's
     for_each: str | Sequence[Any] | None  # one child for each item, which is `item` (and `index`) in its texts
     max_parallel: int | None  # children at once; None: all
