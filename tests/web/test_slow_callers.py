@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import serving
-from holdfast.cli.hurrying import CONNECTIONS_MAX, HurriedProtocol, connections_max
+from holdfast.cli import connection_limit, serving
+from holdfast.cli.connection_limit import CONNECTIONS_MAX
+from holdfast.cli.hurrying import HurriedProtocol
 from holdfast.web.auth import Access
 from web_stage import stage_at
 
@@ -26,9 +27,10 @@ BODY = (
 
 @asynccontextmanager
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: float) -> AsyncIterator[int]:
+    most = limits.pop("most", CONNECTIONS_MAX)
     for name, value in limits.items():
         monkeypatch.setattr(HurriedProtocol, name, value)
-    monkeypatch.setattr(serving, "connections_max", lambda: HurriedProtocol.most)
+    monkeypatch.setattr(serving, "connections_max", lambda: most)
     ours = socket.create_server(("127.0.0.1", 0))
     async with stage_at(tmp_path, Access.bound_to("127.0.0.1")) as stage:
         http = serving.HttpServer(stage.app, ours)
@@ -124,4 +126,5 @@ async def test_callers_get_half_of_the_files_and_never_all(
     monkeypatch: pytest.MonkeyPatch, files: int, most: int
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
-    assert connections_max() == most
+    assert connection_limit.connections_max() == most
+    assert most + connection_limit.RESERVED + 2 * connection_limit.accept_batch() < max(files, 19)

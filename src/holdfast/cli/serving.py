@@ -12,8 +12,9 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from holdfast.cli.hurrying import HurriedProtocol, connections_max
-from holdfast.cli.listening import address_of
+from holdfast.cli.connection_limit import ConnectionLimit, accept_batch, connections_max
+from holdfast.cli.hurrying import HurriedProtocol
+from holdfast.cli.listening import BACKLOG, address_of
 from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
 from holdfast.plane.assembly import Plane
@@ -84,11 +85,14 @@ class HttpServer:
 
     def __init__(self, app: FastAPI, ours: socket.socket) -> None:
         self._socket = ours
-        hurried = type("Hurried", (HurriedProtocol,), {"most": connections_max()})
+        self.connections = ConnectionLimit(connections_max())
+        app.state.answers.connections = self.connections
+        hurried = type("Hurried", (HurriedProtocol,), {"crowd": self.connections})
         config = uvicorn.Config(
             app,
             http=hurried,
             ws="none",
+            backlog=accept_batch(),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -111,6 +115,7 @@ class HttpServer:
         ready.cancel()
         if self._serving.done():
             self._serving.result()
+        self._socket.listen(BACKLOG)  # uvicorn listened with the number of connections to accept in one go
 
     async def stop(self, grace: float) -> bool:
         """Answer what has begun within `grace` seconds, and close; connections that only wait are closed at once."""

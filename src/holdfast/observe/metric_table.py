@@ -64,6 +64,8 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("http_requests", "http", "answers", "Requests answered.", "method", "status"),
     _counter("http_limited", "http", "limited", "Requests turned away because a caller had made too many."),
     _gauge("http_callers", "http", "callers", "Callers whose rate is being remembered."),
+    _gauge("http_connections", "http", "connections", "Open HTTP connections."),
+    _counter("http_closed_connections", "http", "closed", "Connections closed by the server, by reason.", "reason"),
     # Jobs: what storage has refused.
     _counter("guard_entered", "guard", "entered", "Jobs entered before they were read."),
     _counter("guard_steps", "guard", "steps", "Writes to jobs, by what the guard decided; refused: stale.", "outcome"),

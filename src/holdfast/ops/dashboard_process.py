@@ -28,10 +28,11 @@ _PARTS: Final = (
     ),
     Panel(
         "Requests",
-        "Requests of the API by status, and those turned away because a caller made too many.",
+        "Requests of the API by status, those turned away because a caller made too many, and closed connections.",
         (
             Query(rate("http_requests_total", "status"), "{{status}}"),
             Query(rate("http_limited_total"), "turned away"),
+            Query(rate("http_closed_connections_total", "reason"), "closed: {{reason}}"),
         ),
         Unit.REQUESTS,
     ),

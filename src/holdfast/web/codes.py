@@ -30,6 +30,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "too-many-requests": (429, "you ask too often"),
     "internal": (500, "something went wrong here; the log has it under the `request_id`"),
     "misconfigured": (500, "the plane is not set up to do this"),
+    "too-many-connections": (503, "every connection of the server is in use; try again later"),
     "closing": (503, "this process is about to end; ask another"),
     "lease-lost": (503, "the plane lost a lease while it did this; nothing was done"),
     "not-ready": (503, "`/readyz`: `parts` says what is in the way"),

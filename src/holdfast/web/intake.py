@@ -31,6 +31,12 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 METRICS_PATH: Final = "/metrics"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | assets.PATHS
 
+ON_ADMITTED: Final = "holdfast.on_admitted"
+"""Member of a scope's state, from the server: a function to call when the token of the request was valid."""
+
+HEALTH_ONLY: Final = "holdfast.health_only"
+"""Member of a scope's state, from the server: true if it has no room left for anything but health probes."""
+
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON: Final = "application/json"
@@ -38,8 +44,10 @@ _BODILESS: Final = frozenset({"GET", "HEAD"})  # a body means nothing there (RFC
 _ONCE: Final = ("Content-Type", "Idempotency-Key")
 """Headers of which one is read, besides that which proves who asks."""
 
-_CLOSING: Final = Problem(
-    503, CLOSING, "the plane is shutting down", {"retry_after": 1.0}, {"retry-after": "1", "connection": "close"}
+_CLOSING_PARTS: Final = ({"retry_after": 1.0}, {"retry-after": "1", "connection": "close"})
+_CLOSING: Final = Problem(503, CLOSING, "the plane is shutting down", *_CLOSING_PARTS)
+_FULL: Final = Problem(
+    503, "too-many-connections", "every connection of the server is in use; try again later", *_CLOSING_PARTS
 )
 _REALM: Final = 'Bearer realm="holdfast"'
 _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
@@ -101,6 +109,10 @@ class Intake:
             extra = ', error="invalid_token"' if shown else ""
             return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
         scope["state"]["principal"] = principal
+        if scope["state"].get(HEALTH_ONLY):
+            return _FULL
+        if ON_ADMITTED in scope["state"]:
+            scope["state"][ON_ADMITTED]()
         if self._vitals.draining and scope["path"] != METRICS_PATH:
             return _CLOSING
         unreadable = None if scope["method"] in _BODILESS else _unreadable(headers)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.core.reading import Reading, Value
 from holdfast.observe import prometheus
 from holdfast.plane.vitals import Vitals
 from holdfast.web.rates import Rates
+
+
+class Connections(Sized, Protocol):
+    """The open connections of a server, and how many it closed, by reason."""
+
+    closed: Counter[str]
 
 
 @dataclass(slots=True)
@@ -17,12 +25,15 @@ class Answers:
 
     counts: Counter[tuple[str, int]] = field(default_factory=Counter)
     rates: Rates | None = None
+    connections: Connections | None = None
 
     def reading(self) -> Reading:
         """The same, for metrics."""
         values: dict[str, Value] = {"answers": dict(sorted(self.counts.items()))}
         if self.rates is not None:
             values |= {"limited": self.rates.limited, "callers": len(self.rates)}
+        if self.connections is not None:
+            values |= {"connections": len(self.connections), "closed": dict(sorted(self.connections.closed.items()))}
         return Reading("http", values)
 
 
