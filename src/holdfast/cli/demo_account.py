@@ -15,6 +15,7 @@ from holdfast.errors import FencedOut
 from holdfast.guards import CarriedFence
 from holdfast.guards.settings import sql
 from holdfast.guards.sqlite import GuardedTable
+from holdfast.runtime.private_files import create_private
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, holdfast_fence INTEGER);
@@ -43,6 +44,7 @@ class Account:
 
     def __init__(self, path: str, worker: str) -> None:
         self._worker = worker
+        create_private(path)
         self._connection = sqlite3.connect(path, timeout=30, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.executescript(f"{_TABLES};{sql('ledger_sqlite')}")

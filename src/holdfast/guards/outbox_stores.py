@@ -10,9 +10,11 @@ import contextlib
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.errors import BadInput, Misconfigured, Unavailable
@@ -21,6 +23,7 @@ from holdfast.guards.statements import Query
 
 Rows: TypeAlias = list[dict[str, Any]]
 
+_RELAY: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _SECTION: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"(?<!:):([a-z_]+)")
 _SQLITE_NOW: Final = "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
@@ -153,7 +156,8 @@ class SqliteOutboxStore:
             ours = True
             if path:  # otherwise it is in memory, and there is no other connection
                 descriptor = stack.enter_context(
-                    opened(f"{path}-holdfast-relay", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+                    # Who may not open the database may not stop its relay either.
+                    opened(f"{path}-holdfast-relay", _RELAY, mode=_mode_of(path))
                 )
                 try:
                     stack.enter_context(locked(descriptor, 0, path))
@@ -192,3 +196,7 @@ def blocking_store(connection: object) -> OutboxStore:
         f"{type(connection).__name__} is not a connection",
         "give a sqlite3.Connection or a psycopg.Connection",
     )
+
+
+def _mode_of(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 from holdfast.errors import BadInput, Timeout, Unavailable
 from holdfast.guards.settings import sql
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.private_files import create_private
 from holdfast.stores.sqlite_errors import is_busy, translated
 from holdfast.types import NS, Duration, duration_ns
 
@@ -100,6 +101,7 @@ class SqliteRecord:
         found = self._mine()
         if found is None:
             # It is used by this thread alone, and closed by whichever lets go of it last.
+            create_private(self.path)
             found = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 _prepare(found)

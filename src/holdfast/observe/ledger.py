@@ -22,6 +22,7 @@ import contextlib
 import os
 import re
 import socket
+import stat
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from holdfast.errors import BadInput
 from holdfast.observe.ledger_lines import Remark, line
 from holdfast.ports import Clock
 from holdfast.runtime.disk import make_directory, sync_directory
+from holdfast.runtime.private_files import PRIVATE, set_mode
 from holdfast.runtime.scribe import Scribe
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration, duration_ns
@@ -216,7 +218,9 @@ class Ledger:
             self._name = f"{host}-{os.getpid()}-{now_ns:x}{os.urandom(2).hex()}"
         self._prune(now_ns)
         path = self._path / f"{self._name}.{self._number + 1:06d}{SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
+        # A directory with the setgid bit is shared with its group on purpose: its members may read the ledger.
+        set_mode(self._file, PRIVATE | (stat.S_IRGRP if self._path.stat().st_mode & stat.S_ISGID else 0))
         self._number += 1
         self._name_is_safe = False
         self._size, self._opened_ns = 0, now_ns

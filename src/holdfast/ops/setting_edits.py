@@ -22,6 +22,7 @@ from typing import Any, Final
 from holdfast.errors import BadInput
 from holdfast.plane.setting_places import Form, Place, places
 from holdfast.runtime.disk import replace_file
+from holdfast.runtime.private_files import PRIVATE
 from holdfast.runtime.toml_text import NotToml, toml_of
 
 KEPT: Final = ".before"
@@ -55,7 +56,7 @@ def write(path: Path, before: str, after: str) -> Path | None:
     """Put the new text in place of the old in one step. Returns where the old one was kept; None: there was none."""
     target = path.resolve()  # a link stays a link
     kept = None
-    mode = 0o644
+    mode = PRIVATE  # settings may hold the password of a store
     if target.exists():
         if target.read_bytes() != before.encode():
             raise BadInput(str(path), "was changed by somebody meanwhile", "look at it, and try again")

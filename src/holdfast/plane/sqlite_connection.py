@@ -25,6 +25,7 @@ from holdfast.plane.ports import Row, Work
 from holdfast.plane.sqlite_looking import Look, look_at
 from holdfast.plane.statements import compiled
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.private_files import create_private
 from holdfast.stores.mounts import file_system, is_shared
 from holdfast.stores.sqlite_errors import code_of, is_busy, translated
 
@@ -71,6 +72,8 @@ class PlaneFile:
     def connect(self) -> sqlite3.Connection:
         """Open it. Only the first connection may make the file."""
         check_place(self.path)
+        if self._identity is None:
+            create_private(self.path)
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode={'rwc' if self._identity is None else 'rw'}",
             uri=True,

@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from holdfast.runtime.private_files import PRIVATE_DIRECTORY
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -55,7 +57,7 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(path: Path, mode: int = 0o777, *, parents: bool = False) -> None:
+def make_directory(path: Path, mode: int = PRIVATE_DIRECTORY, *, parents: bool = False) -> None:
     """Make a directory if it is not there, with its parents if wanted, for good.
 
     One that is there is synced too: it may have been made a moment ago, by somebody who was killed before it was safe.

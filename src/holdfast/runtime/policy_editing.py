@@ -15,6 +15,7 @@ from typing import Final
 from holdfast.core.policy import OnError, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.runtime.disk import replace_file
+from holdfast.runtime.private_files import PRIVATE
 from holdfast.runtime.toml_text import NotToml, toml_of
 from holdfast.types import check_label
 
@@ -22,7 +23,6 @@ _HEADING: Final = re.compile(r"\s*\[")
 _RISK: Final = re.compile(r"""\s*\[\s*(?:risk|"risk"|'risk')\s*\]\s*(?:#.*)?$""")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _WHAT: Final = "policy file"
-_MODE: Final = 0o644
 
 
 def edited(text: str, risk: str, mode: OnError) -> str:
@@ -70,7 +70,7 @@ def edit_policy_file(path: Path, risk: str, mode: OnError | str) -> tuple[OnErro
         raise BadInput(f"{_WHAT} {path.name}", f"cannot be read: {reason}", "check the path and the rights") from None
     before = _classes(text).get(risk, OnError.FAIL_CLOSED)
     try:
-        rights = place.stat().st_mode & 0o7777 if place.exists() else _MODE
+        rights = place.stat().st_mode & 0o7777 if place.exists() else PRIVATE
         replace_file(place, edited(text, risk, wanted).encode(), rights)
     except OSError as error:
         fix = "check the rights of its folder"

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Misconfigured, Unavailable
+from holdfast.runtime.private_files import create_private
 from holdfast.stores import sqlite_schema
 from holdfast.stores.mounts import file_system, is_shared
 from holdfast.stores.sqlite_errors import damaged, is_busy, translated
@@ -126,6 +127,7 @@ class SqliteFile:
                 "fork with os.fork, or when no call is under way"
             )
         self._check_place()
+        create_private(self.path)
         try:
             connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
