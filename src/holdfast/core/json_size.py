@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 VALUE_BYTES_MAX: Final = 1_000_000  # of one value that is handed on
@@ -17,6 +16,15 @@ RUN_BYTES_MAX: Final = 8_000_000  # of all that a run keeps: the outputs of its 
 DEPTH_MAX: Final = 100  # of lists and objects within each other; who reads them again often stops at a few hundred
 WRAPPED_MAX: Final = DEPTH_MAX + 20  # of what a value is put into: a message, a document, a page of an answer
 
+READ_DEPTH_MAX: Final = 1000  # of a text that is read at all, so that the answer can name the field
+TOO_DEEP: Final = "is nested too deeply"
+PARTS_MAX: Final = 100_000  # lists, objects and members of objects in one text
+VALUES_MAX: Final = 600_000  # and values: more than the longest value that is handed on can have
+
+# A string whose end is missing goes on to the end of the text. Possessive, so that no text takes more than one pass.
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"?'
+_BRACKET: Final = re.compile(_STRING + r"|[\[\]{}]", re.DOTALL)
+_MARK: Final = re.compile(_STRING + r"|[\[\]{}:,]", re.DOTALL)
 # JSON writes a zero character as \u0000, and a backslash as two: it is an escape only behind an even number of them.
 _ZERO: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
@@ -32,13 +40,13 @@ def json_size(value: Any, most: int = VALUE_BYTES_MAX) -> int:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"cannot be written as JSON ({error})") from None
-    if deeper(value, text):
-        raise Unstorable(f"is nested deeper than {DEPTH_MAX} levels")
     if unstorable(text):
         raise Unstorable("contains a zero character or half a surrogate pair")
     size = len(text.encode())
     if size > most:
         raise Unstorable(f"takes {size} bytes, and there is room for {max(most, 0)}")
+    if deeper(text):
+        raise Unstorable(f"is nested deeper than {DEPTH_MAX} levels")
     return size
 
 
@@ -52,18 +60,49 @@ def unstorable(text: str) -> bool:
     return not text.isascii() and _HALF_PAIR.search(text) is not None
 
 
-def deeper(value: Any, text: str, most: int = DEPTH_MAX) -> bool:
-    """Whether a value, whose JSON is given too, has more levels of lists and objects within each other than `most`."""
-    if text.count("[") + text.count("{") <= most:  # nearly always, and much quicker than to look
+def deeper(text: str, most: int = DEPTH_MAX) -> bool:
+    """Whether the value of a JSON text has more levels of lists and objects within each other than `most`."""
+    if text.count("[") + text.count("{") <= most:  # nearly always, and much quicker than to scan
         return False
-    level = [value]
-    for _ in range(most):
-        within = (each.values() if isinstance(each, Mapping) else each for each in level if _holds(each))
-        level = [part for parts in within for part in parts if _holds(part)]
-        if not level:
-            return False
-    return True
+    depth = 0
+    for found in _BRACKET.finditer(text):
+        mark = found[0]
+        if mark in "[{":
+            depth += 1
+            if depth > most:
+                return True
+        elif mark in "]}":
+            depth -= 1
+    return False
 
 
-def _holds(value: Any) -> bool:
-    return isinstance(value, Mapping | list | tuple)
+def too_complex(text: str) -> str | None:
+    """Why the value of a JSON text takes too long to read and check, whatever its size; None: it does not.
+
+    Python needs microseconds for each list, object and member, and does nothing else meanwhile: four megabytes of empty
+    lists are seconds. Characters inside of strings do not count. Takes time in proportion to the text.
+    """
+    if _counted(text, "[{:") <= PARTS_MAX and _counted(text, "[{:,") <= VALUES_MAX:
+        return None
+    parts = values = depth = 0
+    for found in _MARK.finditer(text):
+        mark = found[0]
+        if mark[0] == '"':
+            continue
+        if mark in "]}":
+            depth -= 1
+            continue
+        values += 1
+        parts += mark != ","
+        depth += mark in "[{"
+        if depth > READ_DEPTH_MAX:
+            return TOO_DEEP
+        if parts > PARTS_MAX:
+            return f"has more than {PARTS_MAX} lists, objects and members"
+        if values > VALUES_MAX:
+            return f"has more than {VALUES_MAX} values"
+    return None
+
+
+def _counted(text: str, marks: str) -> int:
+    return sum(map(text.count, marks))

@@ -260,7 +260,7 @@ def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: i
     if (size := len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))) > most:
         fix = f"use at most {most} bytes; store more elsewhere and pass a pointer"
         raise BadInput(field_name, f"is {size} bytes long", fix)
-    if deeper(value, text, depth):
+    if deeper(text, depth):
         fix = f"use at most {depth} levels of lists and objects within each other"
         raise BadInput(field_name, "is nested too deeply", fix)
     if unstorable(text):

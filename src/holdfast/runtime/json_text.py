@@ -14,9 +14,9 @@ import json
 from collections import Counter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from holdfast.core.json_size import DEPTH_MAX
+from holdfast.core.json_size import DEPTH_MAX, TOO_DEEP
 
-_TOO_DEEP: Final = ("is nested too deeply", f"use at most {DEPTH_MAX} levels of lists and objects within each other")
+_TOO_DEEP: Final = (TOO_DEEP, f"use at most {DEPTH_MAX} levels of lists and objects within each other")
 _TOO_MANY_DIGITS: Final = ("has a number of too many digits", "use a shorter one, or a text")
 
 _Way: TypeAlias = "tuple[_Way, str | int] | None"  # from a value to the whole of which it is a part

@@ -22,7 +22,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "approval-conflict": (409, "it cannot be decided like this; `reason` says why"),
     "not-over": (409, "the run is still going on"),
     "policy-moved": (409, "somebody changed the policy since; look again"),
-    "too-large": (413, "the body is too long"),
+    "too-large": (413, "the body is too long, or has too many values"),
     "unsupported-media-type": (415, "the body is not JSON"),
     "invalid": (422, "what was sent cannot be right; `errors` says what would be"),
     "bad-expression": (422, "an expression of a workflow makes no sense"),
