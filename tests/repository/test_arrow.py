@@ -40,6 +40,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("stores", "holdfast.runtime.system"): "the clock and the entropy that a store uses when none is passed in",
     ("stores", "holdfast.runtime.driving"): "a quorum of blocking stores asks each on a thread of its own",
     ("stores", "holdfast.runtime.disk"): "the directory of the default file is made for good, like any other",
+    ("stores", "holdfast.runtime.private_files"): "a lease file is created like any other file with secrets",
 }
 
 # The rooms of decisions may use these parts of the standard library and nothing else from outside the package.

@@ -235,7 +235,7 @@ def test_each_operation_names_its_role() -> None:
 
 
 def test_health_lists_no_answer_of_the_api() -> None:
-    assert set(OPERATIONS["healthz"]["responses"]) == {"200", "403", "500", "503"}
+    assert set(OPERATIONS["healthz"]["responses"]) == {"200", "403", "422", "500", "503"}
     assert "reasons" in description()["components"]["schemas"]["ProblemShown"]["properties"]
 
 

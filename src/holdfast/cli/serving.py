@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,20 +19,28 @@ from holdfast.cli.hurrying import HurriedProtocol
 from holdfast.cli.listening import BACKLOG, address_of
 from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
+from holdfast.flows.saying import say
 from holdfast.plane.assembly import Plane
 from holdfast.runtime.toml_text import toml_of
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
 from holdfast.web.rates import Rates
 
-_FIELDS: Final = {"name", "digest", "roles", "tenant"}
-_FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and, for one tenant, tenant"
+_FIELDS: Final = {"name", "digest", "roles", "tenant", "expires"}
+_FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and, if wanted, tenant and expires"
+_FILE_BYTES_MAX: Final = 1_000_000
+_REREAD_S: Final = 1.0
+_log = logging.getLogger("holdfast.web")
 
 
 def tokens_in(path: str) -> list[TokenEntry]:
     """The tokens of a file, or `BadInput`. It holds digests and no tokens."""
     try:
-        document = toml_of(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise ValueError(f"it is longer than {_FILE_BYTES_MAX} bytes")
+        document = toml_of(content.decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput("api.tokens", f"{path[:200]} cannot be read: {reason}", _FORM) from None
@@ -53,6 +63,7 @@ def _entry(path: str, number: int, entry: object) -> TokenEntry:
             digest=entry["digest"],
             roles=tuple(check_role(role) for role in roles),
             tenant=entry.get("tenant", "*"),
+            expires=entry.get("expires"),
         )
         return made.check()
     except BadInput as error:
@@ -61,7 +72,52 @@ def _entry(path: str, number: int, entry: object) -> TokenEntry:
 
 def access_for(host: str, tokens: str | None) -> Access:
     """Who gets in at `host`: whoever has a token of the file; without tokens, whoever is on this host."""
-    return Access.bound_to(host, () if tokens is None else tokens_in(tokens))
+    if tokens is None:
+        return Access.bound_to(host)
+    file = TokenFile(tokens)
+    return Access.bound_to(host, file.first, file.changed)
+
+
+class TokenFile:
+    """The tokens of a file that may change while a process runs.
+
+    Promises: a change counts within about a second, as a whole. A file that cannot be read or is wrong is logged once,
+    and the tokens before it stay valid: a typing error must not lock every caller out. Clock: monotonic.
+    """
+
+    def __init__(self, path: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._monotonic = monotonic
+        self._seen = self._signature()  # before it is read: a change in between is noticed later
+        self.first = tokens_in(path)
+        self._next = monotonic() + _REREAD_S
+
+    def changed(self) -> list[TokenEntry] | None:
+        """The tokens, if the file has changed since the last call and is right. Reads at most once a second."""
+        now = self._monotonic()
+        if now < self._next:
+            return None
+        self._next = now + _REREAD_S
+        seen = self._signature()
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        try:
+            found = tokens_in(self._path)
+            Access(found)  # which compares the entries with each other
+        except BadInput as error:
+            text = "the token file cannot be used; the previous tokens stay valid"
+            say(_log, logging.WARNING, text, problem=str(error))
+            return None
+        say(_log, logging.INFO, "the token file was read again", count=len(found))
+        return found
+
+    def _signature(self) -> tuple[int, ...]:
+        try:
+            found = Path(self._path).stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class _Server(uvicorn.Server):

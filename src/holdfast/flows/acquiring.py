@@ -24,7 +24,16 @@ from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
 from holdfast.core.timing import Timing
 from holdfast.core.waiting import Waiter, pause
-from holdfast.errors import AcquireTimeout, BackendError, Closed, Misconfigured, PolicyDenied, Timeout, Unavailable
+from holdfast.errors import (
+    AcquireTimeout,
+    BackendError,
+    BadInput,
+    Closed,
+    Misconfigured,
+    PolicyDenied,
+    Timeout,
+    Unavailable,
+)
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Place, Ports, Watch
 from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns
@@ -160,6 +169,8 @@ async def _undo(ports: Ports, wish: Wish, token: str, orphan: object) -> None:
         settled = await ports.store.release(wish.key, token, None, 0, ports.request_timeout_ns)
         if ARMED:
             await areach("flow.undo.answered")
+    except BadInput:
+        return  # the store has no lock of this name and sent nothing: there is no grant
     except BackendError:
         pass
     finally:
@@ -430,6 +441,8 @@ async def _sleep(ports: Ports, watch: Watch | None, ns: int) -> None:
 async def _leave(ports: Ports, wish: Wish, ticket: str) -> None:
     try:
         await ports.store.leave(wish.key, ticket, ports.request_timeout_ns)
+    except BadInput:
+        return  # as in `undo`
     except BackendError as error:
         note(ports, wish, Kind.FAILED, detail=f"ticket not given back, it will expire: {error}", ok=False)
 

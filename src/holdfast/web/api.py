@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -28,6 +28,7 @@ from holdfast.web import (
 )
 from holdfast.web.auth import Access
 from holdfast.web.board import Board
+from holdfast.web.bodies import refuse_unknown_parameters
 from holdfast.web.rates import Rates
 from holdfast.web.rights import Needs
 from holdfast.web.schemas_plane import ProblemShown
@@ -70,6 +71,7 @@ def _routed(*, docs: bool) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation,
+        dependencies=[Depends(refuse_unknown_parameters)],
     )
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)

@@ -15,11 +15,11 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
-from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.plane.service import Caller
@@ -30,6 +30,9 @@ TOKEN_CHARS_MIN: Final = 16
 TOKEN_CHARS_MAX: Final = 1000
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+# A name or an address, and perhaps a port: no user, path or spaces, which other programs would read differently.
+_HOST: Final = re.compile(r"(?P<name>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+_PORT_MAX: Final = 65_535
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 
 
@@ -68,6 +71,7 @@ class TokenEntry:
     digest: str = field(repr=False)  # SHA-256 of the token, in hexadecimal
     roles: tuple[Role, ...] = (Role.VIEWER,)
     tenant: str = EVERY_TENANT
+    expires: datetime | None = None  # from when on it is refused; None: never
 
     def check(self) -> TokenEntry:
         """The entry itself, or `BadInput`."""
@@ -82,6 +86,9 @@ class TokenEntry:
             check_label("tokens.tenant", self.tenant)
             if Role.ADMIN in self.roles:
                 raise BadInput("tokens.tenant", "binds an admin", "admins rule every tenant: use *, or another role")
+        moment: object = self.expires  # anything may stand in the file
+        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+            raise BadInput("tokens.expires", "is not a moment", "write it with its offset: 2027-01-31T12:00:00Z")
         return self
 
     @property
@@ -106,53 +113,82 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Access:
-    """Who gets in."""
+class Expired(Exception):
+    """A token was valid, and is not any more."""
 
-    def __init__(self, tokens: Iterable[TokenEntry] = (), *, open_to_all: bool = False) -> None:
-        self._tokens = tuple((entry.check().digest, entry.principal) for entry in tokens)
+
+class Access:
+    """Who gets in. Clock: wall, for tokens that expire."""
+
+    def __init__(
+        self,
+        tokens: Iterable[TokenEntry] = (),
+        *,
+        open_to_all: bool = False,
+        refresh: Callable[[], Iterable[TokenEntry] | None] | None = None,
+    ) -> None:
+        """`refresh` is called before each lookup: it returns the tokens if they have changed, else None."""
+        self._tokens = _checked(tokens)
         if open_to_all and self._tokens:
             raise BadInput("tokens", "are given for a server that is open to all", "do without one of the two")
-        if len({digest for digest, _ in self._tokens}) < len(self._tokens):
-            raise BadInput("tokens.digest", "is there twice", "give everybody a token of their own")
         self.open_to_all = open_to_all
+        self._refresh = refresh
 
     @classmethod
-    def bound_to(cls, host: str, tokens: Iterable[TokenEntry] = ()) -> Access:
+    def bound_to(
+        cls,
+        host: str,
+        tokens: Iterable[TokenEntry] = (),
+        refresh: Callable[[], Iterable[TokenEntry] | None] | None = None,
+    ) -> Access:
         """For a server that listens at `host`: open on the loopback interface if there are no tokens, else refused."""
         entries = tuple(tokens)
         if not entries and not is_loopback(host):
             fix = "configure tokens, or bind to 127.0.0.1"
             raise BadInput("host", f"{host!r:.80} can be reached by others, and there are no tokens", fix)
-        return cls(entries, open_to_all=not entries)
+        return cls(entries, open_to_all=not entries, refresh=refresh)
 
     def principal(self, authorization: str | None) -> Principal | None:
-        """Whose `Authorization` header this is; None: nobody's. Every digest is compared, whichever fits."""
+        """Whose `Authorization` header this is; None: nobody's. Every digest is compared, whichever fits.
+
+        Raises `Expired` for a token whose time is over.
+        """
         if self.open_to_all:
             return Principal("local", frozenset({Role.ADMIN}), None)
+        changed = None if self._refresh is None else self._refresh()
+        if changed is not None:
+            self._tokens = _checked(changed)
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
         given = hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).hexdigest()
-        found: Principal | None = None
-        for digest, principal in self._tokens:
+        found: TokenEntry | None = None
+        for digest, entry in ((each.digest, each) for each in self._tokens):
             if hmac.compare_digest(digest, given):
-                found = principal
-        return found
+                found = entry
+        if found is None:
+            return None
+        if found.expires is not None and found.expires <= datetime.now(UTC):
+            raise Expired
+        return found.principal
 
     def stranger(self, host: str | None, origin: str | None) -> str | None:
         """Why an open server must not serve a request with these headers; None: it may."""
         if not self.open_to_all:
             return None
-        try:
-            named = urlsplit(f"//{host or ''}").hostname
-        except ValueError:
-            named = None
-        if named is None or not is_loopback(named):
+        named = _HOST.fullmatch(host or "")
+        if named is None or not is_loopback(named["name"]) or int(named["port"] or 0) > _PORT_MAX:
             return "this server has no tokens, and serves only requests addressed to the loopback interface"
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return "this server has no tokens, and serves no requests of pages from elsewhere"
         return None
+
+
+def _checked(tokens: Iterable[TokenEntry]) -> tuple[TokenEntry, ...]:
+    entries = tuple(entry.check() for entry in tokens)
+    if len({entry.digest for entry in entries}) < len(entries):
+        raise BadInput("tokens.digest", "is there twice", "give everybody a token of their own")
+    return entries
 
 
 def is_loopback(host: str) -> bool:

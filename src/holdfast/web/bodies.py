@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fastapi import HTTPException
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -40,6 +41,20 @@ class JsonRoute(APIRoute):
             return await handle(reading)
 
         return read_first
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """A dependency of every route: a parameter of the address that the route does not know is refused, and named."""
+    fields = request.scope["route"].dependant.query_params
+    kinds = [each.field_info.annotation for each in fields]
+    if any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
+        return  # one model has all of them, and refuses others itself
+    unknown = next((name for name in request.query_params if name not in {each.alias for each in fields}), None)
+    if unknown is not None:
+        known = ", ".join(sorted(each.alias for each in fields)) or "none"
+        raise BadInput(
+            unknown[:FIELD_CHARS_MAX] or "query", "is no parameter of this address", f"leave it out; known are {known}"
+        )
 
 
 class _Reading(Request):

@@ -138,9 +138,9 @@ def _refusals(method: str, operation: Document, forbidden: list[str], *, secured
     name = operation["operationId"]
     own = dict(OWN.get(name, {}))
     said = [*forbidden, own.pop(403)] if 403 in own else forbidden
-    made: dict[int, Document | None] = {403: problem(" ".join(said)), 500: None}
+    made: dict[int, Document | None] = {403: problem(" ".join(said)), 422: None, 500: None}
     if secured:
-        made |= {401: None, 422: None, 429: None}
+        made |= {401: None, 429: None}
         made |= {} if name == "counted" else {503: None}  # what is counted here is told to the end
     if method != "get":
         made |= {413: None, 415: None}

@@ -22,7 +22,7 @@ from holdfast.plane.vitals import Vitals
 from holdfast.ports import Entropy
 from holdfast.types import NS
 from holdfast.web import assets
-from holdfast.web.auth import Access, Principal
+from holdfast.web.auth import Access, Expired, Principal
 from holdfast.web.metrics import Answers
 from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, UNEXPECTED, Problem, logged
 
@@ -98,14 +98,18 @@ class Intake:
         if scope["path"] in OPEN_PATHS:
             return None
         shown = headers.getlist("authorization")
-        principal = self._access.principal(shown[0] if len(shown) == 1 else None)
+        principal, unknown = None, "the token is not known"
+        try:
+            principal = self._access.principal(shown[0] if len(shown) == 1 else None)
+        except Expired:
+            unknown = "the token has expired; ask for a new one"
         hurried = self._too_often(scope, principal)
         if hurried is not None:
             return hurried
         if len(shown) > 1:
             return _repeated("a header is", "Authorization", len(shown))
         if principal is None:
-            detail = "the token is not known" if shown else "a bearer token is needed"
+            detail = unknown if shown else "a bearer token is needed"
             extra = ', error="invalid_token"' if shown else ""
             return Problem(401, "unauthorized", detail, headers={"www-authenticate": _REALM + extra})
         scope["state"]["principal"] = principal
