@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from browser_stage import ARGUMENTS, CHROMIUM, HOSTILE, PATIENCE_MS, Running, opened, row
 from holdfast.core.jobs import JobState
+from holdfast.plane.model import Heartbeat
+from holdfast.types import NS
 from holdfast.web import board
 from web_stage import TOKENS, tokens
 
@@ -208,6 +210,33 @@ def test_no_width_makes_the_page_overflow(running: Running, chromium: Browser) -
             page.keyboard.press("Escape")
             wide = "[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]"
             assert page.evaluate(wide) == [width] * 3
+
+
+def test_at_1280_pixels_ages_are_whole_ids_show_their_step_and_a_gone_worker_has_no_busy_slots(
+    running: Running, chromium: Browser
+) -> None:
+    job = running.submit("double", 1, id="run-" + "0123456789abcdef" * 4 + ":charge-the-customer")
+    ground = running.plane.ground
+    gone = Heartbeat("w-gone", "default", ("double",), 8, 7, ground.clock.now().wall - 3600 * NS)
+    running.run(ground.workers.record(gone))
+    with opened(chromium, running.url, viewport={"width": 1280, "height": 860}) as page:
+        line = row(page, job)
+        expect(line).to_be_visible()
+        age = line.locator("td.age")
+        for text in ("99 min", "9,999 d"):
+            assert age.evaluate(
+                "(cell, text) => { cell.textContent = text; return cell.scrollWidth <= cell.clientWidth; }", text
+            )
+        shown = line.locator(".id .end")
+        expect(shown).to_have_text("charge-the-customer")
+        assert shown.evaluate(
+            "(end) => end.getBoundingClientRect().right <= end.closest('td').getBoundingClientRect().right"
+        )
+        assert line.locator(".id").get_attribute("title") == job.id
+        worker = page.locator('#worker-rows [data-worker="w-gone"]')
+        expect(worker.locator(".places")).to_have_text("gone")
+        assert worker.locator(".level").evaluate("(level) => level.style.getPropertyValue('--part')") == "0.0000"
+    running.run(ground.workers.leave("w-gone"))
 
 
 def test_colours_follow_the_system_and_can_be_read(running: Running, chromium: Browser) -> None:

@@ -54,8 +54,11 @@ function fill(row, worker) {
   mark(row.root, 'data-alive', worker.alive ? 'yes' : 'no');
   write(row.name, worker.worker);
   mark(row.name, 'title', worker.worker);
-  write(row.places, `${worker.draining ? 'leaving, ' : ''}${whole.format(worker.active)}/${whole.format(worker.capacity)}`);
-  row.level.style.setProperty('--part', (worker.capacity ? Math.min(1, worker.active / worker.capacity) : 0).toFixed(4));
+  // A worker that is gone runs nothing: its last report of busy slots is no longer true.
+  const active = worker.alive ? worker.active : 0;
+  const slots = `${worker.draining ? 'leaving, ' : ''}${whole.format(active)}/${whole.format(worker.capacity)}`;
+  write(row.places, worker.alive ? slots : 'gone');
+  row.level.style.setProperty('--part', (worker.capacity ? Math.min(1, active / worker.capacity) : 0).toFixed(4));
   const topics = `${worker.pool}: ${worker.topics.join(', ')}`;
   write(row.topics, topics);
   mark(row.topics, 'title', topics);

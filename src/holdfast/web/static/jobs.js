@@ -4,6 +4,7 @@ import { Rows, byId, flash, hint, make, mark, show, write, writeFence } from './
 import { GROUPS, STATES, age, plural, reported, whole } from './wording.js';
 
 const EXAMPLE = 'holdfast jobs submit TOPIC --payload \'{"n": 1}\' --follow';
+const END_CHARS = 24;
 
 export class Jobs {
   /** `open(id)`: somebody wants to see one. `filtered(group)`: the filter has changed. */
@@ -85,13 +86,16 @@ export class Jobs {
     open.type = 'button';
     const topic = make('span', 'topic');
     const id = make('span', 'mono id');
+    const start = make('span', 'start');
+    const end = make('span', 'end');
+    id.append(start, end);
     open.append(topic, id);
     const progress = make('span', 'progress');
     const bar = make('span', 'progress-bar');
     const note = make('span', 'progress-note');
     progress.append(bar, note);
     cell('Job', 'job').append(open, progress);
-    const row = { root, chip, topic, id, open, progress, bar, note };
+    const row = { root, chip, topic, id, start, end, open, progress, bar, note };
     row.tenant = cell('Tenant', 'tenant');
     row.attempt = cell('Attempt', 'right attempt');
     row.age = cell('Age', 'right age');
@@ -109,7 +113,7 @@ export class Jobs {
     if (before && before !== job.state) flash(row.root);
     mark(row.root, 'data-job', job.id);
     write(row.topic, job.topic);
-    write(row.id, job.id);
+    writeId(row, job.id);
     mark(row.id, 'title', job.id);
     const working = job.state === 'RUNNING' && (job.fraction !== undefined || job.note !== undefined);
     show(row.progress, working);
@@ -132,6 +136,14 @@ export class Jobs {
   tick(now) {
     for (const row of this.rows.values()) write(row.age, age(now - row.created));
   }
+}
+
+/** The end of an id stays visible where room is short: in the job of a run, it is the step and its attempt. */
+function writeId(row, id) {
+  const colon = id.lastIndexOf(':') + 1;
+  const cut = Math.max(colon, id.length - END_CHARS);
+  write(row.start, id.slice(0, cut));
+  write(row.end, id.slice(cut));
 }
 
 function newestFirst(one, other) {
