@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import Closed
 from holdfast.ports import Capabilities, Observer
+from holdfast.runtime.concurrency import check_threads_are_real
 from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.household import Health, Household
 from holdfast.runtime.making import make_household
@@ -42,6 +43,7 @@ def open_locks(
     request_timeout: Duration,
 ) -> Opening:
     """Open the engine that a URL means, and put together what its leases share."""
+    check_threads_are_real()
     engine = open_engine(url)
     house = make_household(
         engine.blocking,

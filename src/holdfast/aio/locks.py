@@ -21,6 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.flows import acquiring, breaking, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Observer, Ports
+from holdfast.runtime.concurrency import check_tasks_are_asyncio
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household, Statistics
 from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
@@ -61,6 +62,7 @@ class Locks(AnyLocks):
 
     def _bind(self) -> tuple[LoopRuntime, Ports]:
         if self._bound is None:
+            check_tasks_are_asyncio()
             runtime = LoopRuntime(running_loop())
             self._bound = runtime, self.house.ports(self.engine.asynchronous(), runtime)
             self.house.watch(LoopWatch(runtime.gate.loop, self.house.clock))
@@ -264,6 +266,7 @@ def connect(
     risk class does when the store fails. `observers` are told everything that happens. `request_timeout` bounds one
     request to the store. Engines connect when they are first used.
     """
+    check_tasks_are_asyncio()
     return Locks(
         *open_locks(
             url,
