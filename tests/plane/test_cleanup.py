@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,28 @@ async def test_a_stale_leader_removes_nothing(plane: Replica) -> None:
     assert made.statistics() == CleanupStatistics()
     assert await letters(plane) == ["old"]
     assert len(await plane.query("SELECT id FROM plane_job")) == 1
+
+
+async def test_a_sqlite_file_shrinks_when_its_jobs_are_forgotten(tmp_path: Path) -> None:
+    planes = Planes(f"sqlite:///{tmp_path}/plane.db", f"sqlite:///{tmp_path}/plane.db")
+    try:
+        plane = await planes.open()
+        for _ in range(30):
+            await plane.submit(payload="x" * 300_000)
+        assert (large := (await _pages(plane))["page_count"]) > 2_000
+        await plane.database.write(lambda tx: tx.query("DELETE FROM plane_job"))
+        assert (await _pages(plane))["freelist_count"] > large // 2
+        await clean(plane, cleanup(plane))
+        left = await _pages(plane)
+        assert left["freelist_count"] < 1_000
+        assert left["page_count"] < large // 2
+    finally:
+        await planes.close()
+
+
+async def _pages(plane: Replica) -> dict[str, int]:
+    names = ("page_count", "freelist_count")
+    return {name: (await plane.query(f"PRAGMA {name}"))[0][name] for name in names}
 
 
 async def test_a_worker_that_was_silent_for_a_week_is_forgotten(plane: Replica) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,13 @@ from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, finishe
 from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput, RowMissing
 from holdfast.plane import subjects
+from holdfast.plane.databases import open_database
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, JobQueries, Place, place_of
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat
 from holdfast.plane.ports import Database, Tx, Work
+from holdfast.plane.schema import prepare
 from holdfast.plane.tenants import Tenant
 from holdfast.types import NS
 
@@ -109,6 +114,31 @@ async def test_a_page_reads_nothing_of_what_jobs_were_given_and_have_made(plane:
     live = await plane.submit(tenant="t1", payload="x" * 300_000)
     assert [job.id for job in await queries.page(tenant=tenant, state=JobState.PENDING)] == [live.id]
     assert 0 < scales.heaviest < 10_000
+
+
+async def test_a_list_does_not_read_long_payloads_from_the_disk(tmp_path: Path) -> None:
+    """SQLite walks through a long value on the way to the columns behind it."""
+    path = tmp_path / "plane.db"
+    database = open_database(f"sqlite:///{path}")
+    await prepare(database)
+    await database.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("PRAGMA mmap_size = 0")
+        file.execute("PRAGMA cache_size = 10")
+        for number in range(20):
+            values = {"id": f"j{number}", "tenant": "t", "state": "FAILED", "at_ns": number}
+            file.execute(_FILL, values)
+        file.execute("UPDATE plane_job SET payload = ?, result = ?", ["x" * 500_000] * 2)
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        listed = {**_PAGE, "tenant": None, "state": "FAILED", "topic": "render", "most": 100}
+        for name in ("job_list_all", "job_list_tenant", "job_list_failed", "job_list_topic", "status_newest_all"):
+            before = _bytes_read()
+            file.execute(sql(name), listed if name != "job_list_tenant" else {**listed, "tenant": "t"}).fetchall()
+            assert _bytes_read() - before < 1_000_000, name  # of 20 MB
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 @pytest.mark.parametrize(

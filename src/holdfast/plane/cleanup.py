@@ -8,6 +8,9 @@ and with it the topics that only it knew. What is forgotten of workflows is said
 short transactions, a bounded number in each tick, and each carries the fence of the leader: what a stale one would
 remove is refused.
 
+A SQLite file of which more than a quarter is free shrinks, in small steps, until it is not. That needs a file that was
+made with `auto_vacuum = INCREMENTAL`; docs/operating.md says how to convert an older one.
+
 Jobs are walked in the order of their making, and the place is kept in a document, so that neither a restart nor another
 leader begins anew. Once a day the walk does begin anew, for jobs that were passed over because they had not ended then.
 
@@ -41,6 +44,9 @@ BATCH: Final = 500
 BATCHES: Final = 100
 DAY_NS: Final = 86_400 * NS
 LAP_NS: Final = DAY_NS
+FREE_PAGES_MIN: Final = 1_000
+FREE_SHARE: Final = 4  # one page of so many may be free
+FREED_AT_ONCE: Final = 250  # a megabyte, in a transaction of a few milliseconds
 
 _PAGE: Final = sql("cleanup_page")
 _EVENTS: Final = sql("cleanup_events")
@@ -52,6 +58,7 @@ _FIRST_TENANT: Final = sql("cleanup_first_tenant")
 _NEXT_TENANT: Final = sql("cleanup_next_tenant")
 _SURPLUS: Final = sql("cleanup_surplus")
 _WORKERS: Final = sql("worker_sweep")
+_INCREMENTAL: Final = 2  # of `PRAGMA auto_vacuum`
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class Cleanup:
         writer = tick.lease.owner
         progress = Progress.of((await self.document.enter(tick.lease, writer=writer)).body)
         own: list[Step] = [self._old_letters, self._surplus_letters, self._finished_jobs, self._silent_workers]
+        own.append(self._free_pages)
         for step in (*own, *self._flows):
             for _ in range(self._batches):
                 if not tick.more():
@@ -215,6 +223,19 @@ class Cleanup:
         gone = await tx.query(_JOBS, values)
         counts = Counter(jobs=len(gone), emptied=len(emptied))
         return counts, replace(progress, jobs=last, lap_ns=lap_ns), len(page) == self.batch
+
+    async def _free_pages(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
+        """Give free pages of a SQLite file back to the file system. Postgres does that by itself."""
+        if tx.dialect != "sqlite":
+            return Counter(), progress, False
+        (free,), (pages,), (mode,) = [
+            tuple((await tx.query(f"PRAGMA {name}"))[0].values())
+            for name in ("freelist_count", "page_count", "auto_vacuum")
+        ]
+        surplus = 0 if mode != _INCREMENTAL or free < FREE_PAGES_MIN else free - pages // FREE_SHARE
+        for _ in range(min(surplus, FREED_AT_ONCE)):
+            await tx.query("PRAGMA incremental_vacuum(1)")  # Python's driver frees one page per call
+        return Counter(), progress, surplus > FREED_AT_ONCE
 
     async def _silent_workers(self, tx: Tx, progress: Progress) -> tuple[Counter[str], Progress, bool]:
         before_ns = self.now_ns() - self.retention.workers_ns

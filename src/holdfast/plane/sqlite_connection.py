@@ -168,6 +168,8 @@ class SqliteConnection:
             return found
         connection = self._file.connect()
         try:
+            if connection.execute("PRAGMA page_count").fetchone() == (0,):  # a new file
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # lets `cleanup` shrink it
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise Misconfigured(

@@ -142,6 +142,8 @@ class SqliteFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("PRAGMA page_count").fetchone() == (0,):  # a new file, which may become that of a plane
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # whose cleanup can then shrink it
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise Misconfigured(f"{self.path} cannot use WAL mode (it stays in {mode} mode); put it on a local disk")

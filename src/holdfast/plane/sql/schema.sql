@@ -4,6 +4,7 @@
 -- `holdfast_fence` is the fence of the scheduler's lease under which a job was last entered or written, `run_fence` that of
 -- the worker's lease under which its current attempt runs; neither ever goes down. `version` rises with every write.
 
+-- What may be long comes last: SQLite reads a long value on the way to every column behind it, and lists need neither.
 CREATE TABLE plane_job (
     id              TEXT NOT NULL PRIMARY KEY,
     tenant          TEXT NOT NULL,
@@ -13,14 +14,12 @@ CREATE TABLE plane_job (
     priority        BIGINT NOT NULL,
     attempt         BIGINT NOT NULL,
     max_attempts    BIGINT NOT NULL,
-    payload         TEXT NOT NULL,
     created_ns      BIGINT NOT NULL,
     updated_ns      BIGINT NOT NULL,
     version         BIGINT NOT NULL,
     holdfast_fence  BIGINT,
     run_fence       BIGINT,
     worker          TEXT,
-    result          TEXT,
     reason          TEXT,
     code            TEXT,
     idempotency_key TEXT,
@@ -29,7 +28,9 @@ CREATE TABLE plane_job (
     not_before_ns   BIGINT NOT NULL,
     submitted_by    TEXT NOT NULL,
     trace           TEXT NOT NULL,
-    labels          TEXT NOT NULL
+    labels          TEXT NOT NULL,
+    payload         TEXT NOT NULL,
+    result          TEXT
 );
 
 -- One job for each key of a tenant.
