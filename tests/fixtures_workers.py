@@ -41,8 +41,9 @@ def ordered(job: str, topic: str, payload: Any = None, *, attempt: int = 1, fenc
     pool = fields.pop("pool", "default")
     at_ns = fields.pop("at_ns", SystemClock().now().wall)
     made_ns = fields.pop("made_ns", 1)
+    by_topic = fields.pop("by_topic", True)
     row = Job(job, "acme", topic, pool, JobState.DISPATCHED, 0, attempt, 3, payload, made_ns, at_ns, 1, fence, **fields)
-    return subjects.dispatched(row, CarriedFence(families.SCHEDULER_JOB.key(job=job), fence))
+    return subjects.dispatched(row, CarriedFence(families.SCHEDULER_JOB.key(job=job), fence), by_topic=by_topic)
 
 
 @dataclass

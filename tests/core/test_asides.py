@@ -15,25 +15,23 @@ def ranks(*jobs: str) -> tuple[Rank, ...]:
 
 
 @pytest.mark.parametrize(
-    ("places", "running", "free", "served", "room"),
+    ("places", "running", "free", "room"),
     [
-        (2, 0, 8, True, 2),
-        (2, 1, 8, True, 1),
-        (2, 2, 8, True, 0),
-        (2, 5, 8, True, 0),  # handed out before its places were known, or to workers that have left
-        (5, 0, 3, True, 3),
-        (None, 7, 8, True, 8),  # it has as many places as its pool by now
-        (2, 0, 8, False, 0),
-        (None, 0, 8, False, 0),
-        (2, 0, 0, True, 0),
-        (2, 0, -3, True, 0),
-        (0, 0, 8, True, 0),  # functions that do not stop have them all
+        (2, 0, 8, 2),
+        (2, 1, 8, 1),
+        (2, 2, 8, 0),
+        (2, 5, 8, 0),  # handed out before its places were known, or to workers that have left
+        (5, 0, 3, 3),
+        (None, 7, 8, 8),  # it has as many places as its pool by now
+        (2, 0, 0, 0),
+        (2, 0, -3, 0),
+        (0, 0, 8, 0),  # functions that do not stop have them all
     ],
 )
 def test_no_more_of_a_topic_go_than_it_and_its_pool_have_places_for(
-    places: int | None, running: int, free: int, served: bool, room: int
+    places: int | None, running: int, free: int, room: int
 ) -> None:
-    assert room_of(places, running, free, served=served) == room
+    assert room_of(places, running, free) == room
 
 
 def test_the_places_of_a_topic_go_round_among_tenants() -> None:

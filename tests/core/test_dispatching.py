@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from holdfast.core.dispatching import (
     ELSEWHERE_BASE_NS,
     ELSEWHERE_MAX_NS,
-    NO_WORKER_MAX_NS,
-    NO_WORKER_SPREAD_NS,
     POSTPONED_MAX,
     Again,
     Code,
@@ -64,11 +62,9 @@ def test_a_job_that_cannot_be_dispatched_says_why(job: Look, known: bool, worker
     assert decision.code is code
 
 
-@given(LOOKS, st.booleans(), st.integers(0, 3), st.integers(0, 100), st.integers(0, NO_WORKER_SPREAD_NS))
-def test_every_job_has_a_decision_that_its_state_allows(
-    job: Look, known: bool, workers: int, looks: int, jitter: int
-) -> None:
-    decision = decide(job, now_ns=NOW, known_topic=known, live_workers=workers, looks=looks, jitter=jitter)
+@given(LOOKS, st.booleans(), st.integers(0, 3))
+def test_every_job_has_a_decision_that_its_state_allows(job: Look, known: bool, workers: int) -> None:
+    decision = decide(job, now_ns=NOW, known_topic=known, live_workers=workers)
     if job.state.terminal or job.state in (JobState.DISPATCHED, JobState.RUNNING, JobState.APPROVAL_REQUIRED):
         assert isinstance(decision, Nothing)
     elif isinstance(decision, End):
@@ -79,17 +75,19 @@ def test_every_job_has_a_decision_that_its_state_allows(
         assert workers > 0
     else:
         assert isinstance(decision, Later)
-        assert 0 < decision.delay_ns <= max(NO_WORKER_MAX_NS, job.not_before_ns)
+        assert (decision.delay_ns == 0) == (decision.code is Code.NO_WORKER)
+        assert 0 <= decision.delay_ns <= job.not_before_ns
 
 
-def test_a_job_without_workers_is_looked_at_less_and_less_often_and_at_least_every_half_minute() -> None:
-    delays = []
-    for looks in range(40):
-        decision = decide(NEW, now_ns=NOW, known_topic=True, live_workers=0, looks=looks)
-        assert isinstance(decision, Later)
-        delays.append(decision.delay_ns)
-    assert delays[:6] == [NS, 2 * NS, 4 * NS, 8 * NS, 16 * NS, NO_WORKER_MAX_NS]
-    assert set(delays[5:]) == {NO_WORKER_MAX_NS}
+def test_a_job_in_the_queue_of_its_topic_is_not_overdue_however_long_it_waits_for_another_attempt() -> None:
+    """A worker that serves the topic may come at any time; only a deadline says otherwise."""
+    limits, long_ns = StateLimits(), 30 * 86_400 * NS
+    waiting = replace(NEW, state=JobState.RETRYING, attempt=1, not_before_ns=-1)
+    found = [
+        overdue(job, updated_ns=0, timeout_ns=None, now_ns=long_ns, limits=limits)
+        for job in (waiting, replace(waiting, deadline_ns=1), replace(waiting, not_before_ns=0))
+    ]
+    assert [None if end is None else end.code for end in found] == [None, Code.DEADLINE, Code.STATE_TIMEOUT]
 
 
 def test_a_failed_attempt_is_tried_again_until_the_attempts_are_used_up() -> None:

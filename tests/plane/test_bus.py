@@ -19,12 +19,13 @@ from fixtures_buses import (
     message,
     nothing_pending,
 )
+from fixtures_databases import until
 from fixtures_scheduling import holds
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
 from holdfast.plane.bells import Bells
 from holdfast.plane.model import Delivery, Message
-from holdfast.plane.ports import Tx
+from holdfast.plane.ports import Handler, Tx
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]
@@ -89,6 +90,55 @@ async def test_the_names_of_pools_and_workers_are_kept_apart(buses: Buses) -> No
             await got.until(1)
 
     assert [got.ids for got in recorders] == [[f"to {pool}"] for pool in pools]
+
+
+async def test_a_consumer_of_several_subjects_gets_the_messages_of_these_and_of_no_other(buses: Buses) -> None:
+    bus = await buses.bus()
+    topics = ["a", "b", "a.b", "c"]
+    sent = {topic: [f"{topic} {n}" for n in range(6)] for topic in topics}
+    queues = {topic: subjects.work_subject("default", topic) for topic in topics}
+    shared = subjects.work_subject("default")
+    await bus.publish([message(each, subject=queues[topic]) for topic in topics for each in sent[topic]])
+    await bus.publish([message("older", subject=shared)])
+    some, rest = Recorder(), Recorder()
+    wanted = how(subject=shared, also=(queues["a"], queues["b"]), group=subjects.WORKERS, concurrency=2)
+
+    async with bus.consume(wanted, some):
+        await some.until(13)
+    async with bus.consume(how(subject=queues["c"], also=(queues["a.b"],), group=subjects.WORKERS), rest):
+        await rest.until(12)
+
+    assert sorted(some.ids) == sorted([*sent["a"], *sent["b"], "older"])
+    assert sorted(rest.ids) == sorted([*sent["a.b"], *sent["c"]])
+    for subject in (shared, *queues.values()):
+        assert await bus.pending(subject, subjects.WORKERS) == 0
+
+
+async def test_the_subjects_of_a_consumer_share_its_concurrency_and_leave_the_rest_to_others(buses: Buses) -> None:
+    bus = await buses.bus()
+    queues = [subjects.work_subject("default", f"t{number}") for number in range(3)]
+    gate, at_once, most = asyncio.Event(), Counter[str](), Counter[str]()
+
+    def handler(name: str) -> Handler:
+        async def handle(delivery: Delivery) -> None:
+            at_once[name] += 1
+            most[name] = max(most[name], at_once[name])
+            await gate.wait()
+            at_once[name] -= 1
+
+        return handle
+
+    wanted = how(subject=queues[0], also=tuple(queues[1:]), group=subjects.WORKERS, concurrency=2)
+    async with bus.consume(wanted, handler("one")), bus.consume(wanted, handler("two")):
+        await bus.publish([message(f"{n}", subject=queues[n % 3]) for n in range(9)])
+        await until(lambda: at_once == {"one": 2, "two": 2})
+        gate.set()
+
+        async def none() -> bool:
+            return not sum([await bus.pending(queue, subjects.WORKERS) for queue in queues])
+
+        await holds(none)
+    assert most == {"one": 2, "two": 2}
 
 
 async def test_messages_wait_for_a_consumer_that_comes_later(buses: Buses) -> None:

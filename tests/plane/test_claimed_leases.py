@@ -179,7 +179,7 @@ async def test_a_claim_that_finds_nothing_says_so(one_file_stage: WorkerStage) -
 
     async def handler(delivery: object) -> None: ...
 
-    how = Consumption(work_subject("default"), WORKERS, along=along)
+    how = Consumption(work_subject("default", "task"), WORKERS, along=along)
     async with one_file_stage.bus.inner.consume(how, handler):
         await until(lambda: [] in along.keys)
         job = await one_file_stage.send("task")

@@ -221,4 +221,4 @@ async def test_a_run_that_cannot_be_excused_is_given_back_all_the_same(
     assert told.back == [(job, 1, 1)]
     (line,) = [each for each in caplog.messages if "could not be excused" in each]
     assert ("the database is away" if trouble else "no answer within 0.01 s") in line
-    assert await work_stage.bus.pending("work.default", "workers") == 1
+    assert await work_stage.bus.pending("work.default.wait", "workers") == 1

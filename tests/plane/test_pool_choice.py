@@ -9,7 +9,7 @@ from holdfast.core.jobs import JobState
 from holdfast.plane import subjects
 from holdfast.plane.families import REPLAYER
 from holdfast.plane.model import Delivery, Job, Submission
-from holdfast.plane.placement import TOPIC_GRACE_NS, Placed
+from holdfast.plane.placement import Placed
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.service import Caller, Parts, Service
 from holdfast.plane.workers import Pool, View
@@ -144,10 +144,11 @@ async def test_a_job_waits_in_the_pool_that_was_asked_for_whoever_else_would_tak
 
 
 @pytest.mark.asyncio
-async def test_a_dead_letter_is_tried_again_in_the_pool_that_was_asked_for(plane: Replica) -> None:
+async def test_a_dead_letter_is_tried_again_in_the_pool_that_was_asked_for(planes: Planes) -> None:
+    plane = await planes.open(topic_grace_ns=30 * NS)
     service = Service(Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
     job, _ = await service.submit(ANN, Submission("pay"), pool="eu")
-    plane.clock.push(TOPIC_GRACE_NS / NS + 1)
+    plane.clock.push(31)
     await plane.scheduler.on_submit(submitted(job))  # nobody has ever announced its topic
     await plane.beat("american", 2, "pay", pool="us")
     again, _ = await service.retry(ANN, job.id)

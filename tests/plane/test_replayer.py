@@ -272,7 +272,16 @@ async def test_an_attempt_whose_worker_is_gone_is_run_again_although_results_of_
     assert [row["message_key"] for row in await plane.staged(subjects.WORK)] == [job.id]
 
 
-async def test_a_topic_that_nobody_has_ever_announced_is_given_up_though_the_message_was_lost(plane: Replica) -> None:
+async def test_a_job_of_a_topic_that_no_worker_has_announced_is_left_to_wait(plane: Replica) -> None:
+    job = await plane.submit(topic="nobody")
+    await lost(plane)
+    plane.clock.push(3600)
+    await replay(plane, made := Replayer(plane.placement))
+    assert ((await plane.job(job)).state, made.statistics().orphan_replayed) == (JobState.PENDING, {})
+
+
+async def test_an_unknown_topic_is_given_up_though_the_message_was_lost_if_that_is_asked_for(planes: Planes) -> None:
+    plane = await planes.open(topic_grace_ns=30 * NS)
     job = await plane.submit(topic="nobody")
     await lost(plane)
     plane.clock.push(31)

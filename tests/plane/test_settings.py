@@ -86,6 +86,7 @@ def test_every_key_can_be_given_in_the_file_and_in_the_environment(tmp_path: Pat
         "api.tokens": "tokens.toml",
         "scheduler.tenant_slots": 5,
         "scheduler.ack_wait": 25.0,
+        "scheduler.unknown_topic_timeout": 30.0,
         "worker.app": "a:b",
         "worker.pools": ["gpu", "cpu"],
         "limits.pending": 999.0,

@@ -46,6 +46,8 @@ async def test_a_pool_has_for_a_topic_what_its_workers_have_between_them(plane: 
     assert (await plane.workers.view()).pool(POOL).places == {HEAVY: 4}
     for worker in ("w1", "w2"):
         await plane.workers.leave(worker)
+    assert (await plane.workers.view(fresh=True)).pool(POOL).places == {HEAVY: 2}, "w4 has slots, and does not serve it"
+    await plane.workers.leave("w4")
     assert (await plane.workers.view(fresh=True)).pool(POOL).places == {}, "whoever is left takes it in every place"
 
 

@@ -173,7 +173,7 @@ async def test_an_attempt_of_a_topic_that_this_worker_does_not_know_goes_back_to
     knows.job("charge")(lambda payload: "done")
     does_not.job("else")(lambda payload: None)
     ignorant = await work_stage.worker(does_not)
-    job = await work_stage.send("charge")
+    job = await work_stage.send("charge", by_topic=False)  # as an older scheduler sends it, for any worker of the pool
     said = await work_stage.result(job)
     assert (said.body["status"], said.body["took_ns"]) == ("returned", None)
     assert said.body["error"] == f"worker {ignorant.name} does not know charge"
@@ -185,6 +185,21 @@ async def test_an_attempt_of_a_topic_that_this_worker_does_not_know_goes_back_to
     assert (await work_stage.result(job, 2)).body["result"] == "done"
     assert ignorant.statistics().refused == 1
     assert work_stage.dead == []
+
+
+async def test_an_attempt_reaches_only_workers_that_serve_its_topic(work_stage: WorkerStage) -> None:
+    knows, does_not = App("knows"), App("other")
+    knows.job("charge")(lambda payload: "done")
+    does_not.job("else")(lambda payload: "done")
+    ignorant = await work_stage.worker(does_not)
+    jobs = [await work_stage.send("charge") for _ in range(5)]
+    own = await work_stage.send("else")  # staged after the others, and taken before them
+    assert (await work_stage.result(own)).body["result"] == "done"
+    assert work_stage.said(subjects.RESULT, jobs[0]) == []
+    await work_stage.worker(knows)
+    for job in jobs:
+        assert (await work_stage.result(job)).body["status"] == "succeeded"
+    assert ignorant.statistics().refused == 0
 
 
 async def test_a_message_that_is_no_attempt_counts_as_a_failure_of_its_own(work_stage: WorkerStage) -> None:
@@ -259,7 +274,7 @@ async def test_nothing_goes_back_while_somebody_runs_the_job(work_stage: WorkerS
     app.job("else")(lambda payload: None)
     await work_stage.worker(app)
     async with work_stage.locks.lock(await work_stage.key("busy"), ttl=30):
-        await work_stage.send("charge", job="busy")
+        await work_stage.send("charge", job="busy", by_topic=False)
         error = await work_stage.end("busy")
         assert isinstance(error, RetryLater)
         assert (error.delay, isinstance(error.__cause__, LockBusy)) == (0.5, True)

@@ -47,7 +47,7 @@ async def test_what_runs_is_finished_and_nothing_more_is_taken(work_stage: Worke
     assert await draining == Drained(interrupted=0, stuck=0)
     assert (await work_stage.result(job)).body["result"] == 1
     assert work_stage.said(subjects.STARTED, late) == []
-    assert await work_stage.bus.pending("work.default", "workers") == 1
+    assert await work_stage.bus.pending("work.default.slow", "workers") == 1
     other = await work_stage.worker(app)
     assert (await work_stage.result(late)).body["worker"] == other.name
 

@@ -167,7 +167,7 @@ async def test_a_stopped_attempt_is_cancelled_and_says_nothing(work_stage: Worke
     await until(lambda: not worker.running())
     assert worker.statistics().stopped == 1
     assert work_stage.said(subjects.RESULT) == []
-    work = [error for delivery, error in work_stage.bus.ends if delivery.message.subject == "work.default"]
+    work = [error for delivery, error in work_stage.bus.ends if delivery.message.subject == "work.default.endless"]
     assert work == [None]
 
 

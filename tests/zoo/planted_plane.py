@@ -13,11 +13,12 @@ import pytest
 from holdfast.core import delivering, jobs, reports
 from holdfast.core.jobs import JobState
 from holdfast.errors import LockBusy
+from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import jobstore, subjects
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.embedded_consumer import EmbeddedConsumer
 from holdfast.plane.hands import Hands
-from holdfast.plane.model import Message
+from holdfast.plane.model import Job, Message
 from holdfast.plane.ports import Tx
 from holdfast.web import auth
 from holdfast.web.auth import Access
@@ -183,7 +184,11 @@ def a_message_published_again_is_another_message(patch: pytest.MonkeyPatch) -> N
 def a_message_sent_again_is_dropped_as_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """The id of a dispatch does not change when it is sent again, so the bus takes the second for the first."""
     dispatched = subjects.dispatched
-    patch.setattr(subjects, "dispatched", lambda job, fence: replace(dispatched(job, fence), id=f"work:{job.id}"))
+
+    def under_one_id(job: Job, fence: CarriedFence, **how: bool) -> Message:
+        return replace(dispatched(job, fence, **how), id=f"work:{job.id}")
+
+    patch.setattr(subjects, "dispatched", under_one_id)
 
 
 @keep(

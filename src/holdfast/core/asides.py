@@ -32,14 +32,9 @@ class Aside:
     room: int | None = None  # how many more of this tenant may go; None: as many as there are
 
 
-def room_of(places: int | None, running: int, free: int, *, served: bool) -> int:
-    """How many jobs of a topic may go now. `places`: that it has; None: as many as its pool.
-
-    `free` are the places of the pool, and `served` says whether anybody takes the topic at all.
-    """
-    if not served or free <= 0:
-        return 0
-    return free if places is None else max(0, min(places - running, free))
+def room_of(places: int | None, running: int, free: int) -> int:
+    """How many jobs of a topic may go now. `places`: that it has; None: as many as its pool. `free`: of the pool."""
+    return max(0, free if places is None else min(places - running, free))
 
 
 def picked(lines: Sequence[Aside], room: int) -> dict[str, list[Rank]]:

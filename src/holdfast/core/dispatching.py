@@ -14,8 +14,6 @@ from typing import TypeAlias
 from holdfast.core.jobs import JobState
 from holdfast.types import MS, NS
 
-NO_WORKER_BASE_NS = NS
-NO_WORKER_MAX_NS = 30 * NS
 NO_WORKER_SPREAD_NS = 500 * MS
 TENANT_FULL_NS = 2 * NS
 ELSEWHERE_BASE_NS = 250 * MS
@@ -72,7 +70,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Look again after this time, or when somebody rings."""
+    """Not now: look again after this time, or when what it waits for is there. 0: no time is known."""
 
     delay_ns: int
     code: Code
@@ -92,12 +90,11 @@ class End:
 Decision: TypeAlias = Nothing | Dispatch | Later | End
 
 
-def decide(
-    job: Look, *, now_ns: int, known_topic: bool, live_workers: int, looks: int = 0, jitter: int = 0
-) -> Decision:
+def decide(job: Look, *, now_ns: int, known_topic: bool, live_workers: int) -> Decision:
     """What to do with a job that is to be scheduled.
 
-    `looks` says how often it was looked at in vain; `jitter` is a draw from 0 to NO_WORKER_SPREAD_NS.
+    `known_topic`: a worker has announced its topic, or the job may wait for one that does. `live_workers`: those that
+    serve the topic.
     """
     if job.state.terminal:
         return Nothing("it is over")
@@ -115,8 +112,7 @@ def decide(
     if job.not_before_ns > now_ns:
         return Later(job.not_before_ns - now_ns, Code.NOT_YET, "it is not due yet")
     if live_workers <= 0:
-        grown = NO_WORKER_BASE_NS << min(looks, 16)
-        return Later(min(grown + jitter, NO_WORKER_MAX_NS), Code.NO_WORKER, "no worker of its pool is alive")
+        return Later(0, Code.NO_WORKER, "no live worker serves its topic")
     return Dispatch()
 
 
@@ -218,13 +214,15 @@ class StateLimits:
 def overdue(job: Look, *, updated_ns: int, timeout_ns: int | None, now_ns: int, limits: StateLimits) -> End | None:
     """Whether a job has been in its state for too long, or its deadline has passed; and what that means.
 
-    One that was taken back waits for its first chance, or for another, as a new one does.
+    One that was taken back waits for its first chance, or for another, as a new one does. So does one that waits in
+    the queue of its topic (`not_before_ns` below zero), perhaps for the first worker that serves it.
     """
     if job.state.terminal:
         return None
     if job.deadline_ns is not None and now_ns >= job.deadline_ns:
         return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
-    limit = limits.limit_ns(JobState.PENDING if job.taken_back else job.state)
+    in_topic_queue = job.state is JobState.RETRYING and job.not_before_ns < 0
+    limit = limits.limit_ns(JobState.PENDING if job.taken_back or in_topic_queue else job.state)
     if job.state is JobState.RUNNING and timeout_ns is not None:
         limit = timeout_ns
     since_ns = max(updated_ns, job.not_before_ns if job.state is JobState.RETRYING else 0)

@@ -194,7 +194,9 @@ async def pending(scene: Scene) -> PendingFact:
         for subject, groups in subjects.GROUPS.items()
         if groups and subject not in {subjects.WORK, subjects.STOP}
     }
+    topics = {(each.pool, topic) for each in await Workers(database, scene.clock).all() for topic in each.topics}
     queues |= {subjects.work_subject(pool): (subjects.WORKERS,) for pool in pools}
+    queues |= {subjects.work_subject(pool, topic): (subjects.WORKERS,) for pool, topic in sorted(topics)}
     try:
         first = {subject: await bus.pending(subject, groups[0]) for subject, groups in queues.items()}
         await pause(round(scene.given.spacing * NS))

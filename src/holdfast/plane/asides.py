@@ -1,6 +1,7 @@
 """Who waits for a place of its topic, as a dispatcher looks at it, and may go: they join the lines of their tenants.
 
-Promises: a look costs the same however many wait, and next to nothing if nobody does. As with the lines of a pool
+Promises: a look costs the same however many wait, and next to nothing if nobody does. Only topics that live workers
+serve are looked at, so jobs of other topics wait here at no cost, whatever their number. As with the lines of a pool
 (`lines`) it is a look and nothing more: what it finds is decided under the job's lock, and counted there. SQLite is
 asked in steps, which cost nothing there; Postgres once for all topics that have room. Both find the same.
 """
@@ -20,7 +21,6 @@ from holdfast.plane.ports import Row, Tx
 
 TENANTS: Final = 64  # of each topic, read in one go
 
-_TOPICS: Final = sql("aside_topics")
 _TENANTS: Final = sql("aside_tenants")
 _LINE: Final = sql("aside_line")
 _LOOK: Final = sql("aside_look_postgres")
@@ -30,7 +30,7 @@ class Scarce(NamedTuple):
     """What is known of the topics of a pool."""
 
     places: Mapping[str, int]  # of those that have fewer than the pool
-    served: frozenset[str]  # topics that somebody takes
+    served: frozenset[str]  # topics that live workers take
     last: Mapping[str, str] = {}  # by topic, the tenant that had the last turn
 
 
@@ -64,11 +64,11 @@ class Looked(NamedTuple):
 async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> Asides:
     """See the module."""
     rooms: dict[str, int] = {}
-    topics = await tx.query(_TOPICS, {"pool": at.pool})
+    served = json.dumps(sorted(scarce.served))
+    topics = await tx.query(script("aside_topics", tx.dialect), {"pool": at.pool, "topics": served})
     for row in topics:
         topic = row["topic"]
-        places, served = scarce.places.get(topic), topic in scarce.served
-        if room := room_of(places, row["running"], at.free, served=served):
+        if room := room_of(scarce.places.get(topic), row["running"], at.free):
             rooms[topic] = room
     found = Asides(waiting=bool(topics))
     if not rooms:

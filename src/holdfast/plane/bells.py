@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.errors import BadInput, Closed
 from holdfast.types import NS
 
-CHANNEL_CHARS_MAX: Final = 200
+CHANNEL_CHARS_MAX: Final = 300
 
 _CLOSED: Final = "this bell is closed; make another"
 

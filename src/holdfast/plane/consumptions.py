@@ -14,6 +14,7 @@ from holdfast.types import MS, NS
 
 CONCURRENCY_MAX: Final = 10_000
 FAILURES_MAX: Final = 1_000
+SUBJECTS_MAX: Final = 10_000
 ACK_WAIT_MIN_NS: Final = 100 * MS
 ACK_WAIT_MAX_NS: Final = 3600 * NS
 AGE_MAX_NS: Final = 366 * 86_400 * NS
@@ -21,10 +22,13 @@ AGE_MAX_NS: Final = 366 * 86_400 * NS
 
 def check_consumption(how: Consumption) -> Consumption:
     """The consumption itself, or `BadInput` that names the field."""
-    groups = check_subject(how.subject)
-    if how.group not in groups:
-        fix = f"use {' or '.join(groups)}" if groups else "declare the group in plane/subjects.py"
-        raise BadInput("group", f"{how.group!r} does not consume {how.subject}", fix)
+    if not len(set(how.subjects)) == len(how.subjects) <= SUBJECTS_MAX:
+        raise BadInput("also", "repeats a subject, or has too many", f"give at most {SUBJECTS_MAX} different subjects")
+    for subject in how.subjects:
+        groups = check_subject(subject)
+        if how.group not in groups:
+            fix = f"use {' or '.join(groups)}" if groups else "declare the group in plane/subjects.py"
+            raise BadInput("group", f"{how.group!r} does not consume {subject}", fix)
     check_whole("concurrency", how.concurrency, 1, CONCURRENCY_MAX)
     check_whole("ack_wait_ns", how.ack_wait_ns, ACK_WAIT_MIN_NS, ACK_WAIT_MAX_NS)
     check_whole("max_failures", how.max_failures, 1, FAILURES_MAX)

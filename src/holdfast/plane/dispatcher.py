@@ -9,7 +9,11 @@ costs the same however many jobs are stored. Several dispatchers at once never h
 the workers can take, of a topic or in all: the job's lock and the counts decide.
 
 What was sent to workers ahead of time (`core.pace`), or to workers that have left, and is not begun within a second, is
-put back in line, without having cost an attempt.
+put back in line, without having cost an attempt. So are jobs of a topic that has fewer slots than jobs were sent, or
+that no worker serves any more, although the pool as a whole has room.
+
+Jobs of a topic that no worker serves wait in the queue of the topic. When a worker announces the topic they go
+immediately, and those that wait in another pool are moved to one that serves it.
 
 Does not promise a strict order between several schedulers, each of which takes turns by itself.
 
@@ -22,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,11 +36,13 @@ from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.asides import Scarce
 from holdfast.plane.consumptions import finished
+from holdfast.plane.jobrows import sql
 from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.placement import Placed, Placement
 from holdfast.plane.ports import Bell
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
+from holdfast.plane.unbegun import UNBEGUN_NS
 from holdfast.plane.workers import View
 from holdfast.types import MS, NS
 
@@ -50,6 +56,13 @@ PASSED_OVER_MAX_NS: Final = NS
 _IN_VAIN: Final = (None, Placed.POOL_FULL, Placed.TENANT_FULL, Placed.TOPIC_FULL)  # the job is still where it was
 
 _IN_VAIN_MAX: Final = 10_000
+
+OVERDUE_S: Final = 10.0
+"""For so long after a topic has lost slots, its jobs are looked at: schedulers send by views that may be older."""
+
+COUNT_EVERY_S: Final = 1.0
+
+_TOPICS: Final = sql("queue_topics")
 
 _log = logging.getLogger("holdfast")
 
@@ -66,6 +79,10 @@ class _PoolState:
     cursor: str = ""  # the tenant that had the last turn
     passed_over: dict[str, float] = field(default_factory=dict)  # jobs that somebody else has, and until when
     in_vain: Counter[str] = field(default_factory=Counter)  # how often each of them was found so
+    slots: Mapping[str, int] = field(default_factory=dict)  # by topic, how many it had when last looked at
+    since: Mapping[str, int] = field(default_factory=dict)  # by topic, since when it was served then
+    overdue: float = 0.0  # until when, on the loop's clock, jobs may be with fewer workers than were there for them
+    counted: float = 0.0  # when the jobs that are with workers were last counted by topic
     trouble: Trouble = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,11 +165,14 @@ class Dispatcher:
                 if rung:  # only now it is known who has come
                     for state in self._pools.values():
                         state.rung.set()
-                for name in served:
+                for name in served.pools or ():
                     if name not in self._pools and not stop.is_set():
                         state = self._pools[name] = _PoolState(name)
+                        state.overdue = asyncio.get_running_loop().time() + OVERDUE_S
                         tasks.create_task(self._listen(state, self._bell(pool_channel(name))))
                         tasks.create_task(self._serve(state, stop))
+                for topic in self._newly_served(served) if not stop.is_set() else ():
+                    tasks.create_task(self._adopt(topic))
                 rung = await _rung(bell, self._pause_ns())
 
     async def _listen(self, state: _PoolState, bell: Bell) -> None:
@@ -185,15 +205,41 @@ class Dispatcher:
         state.trouble.ended()
         return pause_ns
 
-    async def _served(self) -> list[str]:
+    async def _served(self) -> View:
         try:
-            served = list((await self._placement.workers.view(fresh=True)).pools or ())
+            served = await self._placement.workers.view(fresh=True)
         except Exception as error:  # noqa: BLE001 - one row that cannot be read must not end all dispatching for good
             self.tally["errors"] += not isinstance(error, BackendError | Closed)
             self._unread.met(error)
-            return []
+            return View()
         self._unread.ended()
         return served
+
+    def _newly_served(self, view: View) -> set[str]:
+        """Topics that were not served in a pool until lately, if only for a moment. Notes what has changed."""
+        newly: set[str] = set()
+        for name, state in self._pools.items() if view.pools is not None else ():
+            pool = view.pool(name)
+            slots = {topic: pool.places.get(topic, pool.capacity) for topic in pool.topics or ()}
+            since = {topic: view.since[name, topic] for topic in slots}
+            if new := {topic for topic in slots if since[topic] != state.since.get(topic)}:
+                newly |= new
+                state.aside = True
+                state.rung.set()
+            if any(slots.get(topic, 0) < before for topic, before in state.slots.items()):
+                state.overdue = asyncio.get_running_loop().time() + OVERDUE_S
+            state.slots, state.since = slots, since
+        return newly
+
+    async def _adopt(self, topic: str) -> None:
+        """Move jobs that waited for a topic in other pools. If that fails, the replayer does it later."""
+        try:
+            self.tally["adopted"] += await self._placement.adopt(topic)
+        except (BackendError, Closed) as error:
+            say(_log, logging.INFO, "jobs that wait for a topic are moved later", error, topic=topic)
+        except Exception as error:  # noqa: BLE001 - one topic's trouble must not end the dispatching of all others
+            self.tally["errors"] += 1
+            say(_log, logging.ERROR, "jobs that wait for a topic could not be moved", error, topic=topic)
 
     def _bell(self, channel: str) -> Bell:
         bell = self._store.database.bell(channel)
@@ -216,6 +262,7 @@ class Dispatcher:
         found = await self._find(state, capacity, view)
         if found.free < 0:  # it was sent more than it can take now: ahead of time, or to workers that have left
             self.tally["taken_back"] += await self._placement.take_back(state.name, -found.free)
+        await self._reclaim(state, view)
         if not view.pool(state.name).workers:
             state.crowded = False  # newcomers should find out for themselves why they cannot go
             return self._pause_ns()
@@ -239,6 +286,23 @@ class Dispatcher:
         if all(each in _IN_VAIN for each in placed):
             return min(IN_VAIN_NS, self._pause_ns(state))
         return 0 if state.crowded else self._pause_ns(state)
+
+    async def _reclaim(self, state: _PoolState, view: View) -> None:
+        """Take back jobs of topics that have fewer slots than jobs were sent, for a while after slots were lost."""
+        now = asyncio.get_running_loop().time()
+        if not state.counted + COUNT_EVERY_S <= now <= state.overdue:
+            return
+        state.counted = now
+        values = {"pool": state.name, "until_ns": self._store.clock.now().wall - UNBEGUN_NS}
+        rows = await self._store.database.read(lambda tx: tx.query(_TOPICS, values), one_view=False, lasting=False)
+        pool, places = view.pool(state.name), self._placement.topic_places(view, state.name)
+        for row in rows:
+            topic = row["topic"]
+            if pool.workers_for(topic) and topic not in places:
+                continue
+            surplus = min(row["with_workers"] - places.get(topic, 0), row["unbegun"])
+            if surplus > 0:
+                self.tally["taken_back"] += await self._placement.take_back(state.name, surplus, topic)
 
     def _placed(self, state: _PoolState, job_id: str, placed: Placed | RetryLater) -> Placed | None:
         """Note what became of a look; None: somebody else has the job, or a store is in trouble."""

@@ -11,6 +11,7 @@ Clock: the wall clock that is passed in, for what is due; the event loop's, for 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery
-from holdfast.plane.ports import Along, Consumption, Database, Handler, Row, Tx
+from holdfast.plane.ports import Along, Bell, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.schema import script
 from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
@@ -86,8 +87,12 @@ class EmbeddedConsumer:
         self._ending = False
         self._wake = asyncio.Event()
         self._looked_s = 0.0  # when something was claimed, or could have been
-        names = ("claim", "promote", "next_due", "ack", "give_back", "extend")
-        self._sql = {name: script(f"bus_{name}", database.dialect) for name in names}
+        kind = "_several" if how.also else ""  # of one subject, the index alone gives the order
+        names = {each: f"bus_{each}{kind}" for each in ("claim", "promote", "next_due")}
+        names |= {each: f"bus_{each}" for each in ("ack", "give_back", "extend")}
+        self._sql = {each: script(name, database.dialect) for each, name in names.items()}
+        self._queue = {"recipient": how.group, "subject": how.subject, "subjects": json.dumps(how.subjects)}
+        self._bells: list[Bell] = []
 
     @property
     def handling(self) -> int:
@@ -112,8 +117,10 @@ class EmbeddedConsumer:
     def start(self) -> None:
         """Begin to take messages."""
         loop = asyncio.get_running_loop()
-        self._bell = self._database.bell(channel_of(self._how.subject, self._how.group))
-        self._bell.each(self._rung)
+        for subject in self._how.subjects:
+            bell = self._database.bell(channel_of(subject, self._how.group))
+            bell.each(self._rung)
+            self._bells.append(bell)
         self._turning = loop.create_task(self._turns())
 
     async def drain(self, grace_ns: int) -> None:
@@ -126,7 +133,8 @@ class EmbeddedConsumer:
             task.cancel()
         if late:
             await asyncio.wait(late)
-        self._bell.close()
+        for bell in self._bells:
+            bell.close()
         if self._settled:
             text = "messages could not be settled, and will be delivered again"
             say(_log, logging.WARNING, text, subject=self._how.subject, messages=len(self._settled))
@@ -242,13 +250,13 @@ class EmbeddedConsumer:
             await tx.query_many(self._sql["ack"], acks)
         if backs:
             await tx.query_many(self._sql["give_back"], backs)
-            if self._ending or any(each["due_ns"] < now_ns + _SOON_NS for each in backs):
-                tx.ring(channel_of(self._how.subject, self._how.group))  # somebody else may have a hand free
+            for subject in self._given_away(settled, now_ns):
+                tx.ring(channel_of(subject, self._how.group))  # another consumer may be free
         if silent:
             await tx.query_many(self._sql["extend"], [self._named(each, self._until(now_ns)) for each in silent])
         if not most:
             return _Found((), None)
-        queue = {"subject": self._how.subject, "recipient": self._how.group}
+        queue = self._queue
         if due:
             await tx.query(self._sql["promote"], {**queue, "now_ns": now_ns, "most": _PROMOTE_MOST})
         rows = await tx.query(self._sql["claim"], {**queue, "due_ns": self._until(now_ns), "most": most})
@@ -258,6 +266,15 @@ class EmbeddedConsumer:
         if len(rows) == most and not due:
             return _Found(rows, self._next_ns)
         return _Found(rows, (await tx.query(self._sql["next_due"], queue))[0]["due_ns"])
+
+    def _given_away(self, settled: Sequence[_Settlement], now_ns: int) -> set[str]:
+        """The subjects of messages that other consumers should take soon."""
+        return {
+            each.taken.delivery.message.subject
+            for each in settled
+            if isinstance(each.verdict, GiveBack)
+            and (self._ending or each.at_ns + each.verdict.delay_ns < now_ns + _SOON_NS)
+        }
 
     def _remember(self, settled: Sequence[_Settlement]) -> None:
         """When the messages that were given back are due, without asking."""

@@ -21,7 +21,7 @@ from holdfast.plane.ports import Row
 from holdfast.plane.subjects import groups_of
 
 ID_CHARS_MAX: Final = 500
-SUBJECT_CHARS_MAX: Final = 150
+SUBJECT_CHARS_MAX: Final = 250
 ID_HEADER: Final = "Nats-Msg-Id"
 
 _SAFE: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"

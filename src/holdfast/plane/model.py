@@ -196,6 +196,7 @@ class Heartbeat:
     host: str = ""
     pid: int = 0
     places: Mapping[str, int] = field(default_factory=dict, hash=False)  # of topics that have fewer than its capacity
+    by_topic: bool = False  # it takes from the queues of its topics; an older one only from the shared one of its pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """One consumer on NATS JetStream: it asks the server for as many messages as it has hands free.
 
+A consumer of several subjects asks for messages of each (`nats_pulls`), and withdraws its requests when all hands are
+full. A message that was sent before the server knew is nacked without a delay, for another consumer.
+
 Promises: the server counts deliveries, and never gives up a message by itself; the budget of failures is ours, kept in
 the plane's database. While a message is in hand the server is told so, so that a handler may take hours; a consumer
 that died loses its messages after `ack_wait`. A delay goes to the server to the nanosecond. An acknowledgement that is
@@ -22,6 +25,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import nats.errors
@@ -40,6 +44,7 @@ from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery, Message
 from holdfast.plane.nats_connection import NatsConnection
 from holdfast.plane.nats_failures import NatsFailures
+from holdfast.plane.nats_pulls import PullQueue, next_requests
 from holdfast.plane.ports import Consumption, Handler
 from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
@@ -86,12 +91,17 @@ class NatsConsumer:
         # delivered again, or that would go there again.
         self._expires_ns = min(_EXPIRES_MAX_NS, how.ack_wait_ns // 2)
         self._heartbeat_ns = min(_HEARTBEAT_MAX_NS, self._expires_ns // 3)
-        self._durable = connection.names.durable(how.group, how.subject)
+        self._queues = [
+            PullQueue(number, subject, connection.names.durable(how.group, subject), busy=number > 0 or not how.also)
+            for number, subject in enumerate(how.subjects)
+        ]
+        self._by_durable = {queue.durable: queue for queue in self._queues}
+        self._subscription: Subscription | None = None
+        self._inbox = ""
+        self._withdrawing: set[asyncio.Task[None]] = set()
         self._hands = Hands(
             how, handler, dead, self._settle, clock=clock, entropy=entropy, backoff=backoff, freed=self._wakened
         )
-        self._asked = 0  # how many messages the server may still send
-        self._heard_s = 0.0
         self._accepting = False
         self._paused = False
         self._ending = False
@@ -163,25 +173,26 @@ class NatsConsumer:
     async def _session(self) -> None:
         with self._connection.errors():
             context = await self._connection.stream()
-            await context.add_consumer(self._connection.names.stream, self._config())
+            for queue in self._queues:
+                await context.add_consumer(self._connection.names.stream, self._config(queue))
             client = await self._connection.client()
-            inbox = client.new_inbox()
-            subscription = await client.subscribe(inbox, cb=self._arrived)
-            self._asked, self._accepting, self._broken = 0, True, False
+            self._accepting, self._broken = True, False
             try:
                 while not (self._ending or self._paused or self._broken or client.is_closed):
                     self._wake.clear()
-                    await self._ask(client, inbox)
+                    await self._ask(client)
                     await self._rest()
             finally:
                 self._accepting = False
-                await _withdrawn(subscription)
+                self._withdraw()
+                if self._withdrawing:
+                    await asyncio.wait([*self._withdrawing])
 
-    def _config(self) -> api.ConsumerConfig:
+    def _config(self, queue: PullQueue) -> api.ConsumerConfig:
         return api.ConsumerConfig(
-            name=self._durable,  # so that the request says, in its subject, which messages it is for: see `ops.access`
-            durable_name=self._durable,
-            filter_subject=self._connection.names.subject(self._how.group, self._how.subject),
+            name=queue.durable,  # so that the request says, in its subject, which messages it is for: see `ops.access`
+            durable_name=queue.durable,
+            filter_subject=self._connection.names.subject(self._how.group, queue.subject),
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=self._how.ack_wait_ns / NS,
             max_deliver=-1,
@@ -189,17 +200,37 @@ class NatsConsumer:
             inactive_threshold=_INACTIVE_S,
         )
 
-    async def _ask(self, client: Client, inbox: str) -> None:
+    async def _ask(self, client: Client) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._asked and now_s - self._heard_s > 3 * self._heartbeat_ns / NS + _LATE_S:
-            self._asked = 0  # the request was lost, with a server or a connection
-        room = self._hands.free - self._asked
-        # Many small requests cost more than few large ones; so the next one waits until half of the hands are free.
-        if room > 0 and (not self._asked or 2 * room >= self._how.concurrency) and client.is_connected:
-            wish = {"batch": room, "expires": self._expires_ns, "idle_heartbeat": self._heartbeat_ns}
-            self._asked += room
-            self._heard_s = now_s
-            await client.publish(self._connection.names.pull(self._durable), json.dumps(wish).encode(), reply=inbox)
+        for queue in self._queues:
+            if queue.asked and now_s - queue.heard_s > 3 * self._heartbeat_ns / NS + _LATE_S:
+                queue.asked = 0  # the request was lost, with a server or a connection
+        wanted = next_requests(self._queues, self._hands.free, self._how.concurrency)
+        if not client.is_connected:
+            return
+        if wanted.withdraw:
+            self._withdraw()
+            for queue in self._queues if wanted.more else ():
+                queue.busy = False  # the slots are divided anew, and next time by what comes from now on
+        if wanted.more and self._subscription is None:
+            self._inbox = client.new_inbox()
+            self._subscription = await client.subscribe(f"{self._inbox}.*", cb=partial(self._arrived, self._inbox))
+        for queue, number in wanted.more:
+            wish = {"batch": number, "expires": self._expires_ns, "idle_heartbeat": self._heartbeat_ns}
+            queue.asked += number
+            queue.heard_s = now_s
+            pull, reply = self._connection.names.pull(queue.durable), f"{self._inbox}.{queue.number}"
+            await client.publish(pull, json.dumps(wish).encode(), reply=reply)
+
+    def _withdraw(self) -> None:
+        """End all requests. What the server sends before it knows still arrives, at the subscription that ends."""
+        for queue in self._queues:
+            queue.asked = 0
+        subscription, self._subscription, self._inbox = self._subscription, None, ""
+        if subscription is not None:
+            task = asyncio.get_running_loop().create_task(_withdrawn(subscription))
+            self._withdrawing.add(task)
+            task.add_done_callback(self._withdrawing.discard)
 
     async def _rest(self) -> None:
         timer = asyncio.get_running_loop().call_later(self._heartbeat_ns / NS, self._wakened)
@@ -212,42 +243,48 @@ class NatsConsumer:
         self._wake.set()
 
     def _is_back(self) -> None:
-        self._asked = 0  # requests do not survive the connection
+        for queue in self._queues:
+            queue.asked = 0  # requests do not survive the connection
         self._wakened()
 
     # Arrivals.
 
-    async def _arrived(self, msg: Msg) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+    async def _arrived(self, inbox: str, msg: Msg) -> None:
         status = (msg.headers or {}).get("Status")
         if status is not None and not msg.reply.startswith("$JS.ACK."):
-            self._told(status, msg.headers or {})
+            if inbox == self._inbox:
+                self._told(self._queues[int(msg.subject.rpartition(".")[2])], status, msg.headers or {})
             return
-        self._asked = max(0, self._asked - 1)
+        queue = self._by_durable[consumer_of(msg)]
+        if inbox == self._inbox:
+            queue.asked, queue.busy = max(0, queue.asked - 1), True
+            queue.heard_s = asyncio.get_running_loop().time()
         try:
-            if not self._accepting:
+            if not self._accepting or (self._how.also and not self._hands.free):
+                self.tally["passed_on"] += self._accepting
                 await _nak(msg, 0)
                 return
-            taken = await self._taken(msg)
+            taken = await self._taken(msg, queue)
         except BackendError:
             await _nak(msg, _STORE_TROUBLE_NS)
         else:
             await self._hands.take([taken])
         self._wakened()
 
-    def _told(self, status: str, headers: dict[str, str]) -> None:
-        """A word of the server about our request."""
+    def _told(self, queue: PullQueue, status: str, headers: dict[str, str]) -> None:
+        """A word of the server about a request of ours."""
+        queue.heard_s = asyncio.get_running_loop().time()
         if status == "100":
             return  # it is still there
         left = headers.get("Nats-Pending-Messages", "")
-        self._asked = max(0, self._asked - int(left)) if left.isdecimal() else 0
+        queue.asked = max(0, queue.asked - int(left)) if left.isdecimal() else 0
         if status not in {"404", "408"} and "Batch Completed" not in headers.get("Description", ""):
             # The consumer or the stream is gone, or has moved; it may have to be made again.
             self._connection.forget_stream()
             self._broken = True
         self._wakened()
 
-    async def _taken(self, msg: Msg) -> Taken:
+    async def _taken(self, msg: Msg, queue: PullQueue) -> Taken:
         deliveries = deliveries_of(msg)
         now_s = asyncio.get_running_loop().time()
         try:
@@ -256,7 +293,7 @@ class NatsConsumer:
         except Unreadable as error:
             metadata = msg.metadata
             identity = (msg.headers or {}).get("Nats-Msg-Id") or f"{metadata.stream}:{metadata.sequence.stream}"
-            message, problem = unreadable_wire(identity, self._how.subject, msg.data), str(error)
+            message, problem = unreadable_wire(identity, queue.subject, msg.data), str(error)
             first_ns = int(metadata.timestamp.timestamp() * NS)
         failures = await self._failures.of(message, self._how.group) if deliveries > 1 else 0
         return Taken(Delivery(message, self._how.group, deliveries, failures, first_ns), msg, now_s, problem=problem)
@@ -303,6 +340,12 @@ def deliveries_of(msg: Msg) -> int:
     words = msg.reply.split(".")
     number = words[4 if len(words) == _SHORT_REPLY else 6] if len(words) >= _SHORT_REPLY else ""
     return int(number) if number.isdecimal() else msg.metadata.num_delivered
+
+
+def consumer_of(msg: Msg) -> str:
+    """The durable consumer that delivered a message, by the same subject. Its name has no dots."""
+    words = msg.reply.split(".")
+    return words[3 if len(words) == _SHORT_REPLY else 5]
 
 
 async def _nak(msg: Msg, delay_ns: int) -> None:

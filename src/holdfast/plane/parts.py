@@ -255,8 +255,16 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
 
 def placement_of(ground: Ground, actor: str = "scheduler") -> Placement:
     """Looks at jobs, as the settings want them."""
-    delays, family = ground.settings.scheduler.delays, family_in_effect(ground.settings, SCHEDULER_JOB)
-    return Placement(ground.store, ground.locks, ground.workers, delays=delays, actor=actor, family=family)
+    settings = ground.settings.scheduler
+    return Placement(
+        ground.store,
+        ground.locks,
+        ground.workers,
+        delays=settings.delays,
+        topic_grace_ns=settings.topic_grace_ns,
+        actor=actor,
+        family=family_in_effect(ground.settings, SCHEDULER_JOB),
+    )
 
 
 def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:

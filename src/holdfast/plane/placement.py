@@ -2,9 +2,11 @@
 
 Promises: the state and the message to the workers are one transaction, under the job's lock and fence; so a job is
 never marked as dispatched without its message, nor sent without being marked, and there is nothing to roll back. A
-second look at the same job changes nothing. A job that cannot go now is left where the next look will find it: in line,
-if it waits for a place, and in that of the pool whose workers take its topic; aside, if it waits for a place of its
-topic (`topicplaces`); with a delayed message of its own, if it waits for a time.
+second look at the same job changes nothing. A job that cannot go now is left where the next look will find it:
+
+- In line, if it waits for a place, and in that of the pool whose workers take its topic.
+- In the queue of its topic (`topicplaces`), if it waits for a slot of that, or for a worker that serves it.
+- With a delayed message, if it waits for a time.
 
 Clock: the wall clock, for time limits only.
 """
@@ -12,15 +14,16 @@ Clock: the wall clock, for time limits only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from holdfast.aio import many
 from holdfast.aio.locks import Locks
-from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Code, Dispatch, End, Later, Nothing, decide
+from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import Pace
 from holdfast.core.retry import RetryDelays
@@ -34,17 +37,17 @@ from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import JobLockStatistics
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
+from holdfast.plane.manyrows import script
 from holdfast.plane.model import Change, Job, Message
+from holdfast.plane.ports import Row, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
 from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from holdfast.plane.unbegun import UNBEGUN_NS, Unbegun
 from holdfast.plane.workers import View, Workers
-from holdfast.types import NS
 
-TOPIC_GRACE_NS: Final = 30 * NS
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
 _Full: TypeAlias = TenantFull | PoolFull | TopicFull
-_LOOKS_MAX: Final = 5  # from the fifth vain look on, the delay does not grow any more
+_ADOPTED: Final = 256  # jobs of a topic that are moved at once
 
 
 class Placed(StrEnum):
@@ -56,7 +59,7 @@ class Placed(StrEnum):
     TOPIC_FULL = "topic_full"  # it waits aside
     ASIDE = "aside"  # there is no place of its topic; it waits aside from now on
     MOVED = "moved"  # there is no place for it; it waits in the line of another pool, which serves its topic now
-    NO_WORKER = "no_worker"  # nobody alive can take it; it waits in line, or for a time
+    NO_WORKER = "no_worker"  # no live worker serves its topic; it waits in the queue of that
     NOT_YET = "not_yet"  # it waits for its time
     ENDED = "ended"
     NOTHING = "nothing"  # it is with a worker, over, or waits for a person
@@ -73,11 +76,11 @@ class Placement:
         workers: Workers,
         *,
         delays: RetryDelays = RETRY_DELAYS,
-        topic_grace_ns: int = TOPIC_GRACE_NS,
+        topic_grace_ns: int | None = None,
         actor: str = "scheduler",
         family: LockFamily = SCHEDULER_JOB,
     ) -> None:
-        """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic.
+        """`topic_grace_ns`: how long a job may wait for the first worker that announces its topic; None: forever.
 
         `family`: the job's lock.
         """
@@ -165,21 +168,23 @@ class Placement:
             self.pace.sent(changed.after.pool, changed.after.topic)
         return placed
 
-    async def take_back(self, pool: str, most: int) -> int:
+    async def take_back(self, pool: str, most: int, topic: str | None = None) -> int:
         """Put jobs that were sent to a pool a while ago, and that nobody there has begun, back in line. How many.
 
+        `topic`: only jobs of this one.
         They cost no attempt. A worker that gets the message after all asks whether it is still wanted. Of some it may
         be too early to say whether somebody has begun them (`unbegun`): they are left for the next time.
         """
         until_ns = self.store.clock.now().wall - UNBEGUN_NS
-        unbegun = await self.unbegun.find(pool, most, until_ns)
+        unbegun = await self.unbegun.find(pool, most, until_ns, topic)
+        view = await self.workers.view()
 
         def back(job: Job) -> Writing | None:
             if job.state is not JobState.DISPATCHED or job.pool != pool or job.updated_ns > until_ns:
                 return None
-            reason = "taken back: nobody has begun it, and its pool has more to do than it has places"
+            reason = "taken back: no worker has begun it, and its workers have more to do than they have slots"
             code = str(Code.TAKEN_BACK)
-            place_ns = min(0, job.not_before_ns)  # in the line that it came from
+            place_ns = _line_ns(view, pool, job.topic)
             change = Change(
                 JobState.RETRYING, reason=reason, code=code, not_before_ns=place_ns, actor=self.actor, taken_back=True
             )
@@ -244,18 +249,39 @@ class Placement:
             if run_fence is None and job.state not in (JobState.SCHEDULED, JobState.DISPATCHED):
                 return None
             changes = [Change(JobState.DISPATCHED, actor=self.actor)] if job.state is JobState.SCHEDULED else []
-            return Writing(changes, lambda after: [subjects.dispatched(after, fence)])
+            return Writing(changes, lambda after: [_message(view, after, fence)])
 
+        view = await self.workers.view()
         changed = await self.change(job_id, lambda fence: partial(again, fence), timeout=timeout)
         return changed.after is not None
 
-    def knows(self, view: View, job: Job, now_ns: int) -> bool:
-        """Whether the topic of a job has ever been announced, or may be any moment."""
-        return job.topic in view.known_topics or now_ns < self.topic_due_ns(job)
+    async def adopt(self, topic: str) -> int:
+        """Move jobs that wait for a topic in pools that do not serve it to a pool that does. How many moved or went.
 
-    def topic_due_ns(self, job: Job) -> int:
-        """When a job whose topic nobody has announced is given up."""
-        return job.created_ns + self._topic_grace_ns
+        For a topic that is served from now on. Jobs whose pool was asked for stay where they are.
+        """
+        moved, after = 0, ""
+        while True:  # ends with the jobs: each page begins after the last
+            serving = (await self.workers.view()).serving(topic)
+            values = {"topic": topic, "pools": json.dumps(serving), "after": after, "most": _ADOPTED}
+            jobs = [row["id"] for row in await self.store.database.read(partial(_elsewhere, values), lasting=False)]
+            if serving and jobs:
+                ends = await self.try_all(jobs)
+                moved += sum(end in (Placed.MOVED, Placed.DISPATCHED, Placed.ASIDE) for end in ends)
+                for pool in serving:
+                    self.store.slots.freed(pool)
+            if not serving or len(jobs) < _ADOPTED:
+                return moved
+            after = jobs[-1]
+
+    def knows(self, view: View, job: Job, now_ns: int) -> bool:
+        """Whether a job may go on waiting for its topic: it has been announced, or there is time for that."""
+        due_ns = self.topic_due_ns(job)
+        return due_ns is None or job.topic in view.known_topics or now_ns < due_ns
+
+    def topic_due_ns(self, job: Job) -> int | None:
+        """When a job whose topic no worker has announced fails; None: never."""
+        return None if self._topic_grace_ns is None else job.created_ns + self._topic_grace_ns
 
 
 class _OneLook:
@@ -270,7 +296,6 @@ class _OneLook:
         self._pool = ""  # where they are
         self._line_ns = 0  # in which line it waits there
         self._now_ns = store.clock.now().wall
-        self._jitter = store.entropy.below(NO_WORKER_SPREAD_NS)
         self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
 
     def deciding(self, fence: CarriedFence) -> Callable[[Job], Writing | None]:
@@ -291,8 +316,6 @@ class _OneLook:
             now_ns=now_ns,
             known_topic=placement.knows(view, job, now_ns),
             live_workers=view.pool(pool).workers_for(job.topic),
-            looks=min(job.version - 1, _LOOKS_MAX),
-            jitter=self._jitter,
         )
         if isinstance(decided, Dispatch):
             actor = placement.actor
@@ -303,7 +326,7 @@ class _OneLook:
             capacity = None if there else placement.capacity(view, pool)
             places = placement.topic_places(view, pool)[job.topic] if line_ns and not there else None
             return Writing(
-                changes, lambda after: [subjects.dispatched(after, fence)], capacity=capacity, topic_places=places
+                changes, lambda after: [_message(view, after, fence)], capacity=capacity, topic_places=places
             )
         if isinstance(decided, End):
             return ending(job, decided, fence, actor=placement.actor)
@@ -335,24 +358,33 @@ class _OneLook:
     def _later(self, job: Job, later: Later) -> Writing | None:
         """Where a job waits that cannot go now.
 
-        For its time: out of the line, with a message that comes then. For the first worker of its pool: in line, where
-        nobody is in its way, and whoever comes finds it. For a worker that takes its topic, in a pool that is at work:
-        out of the line again, or it would stand at the head of it for ever and block its tenant.
+        For its time: in no queue, with a message that comes then. For a worker that serves its topic: in the queue of
+        the topic, where it is in no other job's way. Dispatchers look there as soon as the topic is served.
         """
         if later.code is Code.NOT_YET:
             return Writing(tell=[_look_again(job, job.not_before_ns)])
-        known = job.topic in self._view.known_topics
+        writing = self.in_line(job)
         due_ns = self._placement.topic_due_ns(job)
-        if self._view.pool(job.pool).workers == 0:
-            return self.in_line(job) if known else Writing(tell=[_look_again(job, due_ns)], not_before_ns=0)
-        at_ns = self._now_ns + later.delay_ns
-        at_ns = at_ns if known else min(at_ns, due_ns)
-        return Writing(tell=[_look_again(job, at_ns)], not_before_ns=at_ns)
+        if due_ns is None or job.topic in self._view.known_topics:
+            return writing
+        # It fails at that time, unless a worker announces the topic. The message of a job that waits already is there.
+        told = writing is None and job.version > 1
+        return None if told else replace(writing or Writing(), tell=[_look_again(job, due_ns)])
 
 
 def _line_ns(view: View, pool: str, topic: str) -> int:
-    """The `not_before_ns` of a job that waits for nothing but a place."""
-    return ASIDE_NS if topic in view.pool(pool).places else 0
+    """The `not_before_ns` of a job that waits for nothing but a slot, or for a worker that serves its topic."""
+    found = view.pool(pool)
+    return ASIDE_NS if topic in found.places or not found.workers_for(topic) else 0
+
+
+def _message(view: View, job: Job, fence: CarriedFence) -> Message:
+    """The assignment of a job, for the queue that its workers take from."""
+    return subjects.dispatched(job, fence, by_topic=job.topic not in view.pool(job.pool).shared)
+
+
+async def _elsewhere(values: Mapping[str, Any], tx: Tx) -> list[Row]:
+    return await tx.query(script("queue_elsewhere", tx.dialect), values)
 
 
 def _look_again(job: Job, at_ns: int) -> Message:

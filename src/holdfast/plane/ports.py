@@ -161,8 +161,14 @@ class Consumption:
     lasting: bool = True  # what is handled is durable before; False: the handler writes, which makes it so, or is safe
     ordered: bool = True  # one message of a key at a time; False: the handler batches messages of one key by itself
     along: Along | None = None  # done with each claim, if the bus is in the database that is meant
+    also: tuple[str, ...] = ()  # more subjects of the same group, which share the concurrency
     on_dead: Callable[[Delivery, str, str], Awaitable[None]] | None = None
     """Called with a message, reason and code before it becomes a dead letter. If it fails, it is called again later."""
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects that are consumed."""
+        return (self.subject, *self.also)
 
 
 class Bus(Protocol):

@@ -188,6 +188,8 @@ class Scheduler:
                 self._count(subjects.SUBMIT, "in_line")
                 return
         placed = await self.placement.place(job_id)
+        if placed is Placed.NO_WORKER and await self._served_meanwhile(job_id):
+            placed = await self.placement.place(job_id)
         if placed in (Placed.POOL_FULL, Placed.TENANT_FULL, Placed.ASIDE):
             job = await self._store.get(job_id)
             if job is not None:
@@ -196,6 +198,14 @@ class Scheduler:
                 # A place may have become free between the look and this note of it.
                 self.dispatcher.wake(job.pool)
         self._count(subjects.SUBMIT, placed)
+
+    async def _served_meanwhile(self, job_id: str) -> bool:
+        """Whether a worker has announced the topic of a job while that was put into the queue of the topic.
+
+        If not, the dispatcher finds the job there: it looks when a topic is announced, which is after this.
+        """
+        job = await self._store.get(job_id)
+        return job is not None and bool((await self.placement.workers.view()).serving(job.topic))
 
     async def on_started(self, delivery: Delivery) -> None:
         """A worker has begun an attempt. If that is not the one that is wanted, it is told to stop."""

@@ -22,7 +22,7 @@ FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
 VERSION: Final = 1
 VERSIONS: Final[Mapping[str, int]] = {
-    "schema": 4,
+    "schema": 5,
     "run_schema": 3,
     "approval_schema": 2,
 }  # of those that are not at the first any more

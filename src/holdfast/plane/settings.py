@@ -116,6 +116,16 @@ class SchedulerSettings:
     busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy comes again")
     busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "how far that delay may vary, up and down; 0: exactly")
     backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message comes again when a store failed")
+    unknown_topic_timeout: float | None = _key(
+        None,
+        Seconds(0.1, _LONG),
+        "after which a job fails whose topic no worker has ever announced; not given: it waits for such a worker",
+    )
+
+    @property
+    def topic_grace_ns(self) -> int | None:
+        """As the placement of jobs takes it."""
+        return None if self.unknown_topic_timeout is None else round(self.unknown_topic_timeout * NS)
 
     @property
     def silence(self) -> float:

@@ -143,8 +143,8 @@ class SnapshotWriter:
 
 
 def _said(worker: Heartbeat) -> dict[str, Any]:
-    """Without the places of topics: a reader of an older version does not know of them."""
-    return {name: value for name, value in asdict(worker).items() if name != "places"}
+    """Without the fields that a reader of an older version does not know."""
+    return {name: value for name, value in asdict(worker).items() if name not in ("places", "by_topic")}
 
 
 def _heartbeat(stored: Mapping[str, Any]) -> Heartbeat:

@@ -26,6 +26,7 @@ from holdfast.plane.model import Delivery, Heartbeat, Message
 from holdfast.plane.order import Order, order_of
 from holdfast.plane.ports import Along, Consumer
 from holdfast.plane.returning import give_back
+from holdfast.plane.subjects import work_subject
 from holdfast.types import MS, NS
 
 ROOM_NS: Final = 100 * MS
@@ -101,7 +102,7 @@ class Station:
         self._place.desk.claimed.close()
 
     async def handle(self, delivery: Delivery) -> None:
-        """One message on `work.<pool>`."""
+        """One attempt, from the queue of its topic or from the shared queue of the pool."""
         try:
             await self._handle(delivery)
         finally:
@@ -160,15 +161,22 @@ class Station:
             host=host,
             pid=pid,
             places=self._scarce(),
+            by_topic=True,
         )
 
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The queues that it takes attempts from: the shared one of the pool, and one for each topic."""
+        pool = self.pool
+        return (work_subject(pool), *(work_subject(pool, topic) for topic in self._app.topics(pool)))
+
     def _scarce(self) -> dict[str, int]:
-        """The places of topics that have fewer than there are here. When it is leaving: what it still has."""
+        """The places of topics that have fewer than there are here. When it is leaving: what it still has of each."""
         most = {topic: self._app.functions[topic].max_concurrency for topic in self._app.topics(self.pool)}
-        fewer = {topic: places for topic, places in most.items() if places is not None and places < self.places}
         if self.draining:
             running = Counter(each.order.topic for each in self.attempts)
-            return {topic: running[topic] for topic in fewer}
+            return {topic: running[topic] for topic in most}
+        fewer = {topic: places for topic, places in most.items() if places is not None and places < self.places}
         return {topic: max(0, places - self._stuck[topic]) for topic, places in fewer.items()}
 
     async def _repeated(self, order: Order, known: Message) -> bool:

@@ -22,7 +22,7 @@ STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
 RESULT: Final = "job.result"  # a worker has finished an attempt, or several at the same time (`results`)
 CANCEL: Final = "job.cancel"  # somebody wants a job to end
 DONE: Final = "job.done"  # the scheduler has written a terminal state: the only truth about results
-WORK: Final = "work"  # work.<pool>: attempts for the workers of a pool
+WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool that serve the topic (`work_subject`)
 STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
 
 RUN_LOOK: Final = "run.look"  # a run was made, or its time has come
@@ -67,9 +67,14 @@ def groups_of(subject: str) -> tuple[str, ...]:
     return GROUPS[subject] if subject in GROUPS else GROUPS[subject.partition(".")[0]]
 
 
-def work_subject(pool: str) -> str:
-    """Where the workers of a pool listen."""
-    return f"{WORK}.{pool}"
+def work_subject(pool: str, topic: str | None = None) -> str:
+    """The queue of one topic of a pool, from which only workers that serve the topic take attempts.
+
+    Without a topic: the shared queue of a pool, as older versions of Holdfast use it. All workers of the pool take
+    from it, and give back attempts of topics that they do not serve. The name of a pool has no dots, so no queue of a
+    topic has the name of a shared one.
+    """
+    return f"{WORK}.{pool}" if topic is None else f"{WORK}.{pool}.{topic}"
 
 
 def stop_subject(worker: str) -> str:
@@ -86,8 +91,11 @@ def submitted(job: str = "{job}", *, again: str = "{made_ns}") -> Message:
     return Message(identity, SUBMIT, {"job": job}, key="" if job == "{job}" else job)
 
 
-def dispatched(job: Job, fence: CarriedFence) -> Message:
-    """An attempt, for whichever worker of the pool is free."""
+def dispatched(job: Job, fence: CarriedFence, *, by_topic: bool = True) -> Message:
+    """An attempt, for any worker of the pool that serves its topic and is free.
+
+    Not `by_topic`: it goes to the shared queue of the pool, because some of these workers know no other.
+    """
     body = {
         "job": job.id,
         "made_ns": job.created_ns,
@@ -104,7 +112,8 @@ def dispatched(job: Job, fence: CarriedFence) -> Message:
     if job.not_before_ns < 0:  # it has a place of its topic (`topicplaces`), with one of them
         body["counted"] = True
     identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
-    return Message(identity, work_subject(job.pool), body, job.id, fence, job.priority)
+    subject = work_subject(job.pool, job.topic if by_topic else None)
+    return Message(identity, subject, body, job.id, fence, job.priority)
 
 
 def started(job: str, attempt: int, worker: str, run: CarriedFence, *, made_ns: int = 0) -> Message:

@@ -89,7 +89,7 @@ class Submitting:
                 continue
             goes = self._approvals is None or self._approvals.evaluate(each).effect is Effect.ALLOW
             told = [subjects.submitted()] if each.not_before_ns or not place.served else ()
-            (together if goes else apart)[at] = Entry(each, place.pool, told, place.scarce)
+            (together if goes else apart)[at] = Entry(each, place.pool, told, place.scarce or not place.served)
         for some, make in ((together, self._together), (apart, self._apart)):
             ends = await make([*some.values()]) if some else ()
             for (at, entry), end in zip(some.items(), ends, strict=True):

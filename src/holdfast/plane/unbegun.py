@@ -43,17 +43,21 @@ class Unbegun:
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[tuple[str, str | None], _Watched] = {}
 
     def watches(self, pool: str) -> bool:
         """Whether there are jobs in a pool of which it is not known yet; then ask again soon."""
-        return pool in self._watched
+        return any(name == pool for name, _ in self._watched)
 
-    async def find(self, pool: str, most: int, until_ns: int) -> Sequence[str]:
-        """Jobs that were sent before a time, and that nobody has begun; those that were sent last come first."""
-        values = {"pool": pool, "until_ns": until_ns, "most": most}
+    async def find(self, pool: str, most: int, until_ns: int, topic: str | None = None) -> Sequence[str]:
+        """Jobs that were sent before a time, and that nobody has begun; those that were sent last come first.
+
+        `topic`: only jobs of this one.
+        """
+        here = pool, topic
+        values = {"pool": pool, "topic": topic, "until_ns": until_ns, "most": most}
         rows = await self._store.database.read(lambda tx: tx.query(_UNBEGUN, values), one_view=False, lasting=False)
-        before = self._watched.pop(pool, None)
+        before = self._watched.pop(here, None)
         jobs = [row["id"] for row in rows]
         # Read after the jobs: whoever has begun one of them has spoken before this, or is about to begin it.
         words = await self._words() if jobs else {}
@@ -62,11 +66,11 @@ class Unbegun:
         now_ns = self._store.clock.now().mono
         if before is None or not before.jobs <= set(jobs):
             last = {subject: waiting[1] for subject, waiting in words.items()}
-            self._watched[pool] = _Watched(frozenset(jobs), last, now_ns)
+            self._watched[here] = _Watched(frozenset(jobs), last, now_ns)
             return []
         unheard = any(subject in words and words[subject][0] <= last for subject, last in before.words.items())
         if unheard and now_ns - before.since_ns < WATCH_NS:
-            self._watched[pool] = before
+            self._watched[here] = before
             return []
         return [job for job in jobs if job in before.jobs]
 

@@ -242,9 +242,11 @@ class Worker:
             await self._tell(self._registry.leave(station.worker), station)
 
     def _how(self, station: Station) -> Consumption:
+        shared, *own = station.subjects
         return Consumption(
-            subjects.work_subject(station.pool),
+            shared,
             subjects.WORKERS,
+            also=tuple(own),
             concurrency=station.places,
             ack_wait_ns=self._ack_wait_ns,
             judges_lost=True,

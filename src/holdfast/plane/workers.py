@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -49,6 +51,7 @@ class Pool:
     capacity: int = 0
     topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
     places: Mapping[str, int] = field(default_factory=dict)  # of topics that have fewer than the pool has
+    shared: frozenset[str] = frozenset()  # topics of workers that only take from the shared queue of the pool
 
     def workers_for(self, topic: str) -> int:
         """How many live workers take jobs of this topic: those that are not leaving, and have a place at all."""
@@ -61,7 +64,16 @@ class View:
 
     at_ns: int = -1
     pools: Mapping[str, Pool] | None = None
-    known_topics: frozenset[str] = frozenset()
+    last_served: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by topic, the last heartbeat of a worker that knew it
+
+    since: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by pool and topic, since when it is served
+
+    @property
+    def known_topics(self) -> AbstractSet[str]:
+        """Topics that a worker has announced, alive or not."""
+        return self.last_served.keys()
 
     def pool(self, name: str) -> Pool:
         """One pool. One that nobody serves has no workers."""
@@ -155,8 +167,12 @@ class Workers:
         now_ns = self._clock.now().wall
         workers = await self._all(lasting=False)
         live = [each for each in workers if self._is_alive(each, now_ns)]
-        topics = frozenset(topic for each in workers for topic in each.topics)
-        self._view = View(now_ns, _pools(live), topics)
+        last: dict[str, int] = {}
+        for each in workers:
+            last.update((topic, each.at_ns) for topic in each.topics if each.at_ns > last.get(topic, -1))
+        pools, before = _pools(live), self._view.since
+        served = ((name, topic) for name, pool in pools.items() for topic in pool.topics or ())
+        self._view = View(now_ns, pools, last, {each: before.get(each, now_ns) for each in served})
         return [self._view] * len(askers)
 
     async def sweep(self, before_ns: int) -> int:
@@ -184,8 +200,18 @@ def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
 
 
 def _places(said: Heartbeat, topic: str) -> int:
-    """How many jobs of a topic a worker takes at once. One that is leaving has room for what it still has of it."""
-    return said.places.get(topic, 0 if said.draining else said.capacity)
+    """How many jobs of a topic a worker takes at once. One that is leaving has room for what it still has of it.
+
+    Which topics these are is not known of all: then it may be all of what it still has.
+    """
+    if said.draining:
+        return said.places.get(topic, said.active)
+    return min(said.places.get(topic, said.capacity), said.capacity)
+
+
+def _takes(said: Heartbeat) -> bool:
+    """Whether a live worker takes jobs. One whose slots are all blocked only makes its topics known."""
+    return not said.draining and said.capacity > 0
 
 
 def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
@@ -193,7 +219,7 @@ def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
     for each in live:
         pool = pools.get(each.pool) or Pool(each.pool)
         topics = dict(pool.topics or {})
-        takes = not each.draining and each.capacity > 0  # one whose places are all blocked only makes its topics known
+        takes = _takes(each)
         for topic in each.topics if takes else ():
             topics[topic] = topics.get(topic, 0) + 1
         pools[each.pool] = replace(
@@ -202,19 +228,26 @@ def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
             # One that is leaving has room for what it still has, and for nothing else.
             capacity=pool.capacity + (each.active if each.draining else each.capacity),
             topics=topics,
+            shared=pool.shared | frozenset(each.topics) if takes and not each.by_topic else pool.shared,
         )
-    for name in {each.pool for each in live if each.places}:
-        pools[name] = replace(pools[name], places=_scarce(pools[name], live))
-    return pools
+    here: dict[str, list[Heartbeat]] = {}
+    for each in live:
+        here.setdefault(each.pool, []).append(each)
+    return {name: replace(pool, places=_scarce(pool, here[name])) for name, pool in pools.items()}
 
 
-def _scarce(pool: Pool, live: Sequence[Heartbeat]) -> Mapping[str, int]:
-    """The places of those topics of a pool that have fewer than the pool, between all who take them."""
-    here = [each for each in live if each.pool == pool.name]
-    found = dict.fromkeys((topic for each in here for topic in each.places if pool.workers_for(topic)), 0)
-    for topic in found:
-        found[topic] = sum(_places(each, topic) for each in here if topic in each.topics)
-    return {topic: places for topic, places in found.items() if places < pool.capacity}
+def _scarce(pool: Pool, here: Sequence[Heartbeat]) -> Mapping[str, int]:
+    """The slots of those topics of a pool that have fewer than the pool: only some workers serve them, or limit them.
+
+    Workers that are leaving do not make a topic scarce, but what they still run of it counts.
+    """
+    whole, taken, left = 0, Counter[str](), Counter[str]()
+    for each in here:
+        whole += each.capacity if _takes(each) else 0
+        counted = taken if _takes(each) else left
+        for topic in each.topics:
+            counted[topic] += _places(each, topic)
+    return {topic: taken[topic] + left[topic] for topic in pool.topics or () if taken[topic] < whole}
 
 
 def check_heartbeat(said: Heartbeat) -> Heartbeat:
@@ -245,6 +278,7 @@ def _values(said: Heartbeat, at_ns: int) -> dict[str, Any]:
         "host": said.host,
         "pid": said.pid,
         "places": json.dumps(dict(said.places), separators=(",", ":")) if said.places else None,
+        "by_topic": int(said.by_topic),
     }
 
 
@@ -260,4 +294,5 @@ def _heartbeat(row: Row) -> Heartbeat:
         host=row["host"],
         pid=row["pid"],
         places=json.loads(row["places"]) if row["places"] else {},  # an older worker says nothing of them
+        by_topic=bool(row["by_topic"]),
     )

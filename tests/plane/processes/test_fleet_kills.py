@@ -97,7 +97,7 @@ def _kill_between_commit_and_publish(it: Fleet, victim: Process, way: FaultProxy
     staged: dict[str, int] = {}
 
     def stuck() -> bool:
-        late = "SELECT message_key, place FROM plane_outbox WHERE subject = 'work.default' AND place < %s"
+        late = "SELECT message_key, place FROM plane_outbox WHERE subject LIKE 'work.default.%%' AND place < %s"
         staged.update(it.query(late, it.now_ns() - NS // 2))
         return bool(staged)
 

@@ -54,6 +54,10 @@ CREATE INDEX plane_job_aside ON plane_job (pool, topic, tenant, priority DESC, c
 CREATE INDEX plane_job_placed ON plane_job (pool, topic)
     WHERE state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND not_before_ns < 0;
 
+-- The same jobs by topic alone: those that wait in the queue of a topic that nobody served, and that a worker of any pool may serve.
+CREATE INDEX plane_job_unserved ON plane_job (topic, id)
+    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns < 0;
+
 -- Jobs that wait for a time, the soonest first.
 CREATE INDEX plane_job_due ON plane_job (not_before_ns, id)
     WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns > 0;
@@ -140,7 +144,8 @@ CREATE TABLE plane_worker (
     draining BIGINT NOT NULL,
     host     TEXT NOT NULL,
     pid      BIGINT NOT NULL,
-    places   TEXT              -- of topics that have fewer than its capacity, as a JSON object; NULL: there is none
+    places   TEXT,             -- of topics that have fewer than its capacity, as a JSON object; NULL: there is none
+    by_topic BIGINT NOT NULL DEFAULT 0  -- 1: it takes from the queues of its topics; 0: only from the shared one of its pool
 );
 
 -- Small documents that one writer at a time keeps, such as the worker snapshot.

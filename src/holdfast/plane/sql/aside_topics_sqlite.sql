@@ -1,0 +1,13 @@
+-- Contract: of some topics, named by a JSON array, those of which jobs of a pool wait for a slot of their topic, and how many jobs of
+-- each are with workers. Costs the same whether two jobs wait or a million, and whatever waits for other topics.
+SELECT wanted.value AS topic, (
+    SELECT COUNT(*) FROM plane_job AS placed
+    WHERE placed.pool = :pool AND placed.topic = wanted.value
+        AND placed.state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND placed.not_before_ns < 0
+) AS running
+FROM json_each(:topics) AS wanted
+WHERE (
+    SELECT 1 FROM plane_job AS waiting
+    WHERE waiting.pool = :pool AND waiting.topic = wanted.value AND waiting.state IN ('PENDING', 'RETRYING')
+        AND waiting.not_before_ns < 0 LIMIT 1
+) IS NOT NULL
