@@ -44,11 +44,26 @@ async def test_a_job_is_submitted_shown_and_listed(web: Stage) -> None:
         assert made["state"] == "PENDING"
         assert made["submitted_by"] == "operator"
         assert made["created_at"] < made["not_before"] < made["deadline_at"]
-        assert await body(await client.get(f"http://localhost{answer.headers['location']}"), 200) == made
-        outline = {name: value for name, value in made.items() if name not in ("payload", "result", "progress")}
+        shown = await body(await client.get(f"http://localhost{answer.headers['location']}"), 200)
+        assert (made["waiting"], shown["waiting"]["code"]) == (None, "not_due"), "that it waits for its time is no news"
+        assert shown | {"waiting": None} == made
+        outline = {
+            name: value for name, value in made.items() if name not in ("payload", "result", "progress", "waiting")
+        }
         assert (await body(await client.get("/jobs"), 200)) == {"items": [outline], "next": None}
         (event,) = (await body(await client.get(f"/jobs/{made['id']}/events"), 200))["items"]
         assert (event["before"], event["after"], event["actor"]) == (None, "PENDING", "operator")
+
+
+@pytest.mark.asyncio
+async def test_a_job_that_no_worker_takes_says_so_when_it_is_submitted_and_later(web: Stage) -> None:
+    async with web.client("operator") as client:
+        made = await body(await client.post("/jobs", json={"topic": "nobody-serves-this"}), 201)
+        assert made["waiting"]["code"] == "no_worker"
+        assert "no worker serves topic nobody-serves-this" in made["waiting"]["text"]
+        assert (await body(await client.get(f"/jobs/{made['id']}"), 200))["waiting"] == made["waiting"]
+        ended = await body(await client.post(f"/jobs/{made['id']}/cancel"), 202)
+        assert ended["waiting"] is None
 
 
 @pytest.mark.asyncio

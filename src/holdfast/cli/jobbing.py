@@ -101,8 +101,11 @@ def submit(
             labels=labels,
         )
         job, made = await ground.service.submit(caller, wanted, pool=pool)
+        warning = await ground.service.warning(caller, job)
+        if warning is not None:
+            say(f"warning: {warning.text}; the job waits for one")
         if json and not follow:
-            put_json({"made": made, "job": job_dict(job)})
+            put_json({"made": made, "job": job_dict(job, waiting=warning)})
         elif not json:
             say(f"{'submitted' if made else 'was there already'}: {topic} of {tenant}, {job.state}")
             out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
@@ -149,11 +152,12 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
         found = await ground.service.job(caller, job)
         progress = await ground.service.progress(found)
         events = await ground.service.events(caller, job)
+        waiting = await ground.service.waiting(caller, found)
         if json:
-            put_json({"job": job_dict(found, progress), "events": [event_dict(each) for each in events]})
+            put_json({"job": job_dict(found, progress, waiting), "events": [event_dict(each) for each in events]})
             return Exit.OK
         console = out()
-        for heading, text in job_rows(found, progress).items():
+        for heading, text in job_rows(found, progress, waiting).items():
             console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
         console.print()
         for event in events:

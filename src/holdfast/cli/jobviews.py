@@ -15,6 +15,7 @@ from rich.text import Text
 
 from holdfast.cli.screen import cell, moment, plain_table, seconds
 from holdfast.core.jobs import JobState
+from holdfast.core.waiting_reason import WaitReason
 from holdfast.plane.model import DeadLetter, Job, JobEvent
 from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.plane.progress import Progress
@@ -43,10 +44,11 @@ def at(ns: int) -> datetime:
     return datetime.fromtimestamp(ns / NS, UTC)
 
 
-def job_dict(job: Job, progress: Progress | None = None) -> dict[str, Any]:
+def job_dict(job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> dict[str, Any]:
     """One job, for programs."""
     shown = None if progress is None else progress_dict(progress)
-    return {**outline_dict(job), "payload": job.payload, "result": job.result, "progress": shown}
+    why = None if waiting is None else {"code": str(waiting.code), "text": waiting.text}
+    return {**outline_dict(job), "payload": job.payload, "result": job.result, "progress": shown, "waiting": why}
 
 
 def progress_dict(progress: Progress) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def progress_text(progress: Progress) -> str:
     return ", ".join([*share, *([progress.note] if progress.note else [])]) or "working"
 
 
-def job_rows(job: Job, progress: Progress | None = None) -> dict[str, Text]:
+def job_rows(job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> dict[str, Text]:
     """Everything about one job that is there, by heading."""
     reported = ""
     if progress is not None:
@@ -159,6 +161,7 @@ def job_rows(job: Job, progress: Progress | None = None) -> dict[str, Text]:
     rows = {
         "id": cell(job.id, "bold"),
         "state": state_cell(job.state),
+        "waiting": cell("" if waiting is None else f"{waiting.text} ({waiting.code})"),
         "tenant": cell(job.tenant),
         "topic": cell(f"{job.topic}, in pool {job.pool}"),
         "priority": cell(str(job.priority)),

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.aio.locks import Locks
 from holdfast.core.jobs import JobState
+from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
 from holdfast.inspection import Inspection
 from holdfast.plane import subjects
@@ -54,6 +55,7 @@ from holdfast.plane.status import Brief, StatusQueries, Tally
 from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
+from holdfast.plane.waiting_facts import WaitingFacts
 from holdfast.plane.workers import Workers
 from holdfast.plane.writability import Writability
 
@@ -110,6 +112,7 @@ class Service:
         family = parts.families[SCHEDULER_JOB.name]
         self.straight = Straight(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
         self._submitting = Submitting(parts.store, parts.workers, parts.pools, parts.approvals, self.straight)
+        self._waiting = WaitingFacts(parts.store, parts.workers)
         self._queries = JobQueries(parts.database)
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
         self._tenants = Tenants(parts.database, parts.store.slots)
@@ -154,6 +157,18 @@ class Service:
         except BadInput:
             job = None
         return _visible(caller, job, _no_job(job_id))
+
+    async def waiting(self, caller: Caller, job: Job) -> WaitReason | None:
+        """Why a job waits; None: it runs, or is finished."""
+        return await self._waiting.reason(_visible(caller, job, _no_job(job.id)))
+
+    async def warning(self, caller: Caller, job: Job) -> WaitReason | None:
+        """What a caller who has just submitted a job should know: no live worker takes it, so it waits for one."""
+        view = await self.parts.workers.view()
+        if job.state is not JobState.PENDING or view.pool(job.pool).workers_for(job.topic):
+            return None
+        reason = await self.waiting(caller, job)
+        return reason if reason is not None and reason.code in UNSERVED else None
 
     async def jobs(
         self,

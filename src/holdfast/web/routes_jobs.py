@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Response
 
+from holdfast.core.waiting_reason import WaitReason
 from holdfast.errors import BadInput
 from holdfast.plane.model import Job
 from holdfast.web import paging
@@ -58,7 +59,8 @@ async def submit(
     key = asked.idempotency_key or idempotency_key
     now_ns = service.parts.store.clock.now().wall
     wanted = asked.submission(own_tenant(caller, asked.tenant), key, caller.name, now_ns)
-    return _made(response, *await service.submit(caller, wanted, pool=asked.pool))
+    made, new = await service.submit(caller, wanted, pool=asked.pool)
+    return _made(response, made, new, await service.warning(caller, made))
 
 
 @router.get("/jobs", dependencies=[needs(Role.VIEWER)], summary="List jobs")
@@ -79,7 +81,7 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
 async def job(job_id: Segment, service: Serving, caller: Asking) -> JobShown:
     """One job."""
     found = await service.job(caller, job_id)
-    return JobShown.whole(found, await service.progress(found))
+    return JobShown.whole(found, await service.progress(found), await service.waiting(caller, found))
 
 
 @router.get("/jobs/{job_id}/events", dependencies=[needs(Role.VIEWER)], summary="The history of a job")
@@ -113,7 +115,8 @@ async def cancel(
 )
 async def retry(job_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
     """Make a new job of one that nobody will try again by itself. A second retry gives the job of the first."""
-    return _made(response, *await service.retry(caller, job_id))
+    made, new = await service.retry(caller, job_id)
+    return _made(response, made, new, await service.warning(caller, made))
 
 
 @letters.get("/dead-letters", dependencies=[needs(Role.VIEWER)], summary="List dead letters")
@@ -141,7 +144,8 @@ async def dead_letter(letter_id: Segment, service: Serving, caller: Asking) -> L
 )
 async def retry_letter(letter_id: Segment, response: Response, service: Serving, caller: Asking) -> JobShown:
     """Make a new job of a dead letter. A second retry gives the job of the first."""
-    return _made(response, *await service.retry_dead_letter(caller, letter_id))
+    made, new = await service.retry_dead_letter(caller, letter_id)
+    return _made(response, made, new, await service.warning(caller, made))
 
 
 @letters.delete(
@@ -156,7 +160,7 @@ async def forget_letter(letter_id: Segment, service: Serving, caller: Asking) ->
     await service.forget_dead_letter(caller, letter_id)
 
 
-def _made(response: Response, made: Job, new: bool) -> JobShown:
+def _made(response: Response, made: Job, new: bool, warning: WaitReason | None) -> JobShown:
     response.status_code = 201 if new else 200
     response.headers["location"] = f"/api/v1/jobs/{quote(made.id, safe='')}"
-    return JobShown.whole(made)
+    return JobShown.whole(made, waiting=warning)

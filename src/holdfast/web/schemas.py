@@ -23,6 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 
 from holdfast.core.jobs import JobState
+from holdfast.core.waiting_reason import WaitCode, WaitReason
 from holdfast.plane import resource_model as resources
 from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
@@ -223,18 +224,30 @@ class ProgressShown(Told):
         return cls(attempt=progress.attempt, at=moment(progress.at_ns), fraction=progress.fraction, note=progress.note)
 
 
+class WaitingShown(Told):
+    """Why a job waits."""
+
+    code: WaitCode = Field(description="For programs.")
+    text: str = Field(description="For people.")
+
+
 class JobShown(JobOutlineShown):
     """A job."""
 
     payload: Any
     result: Any
     progress: ProgressShown | None = Field(None, description="Only where one job is read; null: none was reported.")
+    waiting: WaitingShown | None = Field(
+        description="Why it waits; null: it runs or is finished. Where a job is submitted, retried or cancelled: "
+        "only the warning that no live worker takes it."
+    )
 
     @classmethod
-    def whole(cls, job: Job, progress: Progress | None = None) -> JobShown:
+    def whole(cls, job: Job, progress: Progress | None = None, waiting: WaitReason | None = None) -> JobShown:
         """For going out."""
         shown = None if progress is None else ProgressShown.of(progress)
-        return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown)
+        why = None if waiting is None else WaitingShown(code=waiting.code, text=waiting.text)
+        return cls(**_outline(job), payload=job.payload, result=job.result, progress=shown, waiting=why)
 
 
 class JobPage(Told):

@@ -87,6 +87,8 @@ export class Details {
     write(byId('details-title'), job.topic);
     show(byId('details-reason'), Boolean(job.reason));
     write(byId('details-reason'), job.reason ? `${job.code ? `${job.code}: ` : ''}${job.reason}` : '');
+    show(byId('details-waiting'), Boolean(job.waiting));
+    write(byId('details-waiting'), job.waiting ? `Waiting: ${job.waiting.text}` : '');
     byId('details-facts').replaceChildren(...facts(job));
     byId('details-events').replaceChildren(...events.map((event, at) => happening(event, events[at - 1])));
     write(byId('details-payload'), JSON.stringify(job.payload, null, 2));
