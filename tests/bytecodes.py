@@ -6,7 +6,8 @@ bytecode later each time, until the work gets through.
 
 Left out is the beginning of the normal end of a `with` block (three constants and the call of `__exit__`): an exception
 there would skip `__exit__`. CPython looks for signals after calls, at the start of functions and at backward jumps, so
-it never delivers one there, and no Python code could be safe if it did. The first bytecode *inside* an `__exit__` that
+it never delivers one there, and no Python code could be safe if it did. The same holds for the bytecode that returns a
+value, which is outside of every `try` around it. The first bytecode *inside* an `__exit__` that
 is written in Python is not left out: there signals are delivered.
 """
 
@@ -82,6 +83,8 @@ def left_out(code: CodeType) -> frozenset[int]:
     found: set[int] = set()
     steps = list(dis.get_instructions(code))
     for at, step in enumerate(steps):
+        if step.opname == "RETURN_VALUE":
+            found.add(step.offset)
         if step.opname == "WITH_EXCEPT_START":
             found |= {steps[at - 1].offset, step.offset}
         nones = [each.opname == "LOAD_CONST" and each.argval is None for each in steps[at : at + 3]]
@@ -90,15 +93,19 @@ def left_out(code: CodeType) -> frozenset[int]:
             call = next((each for each in rest if each.opname == "CALL"), None)
             if call is not None:
                 found |= {each.offset for each in rest if each.offset <= call.offset}
+                if at and steps[at - 1].opname == "SWAP":  # the value of a `return` in the block is put aside first
+                    found.add(steps[at - 1].offset)
     return frozenset(found)
 
 
-def every(work: Callable[[At], Any], strike: Strike = raise_interrupted, *, step: int = 1) -> Iterator[str]:
+def every(
+    work: Callable[[At], Any], strike: Strike = raise_interrupted, *, step: int = 1, first: int = 0
+) -> Iterator[str]:
     """Do the work again and again, struck one bytecode (or `step` of them) later each time, until it gets through.
 
     Yields where it was struck, each time. The work gets the interrupt, to pause it for parts that are not meant.
     """
-    for number in range(0, MOST, step):
+    for number in range(first, MOST, step):
         at = At(number, strike)
         try:
             with at:

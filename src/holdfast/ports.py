@@ -202,6 +202,10 @@ class RidesAlong(Protocol):
 class Place(Protocol):
     """One caller's place in line at the local mutex of one key."""
 
+    asked: str | None
+    """The token that the store may know while the caller does not know the answer. It outlives the flow that asked: an
+    interrupt on the way from the flow to the caller must not lose the grant."""
+
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for this caller's turn. False: the time is over. Zero does not wait. First come, first served."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+import weakref
 from typing import Literal, NoReturn
 
 from holdfast.condition import Condition
@@ -19,12 +20,13 @@ from holdfast.types import NS, Duration, LossReason, duration_ns
 class HeldLease:
     """Possession of a lock. Everything here is local, judged at the moment of asking, and errs towards "lost"."""
 
-    __slots__ = ("_abandonable", "_house", "_tenure")
+    __slots__ = ("__weakref__", "_abandonable", "_house", "_tenure")
 
     def __init__(self, house: Household, tenure: Tenure) -> None:
         self._house = house
         self._tenure = tenure
         self._abandonable = True
+        tenure.holder = weakref.ref(self)
 
     @property
     def key(self) -> str:
@@ -125,15 +127,14 @@ class HeldLease:
     def __del__(self) -> None:
         """A lease that is dropped without being released is left to expire, and says so. It is never released here.
 
-        Garbage is collected at any moment, in any thread, so nothing is locked and nothing is sent: the keeper finds
-        the mark and stops renewing. A dropped lease must not live for ever.
+        Garbage is collected at any moment, in any thread, so nothing is locked and nothing is sent: the renewer finds
+        its weak reference dead and stops renewing. A dropped lease must not live forever.
         """
         try:
             tenure = self._tenure
         except AttributeError:  # it was never made
             return
-        if tenure.recorded.live and self._abandonable and not tenure.forsaken:
-            tenure.forsaken = True
+        if tenure.recorded.live and self._abandonable:
             warnings.warn(
                 f"the lease of {tenure.key} was dropped without release(); it is no longer renewed and will expire",
                 ResourceWarning,

@@ -18,7 +18,6 @@ from holdfast.flows import acquiring, releasing
 from holdfast.flows.acquiring import Wish
 from holdfast.flows.releasing import Released
 from holdfast.ports import Ports
-from holdfast.possession import HeldLease
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.tenure import Tenure
 from holdfast.testing.simclock import SimEntropy
@@ -317,13 +316,7 @@ def a_cancelled_release_forgets_its_token(patch: pytest.MonkeyPatch) -> None:
 )
 def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The renewer goes on for a lease object that the program has dropped."""
-    dropped = HeldLease.__del__
-
-    def told_nobody(self: HeldLease) -> None:
-        dropped(self)
-        self._tenure.forsaken = False
-
-    patch.setattr(HeldLease, "__del__", told_nobody)
+    patch.setattr(Tenure, "forsaken", False)
 
 
 @keep(

@@ -18,7 +18,7 @@ from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import many
 from holdfast.flows.acquiring import Possession
 from holdfast.flows.releasing import Released
-from holdfast.ports import TakesMany
+from holdfast.ports import Place, TakesMany
 from holdfast.runtime.loops import on_loop, running_loop
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import Busy, Grant, Instant
@@ -84,7 +84,13 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
     for place, tenure in zip(places, tenures, strict=True):
         if isinstance(tenure, Busy):
             place.leave()
-    return [each if isinstance(each, Busy) else Lease(house, ports, each, each.place) for each in tenures]
+    return [each if isinstance(each, Busy) else _kept(locks, each, each.place) for each in tenures]
+
+
+def _kept(locks: Locks, tenure: Tenure, place: Place | None) -> Lease:
+    lease = Lease(locks.house, locks.ports, tenure, place)
+    locks.house.keep(tenure)
+    return lease
 
 
 async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Instant) -> Lease | None:
@@ -100,11 +106,11 @@ async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Insta
             place.leave()
             return None
         tenure = house.take(wish, possession)
+        return _kept(locks, tenure, place)
     except BaseException:
         ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
         place.leave()
         raise
-    return Lease(house, ports, tenure, place)
 
 
 async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | None]:

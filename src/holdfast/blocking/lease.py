@@ -52,7 +52,7 @@ class Lost:
 class AnyLease(HeldLease):
     """Possession of a lock, full or degraded."""
 
-    __slots__ = ("__weakref__", "_place", "_ports")
+    __slots__ = ("_place", "_ports")
 
     def __init__(self, house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> None:
         super().__init__(house, tenure)
@@ -83,8 +83,9 @@ class AnyLease(HeldLease):
 
     def _release(self, standing: Standing) -> Released:
         if not standing.live:
+            self._tenure.announce()  # this and the next: the rest of a first call that was interrupted
             if self._place is not None:
-                self._place.leave()  # the second call after an interrupted first one
+                self._place.leave()
             return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
         ports, tenure = self._ports, self._tenure
         try:

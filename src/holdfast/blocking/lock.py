@@ -42,21 +42,19 @@ class Lock(NamedLock, Generic[L]):
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key)
-        possession: Possession | None = None
         try:
             possession = run_now(
                 acquiring.acquire(locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place)
             )
             return self._hand_out(wish, possession)
         except BaseException:
-            self._take_back(wish, possession, place)
+            self._take_back(wish, place)
             raise
 
     def try_acquire(self) -> L | None:
         """Take the lock if it is free; None if it is busy. Never waits for a holder."""
         locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key)
-        answer: Possession | Busy | None = None
         try:
             answer = run_now(
                 acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
@@ -66,7 +64,7 @@ class Lock(NamedLock, Generic[L]):
                 return None
             return self._hand_out(wish, answer)
         except BaseException:
-            self._take_back(wish, answer, place)
+            self._take_back(wish, place)
             raise
 
     def locked(self) -> bool:
@@ -77,12 +75,12 @@ class Lock(NamedLock, Generic[L]):
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return self._locks.inspect(self.name)
 
-    def _take_back(self, wish: Wish, got: Possession | Busy | None, place: Place) -> None:
+    def _take_back(self, wish: Wish, place: Place) -> None:
         """The caller does not get what was got for it, because it was interrupted on the way."""
         try:
-            if isinstance(got, Possession) and got.grant is not None:
+            if place.asked is not None:
                 ports = self._locks.ports
-                run_now(acquiring.undo(ports, wish, got.token, acquiring.CLEANUP_WAIT_NS))
+                run_now(acquiring.undo(ports, wish, place.asked, acquiring.CLEANUP_WAIT_NS))
         finally:
             place.leave()
 
@@ -93,6 +91,7 @@ class Lock(NamedLock, Generic[L]):
             lease = lease_of(locks.house, locks.ports, tenure, possession.place)
             if description.on_lost is not None or description.on_warning is not None:
                 call_back(locks.house, lease, tenure, description)
+            locks.house.keep(tenure)
             return cast("L", lease)
         except BaseException:
             tenure.end(Event.RELEASED)

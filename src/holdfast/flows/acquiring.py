@@ -207,7 +207,7 @@ async def attempt(
     if not await place.enter(0):
         ports.observer.measured(_WAIT, wish.family, Outcome.BUSY, 0)
         return Busy(wish.key, "another holder in this process", None)
-    contest = _Contest(came)
+    contest = _Contest(came, place)
     contest.token = ports.entropy.token()
     try:
         try:
@@ -267,7 +267,7 @@ async def acquire(
 ) -> Possession:
     """Wait for the lock for as long as the caller wants to. The caller owns `place` and leaves it if this raises."""
     patience = Patience(ports.clock.now(), timeout_ns)
-    contest = _Contest(patience.came)
+    contest = _Contest(patience.came, place)
     try:
         ports.observer.waits(contest, wish.family)
         if not await place.enter(timeout_ns):
@@ -306,19 +306,28 @@ def _outcome(error: BaseException) -> Outcome:
 class _Contest:
     """What one waiter has left at the store, and must not leave behind.
 
-    `asked` is set while the store may know the token and the asker does not know its answer.
+    `asked` is set while the store may know the token and the asker does not know its answer. It is kept at the place,
+    which the caller has too.
     """
 
-    __slots__ = ("asked", "came", "contested", "over", "ticket", "token", "watch")
+    __slots__ = ("_place", "came", "contested", "over", "ticket", "token", "watch")
 
-    def __init__(self, came: Instant) -> None:
+    def __init__(self, came: Instant, place: Place) -> None:
+        self._place = place
         self.came = came
         self.token = ""  # drawn when it is this waiter's turn to ask
         self.ticket: str | None = None
         self.watch: Watch | None = None
-        self.asked = False
         self.contested = False  # for a fair lock, by other processes
         self.over = False  # the wait, and it has been measured
+
+    @property
+    def asked(self) -> bool:
+        return self._place.asked is not None
+
+    @asked.setter
+    def asked(self, asked: bool) -> None:
+        self._place.asked = self.token if asked else None
 
 
 async def _contend(
@@ -406,6 +415,7 @@ async def _withdraw(ports: Ports, wish: Wish, contest: _Contest, error: BaseExce
     queued = contest.watch is not None or contest.ticket is not None
     if contest.asked:
         await undo(ports, wish, contest.token, 0 if queued else wait_ns)
+        contest.asked = False
     if queued:
         await ports.runtime.finish(_leave_queue(ports, wish, contest), wait_ns)
 

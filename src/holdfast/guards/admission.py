@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from string import Formatter
-from threading import Lock as Mutex
+from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import NamedTuple, TypeVar
 
 from holdfast.core.failpoints import reach

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from threading import Lock as Mutex
+from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Final, TypedDict
 from urllib.parse import urlsplit
 

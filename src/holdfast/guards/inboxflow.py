@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from threading import Lock as Mutex
+from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Literal, TypeAlias
 
 from holdfast.core.failpoints import reach

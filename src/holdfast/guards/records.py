@@ -178,7 +178,7 @@ class ThreadedRecord:
         """`timeout` is for one question, waiting in line included; after it `Timeout`, for it may take effect yet."""
         self._record = check_record(record)
         self._timeout_ns = duration_ns("timeout", timeout, low_ns=1)
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
         self._pid = 0
 

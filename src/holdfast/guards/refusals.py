@@ -28,7 +28,7 @@ class Refusals:
     """Counts of many guards. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._counts: dict[str, dict[str, int]] = {}
 
     def begin(self, guard: str) -> str:
@@ -53,7 +53,7 @@ class Refusals:
 
     def forked(self) -> None:
         """In a child process: a thread that counted at that moment does not exist here, and holds nothing up."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
 
 
 REFUSALS: Final = Refusals()

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from threading import Lock as Mutex
+from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Any, Final
 
 from holdfast.errors import BackendError, BadInput, RetryLater

@@ -9,8 +9,8 @@ callback raises is logged and goes no further.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from holdfast.flows.saying import say
@@ -25,37 +25,42 @@ class CallbackThreads:
     """A queue of calls and the threads that make them."""
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], object]] = deque()
-        self._wake = threading.Condition(threading.Lock())
-        self._threads = 0
-        self._idle = 0
+        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        # Each thread counts itself, in single steps of the interpreter: a signal handler may submit in the middle of
+        # another submission, or raise there.
+        self._threads: set[int] = set()
+        self._idle: set[int] = set()
 
     def submit(self, call: Callable[[], object]) -> None:
         """Have it called soon."""
-        with self._wake:
-            self._calls.append(call)
-            if self._idle >= len(self._calls):
-                self._wake.notify()
-            elif self._threads < THREADS_MAX:
-                threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True).start()
-                self._threads += 1
+        self._calls.put(call)
+        if self._calls.qsize() > len(self._idle) and len(self._threads) < THREADS_MAX:
+            threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True).start()
 
     def _run(self) -> None:
-        while (call := self._next()) is not None:
-            try:
-                guarded(call)
-            except BaseException as error:  # noqa: BLE001 - `sys.exit` in a callback must not cost us the thread
-                _say_raised(error)
+        me = threading.get_ident()
+        self._threads.add(me)
+        try:
+            while (call := self._next(me)) is not None:
+                try:
+                    guarded(call)
+                except BaseException as error:  # noqa: BLE001 - `sys.exit` in a callback must not cost us the thread
+                    _say_raised(error)
+        finally:
+            self._threads.discard(me)
 
-    def _next(self) -> Callable[[], object] | None:
+    def _next(self, me: int) -> Callable[[], object] | None:
         """The next call; None when nothing has come for a while."""
-        with self._wake:
-            self._idle += 1
-            self._wake.wait_for(lambda: self._calls, IDLE_S)
-            self._idle -= 1
-            if self._calls:
-                return self._calls.popleft()
-            self._threads -= 1
+        self._idle.add(me)
+        try:
+            return self._calls.get(timeout=IDLE_S)
+        except queue.Empty:
+            pass
+        finally:
+            self._idle.discard(me)
+        try:  # once more: a submission may have counted on this thread just before it did not wait any more
+            return self._calls.get_nowait()
+        except queue.Empty:
             return None
 
 

@@ -11,7 +11,6 @@ Clock: the wall clock, for the end of an exercise.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -19,6 +18,7 @@ from holdfast.core.exercise import Exercise, parse_exercise, refusal
 from holdfast.core.policy import OnError
 from holdfast.flows.saying import say
 from holdfast.ports import Clock, Entropy
+from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.types import Duration, duration_ns
 
@@ -32,7 +32,7 @@ class ExerciseSwitch:
         self._policy = policy
         self._clock = clock
         self._entropy = entropy
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._plans: Mapping[str, Exercise] = MappingProxyType({})
         self.running = False  # read by every acquisition, so that an exercise costs nothing while there is none
 
@@ -89,7 +89,7 @@ class ExerciseSwitch:
 
     def forked(self) -> None:
         """In a child process: a thread that changed them at that moment does not exist here, and holds nothing up."""
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
 
     def _put(self, exercises: Iterable[Exercise]) -> None:
         plans = {each.family: each for each in exercises}

@@ -145,17 +145,21 @@ class Household:
         *,
         looked_after: bool = True,
     ) -> Tenure:
-        """Turn what a flow got into a tenure, which the keeper looks after unless it is meant to run out by itself."""
+        """Turn what a flow got into a tenure. Unless it is meant to expire, `keep` it as soon as its lease exists."""
         tenure = Tenure(wish, possession.token, possession.grant, possession.sent, self.clock, self.tail)
         if possession.grant is not None:
             self._note(tenure, Kind.GRANTED)
         if not looked_after:
             return tenure
         tenure.place, tenure.contested = possession.place, possession.contested
-        tenure.on_end = self._ended
+        tenure.tell_first(self._ended)
+        tenure.on_over = self.keeper.drop
         tenure.on_unconfirmed = self._unconfirmed
-        self.keeper.keep(tenure)
         return tenure
+
+    def keep(self, tenure: Tenure) -> None:
+        """Have it renewed and watched. Its lease must exist: if that is dropped, renewal ends."""
+        self.keeper.keep(tenure)
 
     def statistics(self, waiting: int) -> Statistics:
         """A snapshot."""
@@ -241,9 +245,7 @@ class Household:
     def _ended(self, tenure: Tenure) -> None:
         """A tenure is over. After a release the place is left when the store has been told; after a loss, now."""
         lost = tenure.recorded.state is _LOST
-        # Asked before it is dropped, since then nothing is overdue; and only of what was lost: releases are many.
-        late_ns = self.keeper.late_ns(tenure.recorded.confirmed.mono) if lost else 0
-        self.keeper.drop(tenure)
+        late_ns = self.keeper.late_ns(tenure.recorded.confirmed.mono) if lost else 0  # releases are many
         if tenure.degraded and tenure.asked:
             self.keeper.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
         self._measure_hold(tenure, Outcome.LOST if lost else _RELEASED)

@@ -204,6 +204,7 @@ class Keeper:
     def _ring(self, tenure: Tenure) -> None:
         standing = tenure.standing()  # judging it is what declares the loss
         if not standing.live:
+            tenure.announce()  # the rest of it, if an interrupt cut it short
             self.drop(tenure)
             return
         now = self._ports.clock.now()

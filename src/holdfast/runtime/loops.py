@@ -37,13 +37,14 @@ def on_loop(loop: asyncio.AbstractEventLoop, thread_id: int, act: Callable[[], N
 class LoopPlace:
     """One task's place in line at one key."""
 
-    __slots__ = ("_gate", "_key", "_turn", "inside")
+    __slots__ = ("_gate", "_key", "_turn", "asked", "inside")
 
     def __init__(self, gate: LoopGate, key: str) -> None:
         self._gate = gate
         self._key = key
         self._turn: asyncio.Future[None] | None = None
         self.inside = False
+        self.asked: str | None = None
 
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for the turn."""

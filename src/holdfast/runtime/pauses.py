@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
 from holdfast.core.longest import Longest
 from holdfast.ports import Clock
+from holdfast.runtime.mutex import Mutex
 from holdfast.types import MS
 
 
@@ -44,7 +44,7 @@ class GarbageCollections:
 
 
 _collections = GarbageCollections()
-_mutex = threading.Lock()
+_mutex = Mutex()
 
 
 def garbage_collections() -> GarbageCollections:

@@ -8,7 +8,6 @@ changes nothing: the policy in force stays in force, and the log says why.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.ports import Clock, Journal
+from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.toml_text import NotToml, toml_of
 from holdfast.types import check_label
 
@@ -60,7 +60,7 @@ class PolicySwitch:
         self._clock = clock
         self._journal = journal
         self._actor = actor
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._seen: tuple[int, int, int] | None = None
         self._history: list[Switch] = []
         self._filed: set[str] = set()  # the classes that the file named when it was last read

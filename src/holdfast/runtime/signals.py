@@ -8,6 +8,7 @@ import threading
 from holdfast.core.lease import State
 from holdfast.runtime.loops import on_loop
 from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 
 
@@ -40,10 +41,10 @@ class ThreadLost(LostView):
 
     def wait(self, timeout_ns: int | None) -> bool:
         """Block until the lease is lost (True), or released or the time is over (False)."""
-        over = threading.Event()
+        over = Wakeup()
 
         def told(_: Tenure) -> None:
-            over.set()
+            over.ring()
 
         self._tenure.tell(told)
         try:

@@ -3,15 +3,16 @@
 The decisions are `core.lease`; this is the one place where their results are stored. Whoever asks gets the standing
 *judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
 question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
-outside the mutex, by whichever thread noticed.
+outside the mutex, by whichever thread noticed. If a signal handler raises meanwhile, the alarm tells the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
+import weakref
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from holdfast.core import lease as table
 from holdfast.core.failpoints import reach
@@ -19,6 +20,7 @@ from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, Standing, State
 from holdfast.flows.acquiring import Wish
 from holdfast.ports import Clock, Place
+from holdfast.runtime.mutex import Mutex
 from holdfast.types import Grant, Instant, Renewal
 
 Told: TypeAlias = Callable[["Tenure"], None]
@@ -32,6 +34,7 @@ class Tenure:
     __slots__ = (
         "__weakref__",
         "_clock",
+        "_ends",
         "_mutex",
         "_process",
         "_renewal",
@@ -40,11 +43,11 @@ class Tenure:
         "asked",
         "contested",
         "entered",
-        "forsaken",
         "grant",
+        "holder",
         "judged",
         "key",
-        "on_end",
+        "on_over",
         "on_unconfirmed",
         "on_warning",
         "place",
@@ -64,17 +67,18 @@ class Tenure:
         self.warned = False
         self.entered = False  # known to the keeper, and not to the alarm alone
         self.asked = False  # while degraded: the store may have granted it without our knowing
-        self.forsaken = False  # nobody has it in hand any more, so it is left to run out
+        self.holder: weakref.ref[Any] | None = None  # the lease, once it exists
         self.place: Place | None = None  # at the local mutex
         self.contested = False  # a fair lock, for which other processes stood in line
-        self.on_end: Told | None = None  # told first, and before anybody who asked to be told
+        self.on_over: Told | None = None  # told last: from then on nobody looks after it any more
         self.on_unconfirmed: Told | None = None
         self.on_warning: Callable[[], None] | None = None
         self._clock = clock
         self._tail = tail
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._process = _process
         self._told: list[Told] = []
+        self._ends: list[Standing] = []  # the first one is how it ended; a second one came too late
         self.judged: Instant | None = None  # when it was last asked about, and found to be held
         self.recorded = table.granted(sent)  # as it was last written down, without judging the time
         self.grant = grant
@@ -87,6 +91,15 @@ class Tenure:
             claim = "" if self.grant is None else self.grant.claim
             self._renewal = Renewal(self.key, self.token, claim, self.timing.ttl_ns)
         return self._renewal
+
+    @property
+    def forsaken(self) -> bool:
+        """Whether its lease was dropped without being released, so that it is left to expire.
+
+        Asked of a weak reference, and not noted by `__del__`: an interrupt in there would be lost, and the lease would
+        be renewed forever.
+        """
+        return self.holder is not None and self.holder() is None
 
     @property
     def degraded(self) -> bool:
@@ -141,7 +154,7 @@ class Tenure:
             with self._mutex:  # the usual case, thousands of times a second: still live, and in time
                 in_time = table.renewed_in_time(self.recorded, self.timing, sent, now, self._tail.value_ns)
                 if in_time is not None and self.grant is not None:
-                    self.recorded = in_time
+                    self._write(in_time)
                     self.warned = False
                     return
             if self._change(lambda standing: table.renewed(self._judge(standing, now), sent)).live:
@@ -160,7 +173,7 @@ class Tenure:
                 return False
             self.grant = grant
             self._renewal = None
-            self.recorded = self.recorded._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0)
+            self._write(self.recorded._replace(confirmed=sent, state=State.HELD, failures=0, failed_period=0))
             return True
 
     def progress(self) -> None:
@@ -177,8 +190,9 @@ class Tenure:
         with self._mutex:
             if not self.recorded.live:
                 return False
-            self.recorded = table.released(self.recorded)
-        self._announce()
+            if not self._ended(table.released(self.recorded)):
+                return False
+        self.announce()
         return True
 
     def tell(self, told: Told) -> None:
@@ -191,11 +205,14 @@ class Tenure:
                 return
         told(self)
 
+    def tell_first(self, told: Told) -> None:
+        """Be told before all others. Called when it is made."""
+        self._told.insert(0, told)
+
     def untell(self, told: Told) -> None:
         """No longer be told."""
-        with self._mutex:
-            if told in self._told:
-                self._told.remove(told)
+        with contextlib.suppress(ValueError):  # it has been told
+            self._told.remove(told)
 
     def forked(self) -> None:
         """This is a child process, and the lease is the parent's.
@@ -203,10 +220,10 @@ class Tenure:
         The old mutex may have been held at the fork by a thread that does not exist here, so it is replaced, and
         nobody is told; questions are answered from the standing.
         """
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._process = _process
-        self._told = []
-        self.recorded = table.ended(self.recorded, Event.FORKED)
+        self._told, self.on_over = [], None
+        self._ended(table.ended(self.recorded, Event.FORKED))
 
     def _judge(self, standing: Standing, now: Instant) -> Standing:
         return table.judge(self._aged(standing, now), self.timing, now, self._tail.value_ns)
@@ -218,20 +235,41 @@ class Tenure:
     def _change(self, decide: Callable[[Standing], Standing]) -> Standing:
         with self._mutex:
             before = self.recorded
-            after = self.recorded = decide(before)
+            after = decide(before)
             if after.live or not before.live:
-                return after
+                return self._write(after)
+            if not self._ended(after):
+                return self.recorded
         reach("runtime.lost")
-        self._announce()
+        self.announce()
         return after
 
-    def _announce(self) -> None:
-        """It has just ended: tell everybody, outside the mutex, once."""
-        told, self._told = self._told, []
-        if self.on_end is not None:
-            self.on_end(self)
-        for tell in told:
+    def _write(self, after: Standing) -> Standing:
+        """Record a change of a lease that goes on, unless a signal handler has ended it in the middle of that."""
+        self.recorded = after
+        if self._ends:
+            self.recorded = self._ends[0]
+        return self.recorded
+
+    def _ended(self, after: Standing) -> bool:
+        """Record the end. False when a signal handler was first."""
+        self._ends.append(after)
+        self.recorded = self._ends[0]
+        return self.recorded is after
+
+    def announce(self) -> None:
+        """It has ended: tell everybody, outside the mutex, each once.
+
+        An interrupt in the middle leaves the rest untold, and the tenure with the alarm, which calls this again.
+        """
+        while self._told:
+            try:
+                tell = self._told.pop(0)
+            except IndexError:  # another thread tells the rest
+                break
             tell(self)
+        if self.on_over is not None:
+            self.on_over(self)
 
 
 def _after_fork() -> None:

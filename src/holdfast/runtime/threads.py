@@ -6,6 +6,7 @@ signal handler raises) can arrive between any two steps; places and clean-up are
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from holdfast.errors import Closed
 from holdfast.flows.saying import say
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.mutex import Mutex
 from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")
@@ -27,25 +29,28 @@ caller_id = threading.get_ident
 class ThreadPlace:
     """One thread's place in line at one key. Whoever stands first is inside."""
 
-    __slots__ = ("_gate", "_key", "_turn")
+    __slots__ = ("_gate", "_key", "_turn", "asked")
 
     def __init__(self, gate: ThreadGate, key: str) -> None:
         self._gate = gate
         self._key = key
         self._turn: threading.Lock | None = None
+        self.asked: str | None = None
 
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for the turn."""
         with self._gate.mutex:
-            line = self._gate.lines.get(self._key)
-            if line is None:
-                self._gate.lines[self._key] = deque((self,))
+            # One step each, so that a signal handler that takes or releases the same lock here does no harm.
+            line = self._gate.lines.setdefault(self._key, fresh := deque((self,)))
+            if line is fresh:
                 return True
-            if timeout_ns is not None and timeout_ns <= 0:
+            if line and timeout_ns is not None and timeout_ns <= 0:
                 return False
             turn = self._turn = threading.Lock()
             turn.acquire()
             line.append(self)
+            if line[0] is self:  # an interrupt left an empty line behind
+                return True
         turn.acquire(timeout=-1 if timeout_ns is None else min(timeout_ns / NS, threading.TIMEOUT_MAX))
         with self._gate.mutex:
             if line[0] is self and not self._gate.closed:
@@ -57,8 +62,9 @@ class ThreadPlace:
 
     def called(self) -> None:
         """It is this place's turn. Called by the one who leaves, under the gate's mutex; once more does no harm."""
-        if self._turn is not None and self._turn.locked():
-            self._turn.release()
+        if self._turn is not None:
+            with contextlib.suppress(RuntimeError):  # it has been called
+                self._turn.release()
 
     def leave(self) -> None:
         """Step out of the line, and let in whoever is first now."""
@@ -73,19 +79,21 @@ class ThreadPlace:
             line = self._gate.lines.get(self._key)
             if line is None:
                 return
-            if self in line:
+            with contextlib.suppress(ValueError):  # it has left
                 line.remove(self)
             if line:
                 line[0].called()
-            else:
-                del self._gate.lines[self._key]
+                return
+            self._gate.lines.pop(self._key, None)
+            if line:  # a signal handler has stepped in meanwhile
+                self._gate.lines.setdefault(self._key, line)
 
 
 class ThreadGate:
     """The local mutexes of one synchronous `Locks`. A key that nobody wants takes no memory."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = Mutex()
         self.lines: dict[str, deque[ThreadPlace]] = {}
         self.closed = False
 
@@ -121,7 +129,7 @@ class ThreadRuntime:
 
     def forked(self) -> None:
         """In a child process nobody is in line, and the mutex may have been held by a thread that is not here."""
-        self._gate.mutex = threading.Lock()
+        self._gate.mutex = Mutex()
         self._gate.lines.clear()
         self._unfinished = set()  # of the parent
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from holdfast.errors import LOCK_NOT_OWNED
 from holdfast.flows.acquiring import noun
 from holdfast.flows.saying import LEFT_OUT, shown_fields
 from holdfast.ports import Clock, Gauging, Observer
+from holdfast.runtime.mutex import Mutex
 
 _log = logging.getLogger("holdfast")
 
@@ -41,7 +41,7 @@ class Witness:
         self._busy = Burstiness()
         self._broken: set[int] = set()
         self._rates: dict[tuple[Kind, str], LineRate] = {}
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._gauging: list[Gauging] = [each for each in observers if isinstance(each, Gauging)]
         self._by_label: Counter[tuple[Kind, str, str]] = Counter()
         self._measures: dict[tuple[Measure, str, Outcome], Distribution] = {}
@@ -153,7 +153,7 @@ class Witness:
 
     def forked(self) -> None:
         """In a child process: a thread that counted at that moment does not exist here, and holds nothing up."""
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._waiters = {}  # nor do those that waited
 
     def busy_burst(self, width_ns: int = BUCKET_NS) -> Burst:

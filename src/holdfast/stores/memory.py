@@ -8,13 +8,13 @@ anything after the process ends. Clock: the table's (see `memory_table`).
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.ports import LISTEN_NS, Capabilities, Watch
+from holdfast.runtime.wakeup import Wakeup
 from holdfast.stores.memory_table import MemoryTable, Snapshot
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label
 
@@ -29,14 +29,11 @@ class _BlockingWatch:
     """An ear that waits by blocking its thread."""
 
     def __init__(self, table: MemoryTable, key: str) -> None:
-        self._hint = threading.Event()
-        self._unlisten = table.listen(key, self._hint.set)
+        self._hint = Wakeup()
+        self._unlisten = table.listen(key, self._hint.ring)
 
     async def wait(self, timeout_ns: int) -> bool:
-        if not self._hint.wait(min(max(0, timeout_ns) / NS, threading.TIMEOUT_MAX)):
-            return False
-        self._hint.clear()
-        return True
+        return self._hint.wait(timeout_ns / NS)
 
     async def close(self) -> None:
         self._unlisten()

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.fence_count import Count
+from holdfast.errors import Unavailable
 from holdfast.ports import Clock
+from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.system import SystemClock
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
 
@@ -77,7 +78,7 @@ class MemoryTable:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._state = _State()
         self._listeners: dict[str, dict[Listener, None]] = {}
         self._sweep_at = _SWEEP_MIN
@@ -87,6 +88,7 @@ class MemoryTable:
 
     def acquire(self, ask: Ask) -> Grant | Busy:
         """Grant, grant again, or say who is in the way."""
+        self._refuse_reentry()
         with self._mutex:
             now = self._clock.now()
             entry = self._live(ask.key, now)
@@ -113,12 +115,14 @@ class MemoryTable:
 
     def renew(self, renewals: Iterable[Renewal]) -> list[bool | None]:
         """Set the expiry of each key that still has its token."""
+        self._refuse_reentry()
         with self._mutex:
             now = self._clock.now()
             return [self._renew(renewal, now) for renewal in renewals]
 
     def release(self, key: str, token: str, keep_ns: int) -> bool:
         """Compare and delete, or compare and keep for a while as nobody's."""
+        self._refuse_reentry()
         with self._mutex:
             now = self._clock.now()
             entry = self._live(key, now)
@@ -155,6 +159,7 @@ class MemoryTable:
 
     def force_release(self, key: str, actor: str, reason: str) -> AuditRecord | None:
         """Take the key from its holder, raise the fence, write it down."""
+        self._refuse_reentry()
         with self._mutex:
             now = self._clock.now()
             entry = self._live(key, now)
@@ -175,6 +180,7 @@ class MemoryTable:
 
     def leave(self, key: str, ticket: str) -> None:
         """Give up a place. Those behind it are told when the key is free, for one of them may have it now."""
+        self._refuse_reentry()
         with self._mutex:
             known = self._step_out(key, ticket)
             free = self._live(key, self._clock.now()) is None
@@ -212,6 +218,11 @@ class MemoryTable:
         """Go back to a snapshot, as a failover to a lagging replica does. The wall clock keeps the fences rising."""
         with self._mutex:
             self._state = snapshot._state.copy()  # noqa: SLF001 - the two belong together
+
+    def _refuse_reentry(self) -> None:
+        """Refuse a signal handler that interrupted a step on this thread: what it changed would be overwritten."""
+        if self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what `threading.Condition` asks too
+            raise Unavailable("the table is in use by the call that this signal handler interrupted")
 
     # All below is called with the mutex held.
 
@@ -284,7 +295,7 @@ class MemoryTable:
 
     def _after_fork(self) -> None:
         """In a child: another thread of the parent may have held the mutex, and the leases are the parent's."""
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._state = _State(count=self._state.count)
         self._listeners = {}
 

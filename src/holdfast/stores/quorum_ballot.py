@@ -9,12 +9,12 @@ Colour-free: it knows jobs and a signal (`quorum_crew`). Casting is safe from an
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 from holdfast.core.quorum import Vote, majority
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.runtime.mutex import Mutex
 from holdfast.stores.quorum_crew import Signal
 from holdfast.types import Busy, Grant
 
@@ -32,7 +32,7 @@ class Ballot(Generic[T]):
         self.asked: dict[int, object] = {}  # node -> its job
         self.broken: Exception | None = None  # a bug, or input that a node refuses: nothing that a vote could be
         self._enough = enough
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._afterwards: Afterwards[T] | None = None
         self._closed = False
 

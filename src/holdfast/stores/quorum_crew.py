@@ -18,6 +18,8 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 
 Job: TypeAlias = Coroutine[Any, Any, None]
@@ -114,12 +116,23 @@ class LoopCrew:
 
 class _ThreadSignal:
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self.set = self._event.set
-        self.clear = self._event.clear
+        self._set = False
+        self._wakeup = Wakeup()
+
+    def set(self) -> None:
+        self._set = True
+        self._wakeup.ring()
+
+    def clear(self) -> None:
+        self._set = False
 
     async def wait(self, timeout_ns: int) -> bool:
-        return self._event.wait(min(max(0, timeout_ns) / NS, threading.TIMEOUT_MAX))
+        until = time.monotonic_ns() + timeout_ns
+        while not self._set:
+            left = until - time.monotonic_ns()
+            if left <= 0 or not self._wakeup.wait(left / NS):
+                break
+        return self._set
 
 
 class _Hands:
@@ -127,14 +140,15 @@ class _Hands:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._changed = threading.Condition()
+        self._mutex = Mutex()
+        self._changed = threading.Condition(self._mutex)
         self._jobs: deque[Job] = deque()
         self._idle = 0
         self._threads = 0
         self._dismissed = False
 
     def take(self, job: Job) -> None:
-        with self._changed:
+        with self._mutex:
             self._jobs.append(job)
             if len(self._jobs) > self._idle and self._threads < THREADS_MAX:
                 self._threads += 1
@@ -143,7 +157,7 @@ class _Hands:
 
     def drop(self, job: Job) -> bool:
         """Take a job back that nobody has begun."""
-        with self._changed:
+        with self._mutex:
             if job not in self._jobs:
                 return False
             self._jobs.remove(job)
@@ -152,18 +166,18 @@ class _Hands:
 
     def dismiss(self) -> None:
         """Let them go when there is nothing left to do."""
-        with self._changed:
+        with self._mutex:
             self._dismissed = True
             self._changed.notify_all()
 
     def gone(self, within_s: float) -> None:
         """Wait until they are."""
-        with self._changed:
+        with self._mutex:
             self._changed.wait_for(lambda: not self._threads, within_s)
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._mutex:
                 self._idle += 1
                 self._changed.wait_for(lambda: self._jobs or self._dismissed, IDLE_S)
                 self._idle -= 1
@@ -180,7 +194,7 @@ class ThreadCrew:
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._pid = os.getpid()
         self._hands: list[_Hands] = []
 
@@ -214,7 +228,7 @@ class ThreadCrew:
 
     def _present(self) -> list[_Hands]:
         if self._pid != os.getpid():  # a thread of the parent may have held the mutex at the fork
-            self._mutex, self._pid, self._hands = threading.Lock(), os.getpid(), []
+            self._mutex, self._pid, self._hands = Mutex(), os.getpid(), []
         with self._mutex:
             if not self._hands:
                 self._hands = [_Hands(f"holdfast-quorum {name}") for name in self._names]

@@ -13,9 +13,9 @@ Bounded by what is under way, and by so many keys. A forked child begins with no
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 
+from holdfast.runtime.mutex import Mutex
 from holdfast.types import NS
 
 DOUBT_NS = NS // 2
@@ -46,7 +46,7 @@ class Late:
 
     def forget(self) -> None:
         """Know of nothing, and of nobody who is looking."""
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._under_way: dict[str, int] = {}
         self._over: set[str] = set()
 
@@ -95,7 +95,7 @@ class Doubts:
 
     def forget(self) -> None:
         """Know of nothing, and of nobody who is looking."""
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._asked_ns: dict[str, int] = {}  # key -> when it was busy first, or a majority was asked last; oldest first
 
     def due(self, key: str, now_ns: int) -> bool:

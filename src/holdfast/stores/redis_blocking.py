@@ -2,8 +2,9 @@
 
 Promises: a call ends within its deadline, counted over connecting, sending and receiving (name resolution is the
 system's, and not bounded); an error says whether the request may have taken effect; a connection whose answer did not
-arrive completely is never used again, whatever ended the wait, so answers cannot cross. In a forked child the parent's
-connections are left alone. Clock: monotonic.
+arrive completely is never used again, whatever ended the wait, so answers cannot cross. An interrupt at any point loses
+at most the connection at hand, and never its place in the pool: that ends with the connection object. In a forked child
+the parent's connections are left alone. Clock: monotonic.
 
 Cost: a call is one send and one receive. The kernel bounds both (SO_SNDTIMEO, SO_RCVTIMEO), because Python's own socket
 timeout would add a poll before each; the bound is set anew only when it changes. With TLS Python's timeout it is.
@@ -11,17 +12,20 @@ timeout would add a poll before each; the bound is set anew only when it changes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
 import struct
-import threading
 import time
+import weakref
 from collections import deque
 from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
+from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.wakeup import Wakeup
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_wire import (
     ProtocolError,
@@ -39,16 +43,18 @@ from holdfast.types import MS, NS
 
 POOL_MAX = 64
 _CHUNK = 8192
+_TURN_S = 0.1
 _DOUBT_NS = NS  # a connection that was idle for longer is looked at before it is trusted with a request
 
 
 class Connection:
     """One socket, used by one caller at a time."""
 
-    __slots__ = ("_address", "_armed_ms", "_bound_by_kernel", "_reader", "_recv", "_send", "_socket", "used_ns")
+    __slots__ = ("_address", "_armed_ms", "_bound_by_kernel", "_reader", "_recv", "_send", "_socket", "slot", "used_ns")
 
     def __init__(self, address: RedisAddress, deadline_ns: int) -> None:
         self._address = address
+        self.slot: Slot | None = None
         self._reader = Reader()
         self._armed_ms = 0  # nothing
         self._bound_by_kernel = address.tls is None
@@ -167,6 +173,18 @@ class Connection:
         """Close the socket. In a forked child this leaves the parent's end of it open."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        """Close one that an interrupt has lost, without a warning that nobody could act on."""
+        lost = getattr(self, "_socket", None)
+        if lost is not None:
+            lost.close()
+
+
+class Slot:
+    """Room for one connection in a pool. Whoever loses the object has given it back."""
+
+    __slots__ = ("__weakref__",)
+
 
 class Pool:
     """The connections of one engine in one process. Calls may come from any thread."""
@@ -180,9 +198,11 @@ class Pool:
         self._pid = os.getpid()
         # Last in, first out. `append` and `pop` of a deque are atomic, so the usual call takes no lock.
         self._idle: deque[Connection] = deque()
-        self._open = 0
-        self._waiting = 0
-        self._changed = threading.Condition(threading.Lock())
+        # The slots that are taken, by identity. A connection that an interrupt loses between two steps (taken from the
+        # pool, and not yet in a variable) ends there, and its slot with it, which removes the entry.
+        self._taken: dict[int, weakref.ref[Slot]] = {}
+        self._waiters: deque[Wakeup] = deque()
+        self._mutex = Mutex()
 
     def deadline(self, timeout_ns: int) -> int:
         """When a call that may take so long has to be over."""
@@ -231,25 +251,43 @@ class Pool:
         """The connection has answered everything it was asked."""
         connection.used_ns = time.monotonic_ns()
         self._idle.append(connection)
-        if self._waiting:
-            # A waiter counts itself before it looks for an idle connection a last time, and we gave ours back before we
-            # looked at the count: one of the two sees the other.
-            with self._changed:
-                self._changed.notify()
+        self._wake(1)
 
     def drop(self, connection: Connection, error: BaseException | None) -> None:
         """The connection must not be used again. If it broke, the idle ones may well be broken too."""
+        self._free(connection.slot)
         connection.close()
         dropped = 1
         if isinstance(error, Severed):
             dropped += self._empty()
-        with self._changed:
-            self._open -= dropped
-            self._changed.notify(dropped)
+        self._wake(dropped)
+
+    def _slot(self) -> Slot | None:
+        """Room for a new connection, if there is any."""
+        with self._mutex:
+            if len(self._taken) >= self._most:
+                return None
+            slot, taken = Slot(), self._taken
+            key = id(slot)
+            taken[key] = weakref.ref(slot, lambda _: taken.pop(key, None))
+            return slot
+
+    def _free(self, slot: Slot | None) -> None:
+        self._taken.pop(id(slot), None)
+
+    def _wake(self, count: int) -> None:
+        # A waiter enters itself before it looks for a connection a last time, and this is called after one has become
+        # free: one of the two sees the other.
+        for _ in range(count):
+            try:
+                self._waiters.popleft().ring()
+            except IndexError:
+                return
 
     def statistics(self) -> dict[str, int]:
         """How many connections there are, how many of them idle, and how many callers wait for one."""
-        return {"open": self._open, "idle": len(self._idle), "waiting": self._waiting, "most": self._most}
+        counts = {"open": len(self._taken), "idle": len(self._idle), "waiting": len(self._waiters)}
+        return {**counts, "most": self._most}
 
     async def close(self) -> None:
         """See `close_idle`."""
@@ -259,40 +297,47 @@ class Pool:
         """Close what is idle. A connection in use stays its caller's, and is idle again after the call."""
         if self._pid != os.getpid():
             self._leave_to_parent()
-        closed = self._empty()
-        with self._changed:
-            self._open -= closed
+        self._wake(self._empty())
 
     def _open_or_wait(self, deadline_ns: int) -> Connection:
-        with self._changed:
-            self._waiting += 1
+        while True:  # ends with a connection, or with the deadline
+            mine = Wakeup()
+            self._waiters.append(mine)
             try:
-                while self._open >= self._most:
-                    if self._idle:
-                        try:
-                            return self._idle.pop()
-                        except IndexError:
-                            continue
-                    if not self._changed.wait(max(0, deadline_ns - time.monotonic_ns()) / NS):
-                        raise Unavailable(f"redis at {self._address}: all {self._most} connections were busy")
-                self._open += 1
+                if self._idle:
+                    with contextlib.suppress(IndexError):
+                        return self._idle.pop()
+                slot = self._slot()
+                if slot is not None:
+                    return self._opened(slot, deadline_ns)
+                left = (deadline_ns - time.monotonic_ns()) / NS
+                if left <= 0:
+                    raise Unavailable(f"redis at {self._address}: all {self._most} connections were busy")
+                # In short turns: the one that should have rung may have been interrupted.
+                mine.wait(min(left, _TURN_S))
             finally:
-                self._waiting -= 1
+                with contextlib.suppress(ValueError):  # it was rung
+                    self._waiters.remove(mine)
+
+    def _opened(self, slot: Slot, deadline_ns: int) -> Connection:
         try:
-            return Connection(self._address, deadline_ns)
+            connection = Connection(self._address, deadline_ns)
+            connection.slot = slot
+            return connection  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:
-            with self._changed:
-                self._open -= 1
-                self._changed.notify()
+            self._free(slot)
+            self._wake(1)
             raise
 
     def _empty(self) -> int:
         closed = 0
         while True:
             try:
-                self._idle.pop().close()
+                connection = self._idle.pop()
             except IndexError:
                 return closed
+            self._free(connection.slot)
+            connection.close()
             closed += 1
 
     def _leave_to_parent(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+import weakref
 from collections import deque
 
 from holdfast.errors import BackendError, Timeout, Unavailable
@@ -37,7 +38,8 @@ class BlockingEars:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._idle: deque[BlockingEar] = deque()
-        self._in_use: set[BlockingEar] = set()
+        # Weak: the ear of a waiter that was interrupted before it had it does not count.
+        self._in_use: weakref.WeakSet[BlockingEar] = weakref.WeakSet()
 
     async def open(self, timeout_ns: int) -> BlockingEar:
         """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""

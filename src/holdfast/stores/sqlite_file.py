@@ -57,7 +57,7 @@ class SqliteFile:
         self.shared = is_shared(self.path)
         self._synchronous = synchronous
         self._busy_timeout_ns = busy_timeout_ns
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity = _CLOSED
         self._pid = os.getpid()
@@ -78,6 +78,7 @@ class SqliteFile:
         while True:  # ends with a result, an error, or the deadline
             if self._pid != os.getpid():
                 self.after_fork_in_child()
+            self._refuse_reentry()
             with self._mutex:
                 try:
                     return self._attempt(work)
@@ -103,11 +104,21 @@ class SqliteFile:
         """Close the connection. The next `run` opens another."""
         if self._pid != os.getpid():
             self.after_fork_in_child()
+        self._refuse_reentry()
         with self._mutex:
             self._close()
 
+    def _refuse_reentry(self) -> None:
+        """Refuse a signal handler that interrupted a call on this thread: the connection is inside a transaction."""
+        if self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what `threading.Condition` asks too
+            raise Unavailable(
+                f"{self.path} is in use by the call that this signal handler interrupted; nothing was changed"
+            )
+
     def _attempt(self, work: Work[T]) -> T:
         connection = self._connection
+        if connection is not None and connection.in_transaction:  # left behind by two interrupts, one after the other
+            connection.execute("ROLLBACK")
         if connection is None or self._identity != _identity(self.path):
             connection = self._open()
         reach("store.sqlite.begin")
@@ -183,7 +194,8 @@ class SqliteFile:
 
     def before_fork(self) -> None:
         """Let no thread be inside SQLite, and no connection be open, at the moment of the fork."""
-        self._forking = self._mutex.acquire(timeout=_FORK_WAIT_S)
+        inside = self._mutex._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - a handler that forks
+        self._forking = not inside and self._mutex.acquire(timeout=_FORK_WAIT_S)
         if self._forking:
             self._close()
 
@@ -200,7 +212,9 @@ class SqliteFile:
         parent has; the parent's own locks, and its file, are not touched by that. One that another thread was using can
         neither be closed nor be ignored.
         """
-        in_use, self._mutex, self._pid, self._forking = self._mutex.locked(), threading.Lock(), os.getpid(), False
+        inside = self._mutex._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - a handler that forks
+        in_use = inside or not self._mutex.acquire(blocking=False)
+        self._mutex, self._pid, self._forking = threading.RLock(), os.getpid(), False
         if self._connection is not None and in_use:
             _inherited.append(self._connection)
             self._connection, self._orphaned = None, True

@@ -21,10 +21,10 @@ import secrets
 import select
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from holdfast.runtime.mutex import Mutex
 from holdfast.types import MS
 
 SUPPORTED: Final = sys.platform == "linux"
@@ -59,7 +59,7 @@ class Bell:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._pid = os.getpid()
 
     def ring(self, addresses: Iterable[str]) -> list[str]:
@@ -82,7 +82,7 @@ class Bell:
 
     def _out(self) -> socket.socket:
         if self._pid != os.getpid():  # inherited through a fork, perhaps with the mutex held
-            self._mutex, self._pid = threading.Lock(), os.getpid()
+            self._mutex, self._pid = Mutex(), os.getpid()
             self.close()
         with self._mutex:
             if self._socket is None:
@@ -101,7 +101,7 @@ class ThreadEars:
 
     def __init__(self) -> None:
         self._idle: list[ThreadEar] = []
-        self._mutex = threading.Lock()
+        self._mutex = Mutex()
         self._pid = os.getpid()
 
     def take(self) -> ThreadEar:
@@ -134,7 +134,7 @@ class ThreadEars:
     def _notice_fork(self) -> None:
         """In a child the sockets are the parent's: reading from one would steal its hints."""
         if self._pid != os.getpid():
-            self._mutex, self._pid = threading.Lock(), os.getpid()
+            self._mutex, self._pid = Mutex(), os.getpid()
             for ear in self._idle:
                 ear.close()
             self._idle = []
