@@ -110,9 +110,10 @@ _WORKERS: Final = (
     ),
     Panel(
         "Workers in trouble",
-        "Time limits met, functions that did not stop in time or still run, and heartbeats that nobody heard.",
+        "Time limits, stalled attempts, functions that did not stop in time or still run, lost heartbeats.",
         (
             Query(rate("worker_timed_out_total"), "time limits a second"),
+            Query(rate("worker_stalled_total"), "stalled a second"),
             Query(rate("worker_overran_total"), "did not stop, a second"),
             Query(total("worker_stuck"), "still running"),
             Query(rate("worker_heartbeats_total", where='result="unheard"'), "heartbeats unheard a second"),
