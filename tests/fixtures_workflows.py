@@ -25,6 +25,7 @@ from holdfast.core.workflow_form import from_document
 from holdfast.guards.bearer import carried
 from holdfast.plane.endings import ending
 from holdfast.plane.engine import Engine
+from holdfast.plane.flow_settings import RunSettings
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.model import Job
 from holdfast.plane.opening import Ground, opened
@@ -126,18 +127,20 @@ class FlowStage:
     clock: PushedClock = field(default_factory=PushedClock)
     _helper: Ground | None = None
 
-    async def replica(self, *, leases: str | None = None, serve: bool = True, **more: Any) -> FlowReplica:
+    async def replica(
+        self, *, leases: str | None = None, serve: bool = True, runs: RunSettings | None = None, **more: Any
+    ) -> FlowReplica:
         """A replica. `leases`: where it looks for them, if not where the others do; `serve`: it handles messages."""
         if self._helper is None:
             self._helper = await self._open(self.leases)
-        ground = await self._open(leases or self.leases)
+        ground = await self._open(leases or self.leases, runs)
         engine = Engine(ground.runs, ground.locks, ground.bus, **more)
         if serve:
             await self.stack.enter_async_context(engine.serving())
         return FlowReplica(ground, engine, self._helper)
 
-    async def _open(self, leases: str) -> Ground:
-        settings = Settings(database=self.database, leases=leases)
+    async def _open(self, leases: str, runs: RunSettings | None = None) -> Ground:
+        settings = Settings(database=self.database, leases=leases, runs=runs or RunSettings())
         return await self.stack.enter_async_context(opened(settings, clock=self.clock))
 
 

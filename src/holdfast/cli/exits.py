@@ -92,8 +92,9 @@ def exit_for(error: HoldfastError) -> Exit:
 
 def _on_the_plane(error: HoldfastError) -> Exit:
     from holdfast.plane.callers import NotAllowed  # the plane is large, and most commands never need it
+    from holdfast.plane.run_quotas import TooManyRuns
 
-    return Exit.NO if isinstance(error, NotAllowed) else Exit.BUG
+    return Exit.NO if isinstance(error, NotAllowed | TooManyRuns) else Exit.BUG
 
 
 def table() -> str:

@@ -38,6 +38,12 @@ def is_attempt_id(text: str) -> bool:
     return bool(colon) and _PATH.fullmatch(last) is not None
 
 
+def root_of(run: str) -> str:
+    """The run that a caller started, from the id of a run: of itself, or of one that was started through it."""
+    before, at, _ = run.partition("@")  # a caller cannot choose an id with an @
+    return before.rpartition(":")[0] if at else run
+
+
 def read_attempt_id(run: str, text: str) -> tuple[Slot, int] | None:
     """The place and the attempt that an id of this run names."""
     if not text.startswith(f"{run}:"):

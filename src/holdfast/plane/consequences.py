@@ -28,6 +28,7 @@ from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Job, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Tx
 from holdfast.plane.predecessors import job_gives_way, own_key, run_gives_way
+from holdfast.plane.run_quotas import RunQuotas, TooManyRuns
 from holdfast.plane.runrows import RunWanted, StoredRun, line_values, new_values, run_of
 from holdfast.ports import Clock
 
@@ -61,7 +62,10 @@ class Following:
 class Consequences:
     """Does what runs want done."""
 
-    def __init__(self, bus: Bus, definitions: Definitions, gates: Gates, clock: Clock) -> None:
+    def __init__(
+        self, bus: Bus, definitions: Definitions, gates: Gates, clock: Clock, quotas: RunQuotas | None = None
+    ) -> None:
+        self._quotas = quotas or RunQuotas()
         self._bus = bus
         self._definitions = definitions
         self._gates = gates
@@ -87,7 +91,7 @@ class Consequences:
                     run.run.id, run.risk, effect.id, str(refused), state=JobState.DENIED, made_ns=made_ns
                 )
             )
-        except BadInput as refused:
+        except (BadInput, TooManyRuns) as refused:
             identity, reason, made_ns = run.run.id, str(refused), run.run.created_ns
             following.messages.append(
                 subjects.child_over(identity, run.risk, effect.id, str(RunStatus.FAILED), reason, made_ns=made_ns)
@@ -140,9 +144,10 @@ class Consequences:
         )
         child = replace(child, requesters=run.run.requesters)
         about = RunWanted(submitted_by=run.about.submitted_by, trace=run.about.trace, labels=run.about.labels)
-        if await self.make(tx, child, definition.scope, about) is not None:
+        there = await tx.query(_GET, {"id": effect.id})
+        if not there and await self.make(tx, child, definition.scope, about) is not None:
             return
-        row = (await tx.query(_GET, {"id": effect.id}))[0]
+        row = (there or await tx.query(_GET, {"id": effect.id}))[0]
         workflow = await self._definitions.of_run(tx, row["scope"], row["workflow"], row["workflow_version"])
         known = run_of(row, workflow).run
         if await run_gives_way(tx, known, run.run):
@@ -153,7 +158,8 @@ class Consequences:
         following.repeated.append(effect.id)
 
     async def make(self, tx: Tx, run: Run, scope: str, about: RunWanted) -> StoredRun | None:
-        """Insert a run and have it looked at; None: its id is taken."""
+        """Insert a run and have it looked at; None: its id is taken. `TooManyRuns`: a quota is reached."""
+        await self._quotas.check(tx, run)
         made = await tx.query(_INSERT, new_values(run, scope, about))
         if not made:
             return None

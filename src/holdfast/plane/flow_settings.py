@@ -31,6 +31,10 @@ class RunSettings:
     renew_every: float | None = renew_every()
     failures: int = failures()
     patience: float = key(10.0, Seconds(0.1, 3600.0), "how long a message may take before it counts as missed")
+    live_per_tenant: int = key(10_000, Whole(1, 10_000_000), "unfinished runs that one tenant may have")
+    per_tree: int = key(
+        2_000, Whole(1, 1_000_000), "runs that one run may start, directly and through them, with itself"
+    )
 
 
 @dataclass(frozen=True, slots=True)

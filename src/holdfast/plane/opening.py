@@ -31,6 +31,7 @@ from holdfast.plane.jobstore import JobStore
 from holdfast.plane.policing import Policing
 from holdfast.plane.ports import Audit, Bus, Database
 from holdfast.plane.resource_locks import RESOURCE_SCHEMAS
+from holdfast.plane.run_quotas import RunQuotas
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.schema import prepare
@@ -141,7 +142,8 @@ async def founded(
         families = families_in_effect(settings)
         approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
         definitions = Definitions(database, clock)
-        runs = RunStore(database, bus, definitions, approvals, clock, entropy, observer=audit)
+        quotas = RunQuotas(settings.runs.live_per_tenant, settings.runs.per_tree)
+        runs = RunStore(database, bus, definitions, approvals, clock, entropy, observer=audit, quotas=quotas)
         flows = RunService(runs, approvals, bus)
         parts = Parts(
             *(database, bus, locks, store, workers),

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.core.run import Advance, Note, Run, RunStatus, StepStatus
 from holdfast.core.run_form import RunText, from_document
+from holdfast.core.slots import root_of
 from holdfast.core.workflow import Workflow
 from holdfast.plane.model import encoded
 from holdfast.plane.ports import Row
@@ -183,6 +184,7 @@ def new_values(run: Run, scope: str, about: RunWanted) -> dict[str, Any]:
         "trace": about.trace,
         "labels": encoded("labels", dict(about.labels)),
         "rerun_of": about.rerun_of,
+        "root": None if run.parent is None else root_of(run.id),
     }
 
 

@@ -44,6 +44,7 @@ from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_id
 from holdfast.plane.ports import Bus, Database, Row, Tx
 from holdfast.plane.run_memory import Remembered, RunMemory
+from holdfast.plane.run_quotas import RunQuotas
 from holdfast.plane.runrows import (
     RunEvent,
     RunOutline,
@@ -117,6 +118,7 @@ class RunStore:
         entropy: Entropy,
         *,
         observer: Observer | None = None,
+        quotas: RunQuotas | None = None,
     ) -> None:
         """`observer` is told which writes were refused."""
         self.database = database
@@ -127,7 +129,7 @@ class RunStore:
         self._memory = RunMemory()
         self._apart = asyncio.Semaphore()
         self.decided_apart = 0  # decisions that took too long for a transaction
-        self._consequences = Consequences(bus, definitions, gates, clock)
+        self._consequences = Consequences(bus, definitions, gates, clock, quotas)
         key = WORKFLOW_RUN.pattern
         self._admission = Admission(
             *("plane:runs", WORKFLOW_RUN.name),
@@ -151,7 +153,7 @@ class RunStore:
     async def start(self, run: Run, scope: str, about: RunWanted) -> tuple[StoredRun, bool]:
         """Keep a run that was begun, and have it looked at. The same idempotency key gives the first one again.
 
-        Also returns whether it was made. `RowExists`: its id is taken.
+        Also returns whether it was made. `RowExists`: its id is taken. `TooManyRuns`: its tenant has too many.
         """
         check_id("run", run.id)
 

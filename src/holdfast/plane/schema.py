@@ -23,7 +23,7 @@ META: Final = "plane_meta"
 VERSION: Final = 1
 VERSIONS: Final[Mapping[str, int]] = {
     "schema": 5,
-    "run_schema": 3,
+    "run_schema": 4,
     "approval_schema": 2,
 }  # of those that are not at the first any more
 

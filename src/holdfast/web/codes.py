@@ -28,6 +28,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "bad-expression": (422, "an expression of a workflow makes no sense"),
     "expression-failed": (422, "an expression of a workflow does not fit what it was given"),
     "too-many-requests": (429, "you ask too often"),
+    "too-many-runs": (429, "the tenant has as many unfinished runs as it may have (`runs.live_per_tenant`)"),
     "internal": (500, "something went wrong here; the log has it under the `request_id`"),
     "misconfigured": (500, "the plane is not set up to do this"),
     "too-many-connections": (503, "every connection of the server is in use; try again later"),

@@ -30,6 +30,7 @@ from holdfast.flows.saying import say
 from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved
+from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed
 from holdfast.web.wanted import A_NAME, Wanted
@@ -105,6 +106,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     ApprovalConflict: Rule(409, "approval-conflict"),
     SelfApproval: Rule(403, "self-approval-denied"),
     NotOver: Rule(409, "not-over"),
+    TooManyRuns: Rule(429, "too-many-runs"),
     PolicyMoved: Rule(409, "policy-moved"),
     errors.FencedOut: Rule(412, "fenced-out"),
     errors.NotEntered: Rule(412, "not-entered"),
@@ -158,7 +160,7 @@ def problem_of(error: errors.HoldfastError) -> Problem:
 def _retry_after(error: errors.HoldfastError, rule: Rule) -> float | None:
     if isinstance(error, errors.RetryLater):
         return error.delay
-    if isinstance(error, errors.LockBusy):
+    if isinstance(error, errors.LockBusy | TooManyRuns):
         return error.retry_after
     return errors.BackendError.retry_after if rule.status == 503 else None
 

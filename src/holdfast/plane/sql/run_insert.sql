@@ -1,10 +1,10 @@
 -- Contract: makes a run; no row: its id is taken, or its idempotency key is.
 INSERT INTO plane_run (
     id, tenant, scope, workflow, workflow_version, status, risk, document, created_ns, updated_ns, version, wake_ns,
-    idempotency_key, submitted_by, trace, labels, rerun_of, outline, outlined
+    idempotency_key, submitted_by, trace, labels, rerun_of, outline, outlined, root
 ) VALUES (
     :id, :tenant, :scope, :workflow, :workflow_version, :status, :risk, :document, :now_ns, :now_ns, 0, :wake_ns,
-    :idempotency_key, :submitted_by, :trace, :labels, :rerun_of, :outline, 0
+    :idempotency_key, :submitted_by, :trace, :labels, :rerun_of, :outline, 0, :root
 )
 ON CONFLICT DO NOTHING
 RETURNING *

@@ -41,7 +41,8 @@ CREATE TABLE plane_run (
     rerun_of         TEXT,
     outline          TEXT,
     outlined         BIGINT,
-    document         TEXT NOT NULL
+    document         TEXT NOT NULL,
+    root             TEXT             -- of a run that another run started: the first run of its tree
 );
 
 -- One run for each key of a tenant.
@@ -52,6 +53,10 @@ CREATE UNIQUE INDEX plane_run_once ON plane_run (tenant, idempotency_key) WHERE 
 CREATE INDEX plane_run_moving ON plane_run (updated_ns, id) WHERE status IN ('pending', 'running');
 CREATE INDEX plane_run_waiting ON plane_run (updated_ns, id) WHERE status = 'waiting';
 CREATE INDEX plane_run_wake ON plane_run (wake_ns, id) WHERE wake_ns IS NOT NULL;
+
+-- What quotas count: the unfinished runs of a tenant, and the runs that one run has started, directly and through others.
+CREATE INDEX plane_run_unfinished ON plane_run (tenant) WHERE status IN ('pending', 'running', 'waiting');
+CREATE INDEX plane_run_tree ON plane_run (root) WHERE root IS NOT NULL;
 
 -- What is forgotten in the end: by how long it has been over, and where a key is remembered by that.
 CREATE INDEX plane_run_over ON plane_run (updated_ns, id)
