@@ -7,7 +7,8 @@ bytecode later each time, until the work gets through.
 Left out is the beginning of the normal end of a `with` block (three constants and the call of `__exit__`): an exception
 there would skip `__exit__`. CPython looks for signals after calls, at the start of functions and at backward jumps, so
 it never delivers one there, and no Python code could be safe if it did. The same holds for the bytecode that returns a
-value, which is outside of every `try` around it. The first bytecode *inside* an `__exit__` that
+value, which is outside of every `try` around it, and for the one that follows in the caller: a call of Python code is
+not a call of C, and its end is no place for signals. The first bytecode *inside* an `__exit__` that
 is written in Python is not left out: there signals are delivered.
 """
 
@@ -46,6 +47,7 @@ class At:
         self._strike = strike
         self._inside = inside
         self.where: str | None = None
+        self._returned = False  # the last event was the return of a function of the package
         # One object for as long as anything is traced: the interpreter was seen to call one that was gone.
         self._tracer = self._trace
 
@@ -69,7 +71,8 @@ class At:
         if not frame.f_code.co_filename.startswith(self._inside):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and self.where is None and frame.f_lasti not in left_out(frame.f_code):
+        returned, self._returned = self._returned, event == "return"
+        if event == "opcode" and self.where is None and not returned and frame.f_lasti not in left_out(frame.f_code):
             self._left -= 1
             if self._left < 0:
                 self.where = f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno} +{frame.f_lasti}"

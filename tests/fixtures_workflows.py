@@ -27,7 +27,7 @@ from holdfast.plane.endings import ending
 from holdfast.plane.engine import Engine
 from holdfast.plane.flow_settings import RunSettings
 from holdfast.plane.joblock import job_lock
-from holdfast.plane.model import Job
+from holdfast.plane.model import Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.ports import Row
 from holdfast.plane.runrows import RunEvent, StoredRun
@@ -158,3 +158,12 @@ async def holds(condition: Callable[[], Awaitable[bool]], what: str) -> None:
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"never: {what}") from None
+
+
+async def older_job(replica: FlowReplica, identity: str, tenant: str = "victim") -> Job:
+    """A job whose id has the reserved form, as an older version of the plane accepted it."""
+    wanted = Submission("mail", {"secret": True}, tenant, identity, submitted_by="caller")
+    make = replica.ground.store.submission(wanted, "default", state=JobState.APPROVAL_REQUIRED)
+    job, made = await replica.ground.database.write(make)
+    assert made
+    return job

@@ -1,11 +1,13 @@
 """`python -m holdfast` is the `holdfast` command."""
 
+import os
 import sys
-from pathlib import Path
+from contextlib import suppress
 
 # Python puts the working directory first. Behind the libraries, a file in it cannot take the place of one of them.
-if not sys.flags.safe_path and sys.path and Path(sys.path[0]) == Path.cwd():
-    sys.path.append(sys.path.pop(0))
+with suppress(OSError):  # a directory that is gone contains no file
+    if not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - pathlib takes long to load
+        sys.path.append(sys.path.pop(0))
 
 from holdfast.cli import main
 

@@ -102,6 +102,9 @@ def test_a_file_that_may_not_be_written_can_be_read(tmp_path: Path, writes: bool
     path = tmp_path / "plane.db"
     for each in (tmp_path, *tmp_path.parents[:-2]):
         each.chmod(0o755)
+    path.touch()  # by the operator: SQLite gives the files beside it the same group and mode
+    os.chown(path, -1, NOBODY)
+    path.chmod(0o640)
     settings = Settings(database=f"sqlite:///{path}")
 
     async def seen() -> list[str]:
@@ -116,7 +119,7 @@ def test_a_file_that_may_not_be_written_can_be_read(tmp_path: Path, writes: bool
 
 
 def _listed_by_nobody(path: Path) -> str:
-    path.chmod(0o444)
+    path.chmod(0o440)
     done = subprocess.run(
         [sys.executable, "-c", BY_NOBODY, "jobs", "list", "--json", "--database", f"sqlite:///{path}"],
         cwd="/",

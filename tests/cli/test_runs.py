@@ -143,7 +143,9 @@ def test_runs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert furnished.run("up", "--prepare").code == 0
     assert furnished.run("runs", "list").out == "there are no runs\n"
     assert furnished.run("runs", "workflows").out.startswith("there are no workflows; ")
-    assert furnished.run("runs", "start", "refund") == (1, "", "holdfast: there is no workflow 'refund'\n")
+    missing = furnished.run("runs", "start", "refund")
+    assert missing[:2] == (1, "")
+    assert missing.err.startswith("holdfast: there is no workflow 'refund' (database: sqlite:")
     kept = furnished.run("runs", "define", "refund.yaml")
     assert kept == (0, "", "holdfast: refund is now version 1\n")
     assert furnished.run("runs", "define", "refund.yaml").err == "holdfast: refund was already version 1\n"

@@ -38,7 +38,9 @@ POSTGRES = {
     "bells": 9,
 }
 KEPT = {f"holdfast_{kind}_lock_{what}" for kind in ("job", "run") for what in ("wait", "hold")}  # as articles call them
-HTTP = Reading("http", {"answers": {("GET", 200): 3}, "limited": 1, "callers": 2})
+HTTP = Reading(
+    "http", {"answers": {("GET", 200): 3}, "limited": 1, "callers": 2, "connections": 3, "closed": {"idle": 1}}
+)
 JOBS = Reading("jobs", {"live": {"PENDING": 4}})
 RUNS = Reading("runs", {"live": {"waiting": 2}})
 OTEL = Reading("otel", {"exports": {"sent": 1}})

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from approval_stage import FROZEN, GATED, HANDLED, PAYMENTS, asked, decide, stage_of, waiting
-from fixtures_workflows import ASKER, FlowStage, holds
+from fixtures_workflows import ASKER, FlowStage, holds, older_job
 from holdfast.core.approving import ApprovalRules, SelfApproval, Verdict
 from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
@@ -157,7 +157,7 @@ async def test_a_gate_whose_name_is_taken_fails_its_step_and_takes_nothing(flow_
     replica = await stage_of(flow_stage, ApprovalRules(), serve=True)
     await replica.define(GATED)
     for run, tenant in (("mine", "default"), ("theirs", "blue")):
-        squatter, _ = await replica.ground.service.submit(ASKER, Submission("crm", 1, tenant, f"{run}:agreed@1"))
+        squatter = await older_job(replica, f"{run}:agreed@1", tenant)
         await replica.start("refund", {"amount": 12}, run_id=run)
         await replica.becomes(run, RunStatus.FAILED)
         assert await replica.job(squatter.id) == squatter

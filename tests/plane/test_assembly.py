@@ -301,7 +301,7 @@ async def test_what_was_acknowledged_survives_a_plane_that_is_gone(tmp_path: Pat
     async with opened(settings) as ground:
         job = await submitted(ground, idempotency_key="once")
     copy = tmp_path / "copy"
-    copy.mkdir()
+    copy.mkdir(0o700)
     with sqlite3.connect(tmp_path / "plane.db") as source, sqlite3.connect(copy / "plane.db") as target:
         source.backup(target)
     source.close()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures_workflows import FlowReplica, FlowStage, holds
+from fixtures_workflows import FlowReplica, FlowStage, holds, older_job
 from holdfast.core.jobs import JobState
 from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import BadInput
 from holdfast.plane import subjects
 from holdfast.plane.callers import Caller
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model import Submission
 from holdfast.plane.placement import Placement
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.scheduler import Scheduler
@@ -34,15 +34,6 @@ name: outer
 steps:
   inner: {kind: workflow, workflow: order}
 """
-
-
-async def older_job(replica: FlowReplica, identity: str) -> Job:
-    """Another tenant's job whose id has the reserved form, as an older version of the plane accepted it."""
-    wanted = Submission("mail", {"secret": True}, "victim", identity, submitted_by="somebody")
-    make = replica.ground.store.submission(wanted, "default", state=JobState.APPROVAL_REQUIRED)
-    job, made = await replica.ground.database.write(make)
-    assert made
-    return job
 
 
 async def cancelled(replica: FlowReplica) -> None:

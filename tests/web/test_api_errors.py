@@ -19,6 +19,7 @@ from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.core.workflow_problems import Problem as WorkflowProblem
 from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved
+from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed, Parts, Service
 from holdfast.web.api import create_app
@@ -59,6 +60,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (ApprovalBusy("busy", retry_after=0.3), 409, "1"),
     (SelfApproval("not you"), 403, None),
     (PolicyMoved("moved", risk="high", found=2), 409, None),
+    (TooManyRuns("too many"), 429, None),
 ]
 
 

@@ -169,7 +169,10 @@ async def founded(
 
 
 async def make_tables(settings: Settings) -> None:
-    """Make every table that is missing, and bring the others up to date. Needs the database, and nothing else."""
+    """Make every table that is missing, and bring the others up to date. Needs the database, and nothing else.
+
+    That includes the tables of the leases, if they are in the SQLite file of the database.
+    """
     if settings.database is None:
         make_state_directory()
     database = open_database(settings.database_url)
@@ -178,6 +181,9 @@ async def make_tables(settings: Settings) -> None:
             await prepare(database, name)
     finally:
         await database.close()
+    if settings.leases is None and settings.lease_url.startswith("sqlite:"):
+        async with aio.connect(settings.lease_url) as locks:
+            await locks.ping()
 
 
 async def note_bus(settings: Settings) -> tuple[str | None, str]:
