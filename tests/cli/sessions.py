@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import holdfast
 from cli.ready import ready
@@ -92,13 +92,21 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast` with pipes."""
+        return self._started(words, subprocess.PIPE, subprocess.PIPE)
+
+    def start_into(self, log: Path, *words: str) -> subprocess.Popen[str]:
+        """Start `holdfast` with a file for all that it prints."""
+        with log.open("wb") as file:
+            return self._started(words, file, subprocess.STDOUT)
+
+    def _started(self, words: Sequence[str], out: int | IO[bytes], err: int) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", *words],
             cwd=self.directory,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
             text=True,
         )
         self._children.append(process)

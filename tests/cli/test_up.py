@@ -217,13 +217,6 @@ def test_a_busy_port_is_said_before_anything_is_opened(furnished: Shell) -> None
         (("--workers", "0"), 64, "--workers: worker.count: 0 is out of range"),
         (("--config", "none.toml"), 64, "none.toml: cannot be read: No such file or directory"),
         (("--database", "sqlite:////nowhere/at/all.db"), 78, "/nowhere/at/all.db"),
-        (
-            ("--database", f"postgresql://me:{SECRET}@127.0.0.1:1/db", "--leases", "redis://127.0.0.1:1/0"),
-            69,
-            "postgresql://me:***@127.0.0.1:1/db",
-        ),
-        (("--bus", f"nats://me:{SECRET}@127.0.0.1:1"), 69, "nats://me:***@127.0.0.1:1"),
-        (("--leases", f"redis://me:{SECRET}@127.0.0.1:1/0"), 69, "127.0.0.1:1"),
     ],
 )
 def test_what_cannot_come_up_says_why_in_a_line_and_a_code(
@@ -232,7 +225,6 @@ def test_what_cannot_come_up_says_why_in_a_line_and_a_code(
     done = furnished.run("up", *words)
     assert (done.code, done.out) == (code, ""), done.err
     assert said in done.err
-    assert SECRET not in done.err
     assert "Traceback" not in done.err
 
 

@@ -90,13 +90,14 @@ class PlaneProcess:
         app = self._app if WORKER in self._parts else None
         plane = Plane(self._settings, self._parts, app=app, api=api, audit=audit)
         self._screen.opening()
-        if await started(plane.start(), ending) is None:
-            return Exit.SIGNALLED + ended_by
         try:
+            await plane.open()
             async with (
                 contextlib.nullcontext() if probe is None else probe.serving(plane.vitals),
                 telemetry.exporting(sending, plane.vitals),
             ):
+                if await started(plane.start(), ending) is None:
+                    return Exit.SIGNALLED + ended_by
                 return await self._work(plane, ending, hurrying)
         finally:
             await plane.stop()  # which has been done by now, unless something stood in the way of it

@@ -28,7 +28,7 @@ from holdfast.cli.log_lines import chosen_format
 from holdfast.cli.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
 from holdfast.cli.writer import Writer
 from holdfast.core.jobs import JobState
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, Closed
 from holdfast.observe.tracebacks import message_of
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
@@ -208,8 +208,8 @@ class UpScreen:
         while True:  # ends by cancellation
             try:
                 line = await self._line(plane)
-            except BackendError as error:
-                line = cell(f"  {error}", "red")
+            except (BackendError, Closed) as error:
+                line = cell(f"  {plane.vitals.barred or error}", "red")
             self._out.put(partial(live.update, line, refresh=True))
             await asyncio.sleep(LOOK_S)
 

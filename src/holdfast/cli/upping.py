@@ -53,7 +53,7 @@ EPILOG: Final = "\n\n".join(
         "[bold]Exit codes[/bold]",
         (
             "0 everything was finished; 1 something was cut short and given back; 64 settings, a flag or a busy port; "
-            "69 a store could not be reached; 78 one can never work like this."
+            "78 one can never work like this."
         ),
     )
 )

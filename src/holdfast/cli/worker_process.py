@@ -27,13 +27,14 @@ from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.log_settings import TEXT
-from holdfast.plane.opening import opened
+from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.ports import Audit
-from holdfast.plane.rollcall import call_the_roll
+from holdfast.plane.rollcall import stores_ready
+from holdfast.plane.schema import outgrown
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker import Drained, Worker
 from holdfast.plane.worker_names import check_free
 from holdfast.runtime.system import this_owner
 
@@ -92,43 +93,54 @@ class WorkerProcess:
 
         for number in _ENDING:
             loop.add_signal_handler(number, signalled, number)
-        async with AsyncExitStack() as stack:
-            begun = await started(self._begin(stack, audit), ending)
-            if begun is None:
-                return Exit.SIGNALLED + ended_by
-            worker, vitals = begun.result()
+        async with AsyncExitStack() as outer:
+            stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier where the worker is outgrown
+            how = opened(self._settings, service_name=self._app.name, works=True, prepares=False, audit=audit)
+            ground = await stack.enter_async_context(how)
+            worker = worker_of(ground, self._app, self._name)
+            writes = writes_needed(self._settings, (WorkerPart.name,))
+            vitals = Vitals(
+                ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker), writes=writes
+            )
+            vitals.begun = False
             if probe is not None:
-                await stack.enter_async_context(probe.serving(vitals))
-            await stack.enter_async_context(telemetry.exporting(sending, vitals))
+                await outer.enter_async_context(probe.serving(vitals))
+            await outer.enter_async_context(telemetry.exporting(sending, vitals))
+            if await started(self._begin(stack, ground, worker), ending) is None:
+                return Exit.SIGNALLED + ended_by
+            vitals.begun = True
             self._ready(worker, probe)
-            await first(ending.wait(), worker.wait())
-            vitals.drain()
+            await first(ending.wait(), worker.wait(), _outgrown(ground, vitals))
+            old = vitals.outgrown is not None
+            if not old:
+                vitals.drain()
             for number in _ENDING:
-                loop.add_signal_handler(number, worker.hurry)
-            running = len(worker.running())
-            within = max(grace, self._settings.worker.cancel_grace)  # who is told to stop has that in any case
-            text = f"ending; {running} attempts are to be finished within {seconds(within)}"
-            self._report("draining", text, running=running, within=within)
-            drained = await worker.drain(grace)
+                loop.add_signal_handler(number, _hurry, worker, ending)
+            drained = await self._drained(worker, grace)
+            if old:
+                await stack.aclose()
+                self._report("outgrown", f"{vitals.outgrown}; this worker does nothing until it is ended")
+                await ending.wait()
         text = "ended; everything was finished"
         if not drained.finished:
             text = f"ended; {drained.interrupted} attempts were stopped and given back, {drained.stuck} would not stop"
         self._report("ended", text, interrupted=drained.interrupted, stuck=drained.stuck)
         return Exit.OK if drained.finished else Exit.NO
 
-    async def _begin(self, stack: AsyncExitStack, audit: Audit | None) -> tuple[Worker, Vitals]:
-        """A worker that takes jobs, on stores that answer."""
-        how = opened(self._settings, service_name=self._app.name, works=True, audit=audit)
-        ground = await stack.enter_async_context(how)
-        await call_the_roll(self._settings, ground.service)
-        worker = worker_of(ground, self._app, self._name)
+    async def _drained(self, worker: Worker, grace: float) -> Drained:
+        running = len(worker.running())
+        within = max(grace, self._settings.worker.cancel_grace)  # who is told to stop has that in any case
+        text = f"ending; {running} attempts are to be finished within {seconds(within)}"
+        self._report("draining", text, running=running, within=within)
+        return await worker.drain(grace)
+
+    async def _begin(self, stack: AsyncExitStack, ground: Ground, worker: Worker) -> None:
+        """Let the worker take jobs, on stores that answer."""
+        await stores_ready(ground)
         if self._name is not None:
             await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
-        writes = writes_needed(self._settings, (WorkerPart.name,))
-        vitals = Vitals(ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker), writes=writes)
         await keep_workflows(ground.runs.definitions, self._app)
         await stack.enter_async_context(worker)
-        return worker, vitals
 
     def _ready(self, worker: Worker, probe: Probe | None) -> None:
         served = ", ".join(self._settings.worker.pools or self._app.pools)
@@ -138,7 +150,19 @@ class WorkerProcess:
 
 
 def _health(vitals: Vitals) -> list[Health]:
+    if not vitals.begun:
+        return [Health("worker", State.STARTING)]
     return [Health("worker", State.STOPPING if vitals.draining else State.RUNNING)]
+
+
+async def _outgrown(ground: Ground, vitals: Vitals) -> None:
+    """Return when a newer Holdfast has changed the tables under this process."""
+    vitals.outgrow(await outgrown(ground.database, TABLES))
+
+
+def _hurry(worker: Worker, ending: asyncio.Event) -> None:
+    worker.hurry()
+    ending.set()
 
 
 def _counts(worker: Worker) -> Iterator[Reading]:

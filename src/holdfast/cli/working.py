@@ -45,7 +45,7 @@ EPILOG = "\n\n".join(
         "[bold]Exit codes[/bold]",
         (
             "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage; "
-            "69 a store could not be reached; 78 one can never work like this."
+            "78 one can never work like this."
         ),
     )
 )

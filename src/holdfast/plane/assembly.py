@@ -6,9 +6,11 @@
 Promises: leaving the block stops within the grace period: from its first moment the plane is not ready, workers finish
 or give back, consumers drain, loops pass their leadership on, callers are let go, and only then are bus, database and
 leases closed. The API is the last part to end, because it says until then that the rest ends in peace. A part that
-cannot start stops those that have, and so does a store that is not there at the start; one that goes away later is
-waited for. Any number of planes, in one process or many, may share the same places; what only one may do is done by the
-one that holds the lease. Killing a plane loses nothing that was acknowledged.
+cannot start stops those that have. A store that does not answer is waited for, at the start and later: the API starts
+first and needs the database alone. When a newer Holdfast changes the tables so that this code must not use them, all
+other parts stop and the stores are closed; the process stays, is not ready, and says why. Any number of planes, in one
+process or many, may share the same places; what only one may do is done by the one that holds the lease. Killing a
+plane loses nothing that was acknowledged.
 
 Does not promise that a function which ignores its end is gone: it is reported, and its writes are refused.
 
@@ -30,10 +32,12 @@ from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.flowparts import EnginePart, flow_loop_part
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.ports import Audit
-from holdfast.plane.rollcall import call_the_roll
+from holdfast.plane.rollcall import stores_ready
+from holdfast.plane.schema import outgrown
+from holdfast.plane.service import CHECKED, DATABASE
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.ports import Clock, Entropy
@@ -86,7 +90,8 @@ class Plane:
         self._vitals: Vitals | None = None
         self._parts: list[Part] = []
         self._states: dict[str, State] = dict.fromkeys(self.names, State.STARTING)
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._following: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[None] | None = None
         self._stopping: asyncio.Task[bool] | None = None
 
@@ -117,22 +122,36 @@ class Plane:
         details: dict[str, Mapping[str, Any]] = {each.name: each.detail() for each in self._parts}
         return [Health(name, self._states[name], details.get(name, {})) for name in self.names]
 
-    async def start(self) -> None:
-        """Open everything and start the parts. Returns when all run, or stops them and raises what stood in the way."""
+    async def open(self) -> None:
+        """Make what the parts stand on, without asking a store for anything: from then on there are vitals."""
         if self._failure is not None:
             raise BadInput("plane", "was started before", "make another")
         self._failure = asyncio.get_running_loop().create_future()
         try:
             self._ground = await self._stack.enter_async_context(self._opened())
-            await call_the_roll(self.settings, self.ground.service)
+            self.vitals.begun = False
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def start(self) -> None:
+        """Open everything and start the parts. Returns when all run, or stops them and raises what stood in the way.
+
+        Waits for stores that do not answer. Whoever wants to ask the vitals meanwhile calls `open` first.
+        """
+        if self._failure is None or self._parts:
+            await self.open()
+        try:
+            if API in self.names:
+                await self._start_part(API)
+            await stores_ready(self.ground, CHECKED if set(self.names) - {API} else (DATABASE,))
             if self._app is not None:
                 await keep_workflows(self.ground.runs.definitions, self._app)
+            self.vitals.begun = True
             for name in self.names:
-                part = self._made(name)
-                self._parts.append(part)
-                await part.start()
-                self._states[name] = State.RUNNING
-                self._watches.append(asyncio.create_task(self._watch(part), name=f"watch {name}"))
+                if name != API:
+                    await self._start_part(name)
+            self._following = asyncio.create_task(self._follow_tables(), name="follow the version of the tables")
         except BaseException:
             await self.stop(0.0)
             raise
@@ -181,8 +200,22 @@ class Plane:
             entropy=self._entropy,
             instance=self._instance,
             works=True,
+            prepares=False,
             audit=self._audit,
         )
+
+    async def _start_part(self, name: str) -> None:
+        part = self._made(name)
+        self._parts.append(part)
+        await part.start()
+        self._states[name] = State.RUNNING
+        self._watches[name] = asyncio.create_task(self._watch(part), name=f"watch {name}")
+
+    async def _follow_tables(self) -> None:
+        """Stop all but the API when a newer Holdfast has changed the tables under this process."""
+        self.vitals.outgrow(await outgrown(self.ground.database, TABLES))
+        await self._stop_parts([each for each in reversed(self._parts) if each.name != API], self.settings.grace)
+        await self._stack.aclose()
 
     def _made(self, name: str) -> Part:
         ground = self.ground
@@ -212,23 +245,33 @@ class Plane:
     # Stopping.
 
     async def _stop(self, grace: float) -> bool:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + grace
         if self._ground is not None:
             self.vitals.drain()
-        for watch in self._watches:
-            watch.cancel()
-        if self._watches:
-            await asyncio.wait(self._watches)
-        finished = True
-        order = list(reversed(self._parts))
+        if self._following is not None:
+            if self.vitals.outgrown is None:
+                self._following.cancel()
+            await asyncio.wait((self._following,))
+        order = [each for each in reversed(self._parts) if self._states[each.name] is not State.STOPPED]
         order.sort(key=lambda each: each.name == API)  # the API to the end: until then it says how the rest does
-        for part in order:
-            left = until - loop.time()
-            finished = await self._stop_part(part, max(left, min(grace, FLOOR_S))) and finished
+        finished = await self._stop_parts(order, grace)
+        self._states |= {name: State.STOPPED for name, state in self._states.items() if state is State.STARTING}
         await self._stack.aclose()
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(None)
+        return finished
+
+    async def _stop_parts(self, parts: Sequence[Part], grace: float) -> bool:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace
+        watches = [self._watches.pop(part.name) for part in parts if part.name in self._watches]
+        for watch in watches:
+            watch.cancel()
+        if watches:
+            await asyncio.wait(watches)
+        finished = True
+        for part in parts:
+            left = until - loop.time()
+            finished = await self._stop_part(part, max(left, min(grace, FLOOR_S))) and finished
         return finished
 
     async def _stop_part(self, part: Part, grace: float) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -48,7 +48,9 @@ from holdfast.stores.registry import state_directory
 
 _NO_LEASES: Final = "memory://"  # of one who only looks: it takes none, and must not need the store of those who do
 
-_TABLES: Final = ("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema")
+TABLES: Final = (
+    *("schema", "bus_schema", *RESOURCE_SCHEMAS, "policy_schema", "run_schema", "approval_schema", SIGNAL_SCHEMA),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Ground:
     runs: RunStore
     flows: RunService
     policing: Policing
+    prepare: Callable[[], Awaitable[None]]
+    """Makes tables where they are missing, and begins to follow the policy. Once it has succeeded, it does nothing."""
     audit: Audit | None = None
 
 
@@ -81,6 +85,7 @@ async def opened(
     service_name: str = "plane",
     works: bool = False,
     looks: bool = False,
+    prepares: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Ground]:
     """Open what the settings name, for as long as the block runs.
@@ -88,7 +93,8 @@ async def opened(
     `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
     is a process of the plane, which follows its error policy and says what its settings say of it; others only ask it
     for something. `looks`: not even that. Then the database alone is opened, and nothing is made or written: what is
-    missing is refused, and so is every attempt to change something.
+    missing is refused, and so is every attempt to change something. Without `prepares` no store is asked for anything
+    yet: the caller calls `Ground.prepare` before it uses the rest.
     `audit` is told what happens to leases, what the guards refuse and which work was to be ended twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
@@ -103,7 +109,15 @@ async def opened(
         database = open_database(settings.database_url, clock=clock, looks=looks)
         stack.push_async_callback(database.close)
         yield await stack.enter_async_context(
-            founded(settings, locks, database, clock=clock, entropy=entropy, works=works, looks=looks, audit=audit)
+            founded(
+                *(settings, locks, database),
+                clock=clock,
+                entropy=entropy,
+                works=works,
+                looks=looks,
+                prepares=prepares,
+                audit=audit,
+            )
         )
 
 
@@ -117,6 +131,7 @@ async def founded(
     entropy: Entropy,
     works: bool = False,
     looks: bool = False,
+    prepares: bool = True,
     audit: Audit | None = None,
 ) -> AsyncIterator[Ground]:
     """The rest of it, on leases and a database that are open already. Whoever opened those closes them afterwards."""
@@ -126,14 +141,8 @@ async def founded(
             locks.house.watch(sampler)
             stack.callback(sampler.stop)
             sampler.start()
-        await prepare(database)
-        if isinstance(leases := locks.ports.store, RidesAlong):
-            leases.ride(database)  # in one file there is one writer
-        if not looks:
-            await check_bus(database, settings.bus, works=works)
         bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
-        await bus.prepare()
         slots = settings.scheduler.tenant_slots
         store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit)
         workers = Workers(database, clock)
@@ -154,17 +163,33 @@ async def founded(
             families=families,
         )
         service = Service(parts)
-        await service.resources.prepare()
-        await policing.begin(speak=works)  # before anybody takes a lock
-        if works:
-            await stack.enter_async_context(policing.running())
-        await runs.prepare()
-        await approvals.prepare()
-        # Not when the first signal comes: whoever opens a plane as its owner has then made all that others may write.
-        await prepare(database, SIGNAL_SCHEMA)
+        ready = False
+
+        async def prepare_all() -> None:
+            nonlocal ready
+            if ready:
+                return
+            await prepare(database)
+            if isinstance(leases := locks.ports.store, RidesAlong):
+                leases.ride(database)  # in one file there is one writer
+            if not looks:
+                await check_bus(database, settings.bus, works=works)
+            await bus.prepare()
+            await service.resources.prepare()
+            await policing.begin(speak=works)  # before this process takes a lock
+            await runs.prepare()
+            await approvals.prepare()
+            # Not when the first signal comes: a process that opens a plane as its owner has then made all tables.
+            await prepare(database, SIGNAL_SCHEMA)
+            if works:
+                await stack.enter_async_context(policing.running())
+            ready = True
+
+        if prepares:
+            await prepare_all()
         yield Ground(
             *(settings, clock, entropy, database, bus, locks, store, workers),
-            *(service, approvals, runs, flows, policing, audit),
+            *(service, approvals, runs, flows, policing, prepare_all, audit),
         )
 
 
@@ -177,7 +202,7 @@ async def make_tables(settings: Settings) -> None:
         make_state_directory()
     database = open_database(settings.database_url)
     try:
-        for name in (*_TABLES, SIGNAL_SCHEMA):
+        for name in TABLES:
             await prepare(database, name)
     finally:
         await database.close()

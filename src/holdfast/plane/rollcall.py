@@ -1,33 +1,78 @@
-"""Whether every store of a plane answers, asked once when a process of it starts.
+"""The start of a process: it waits until the stores that it needs answer, and prepares the database.
 
-Promises: whoever starts a process sees at once that a store is not there, and which, with its place and without its
-password. Does not promise that one is there a moment later: then whatever needs it waits for it. Clock: the event
-loop's, for how long an answer may take.
+Promises: `stores_ready` returns when the database is prepared and every store that the process needs has answered. A
+store that does not answer is logged with its place and without its password when the wait begins, now and then while it
+lasts, and when it is over. What waiting cannot cure (a wrong password, a missing driver, a newer database, another bus)
+is raised immediately. A store that the process does not need, but that its readiness shows, is asked once and not
+waited for.
+
+Does not promise that a store answers a moment later: then the part that needs it waits for it. Does not limit the wait:
+an orchestrator that starts processes in any order needs none, and readiness says what is missing.
+
+Clock: the event loop's, for the answers and the pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final
 
-from holdfast.errors import BackendError, Unavailable
-from holdfast.plane.service import CHECKED, Service
+from holdfast.core.backoff import Exponential
+from holdfast.errors import BackendError, Misconfigured, Unavailable
+from holdfast.flows.saying import Trouble, say
+from holdfast.plane.opening import Ground
+from holdfast.plane.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings import Settings
+from holdfast.ports import Entropy
 from holdfast.stores.registry import redacted
+from holdfast.types import MS, NS
 
 ANSWER_S: Final = 5.0
 """How long a store may take for its first answer."""
 
+PAUSES: Final = Exponential(500 * MS, 5 * NS)
 
-async def call_the_roll(settings: Settings, service: Service) -> None:
-    """Return when database, bus and leases have answered; raise what one of them says instead."""
-    places = {"database": settings.database_url, "bus": settings.bus, "leases": settings.lease_url}
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+async def stores_ready(ground: Ground, needed: Collection[str] = CHECKED) -> None:
+    """Return when the database is prepared and the `needed` stores have answered; raise what waiting cannot cure."""
+    await _answered(DATABASE, ground.prepare, ground.entropy, waits=True)
     for name in CHECKED:
+        ask = partial(_ask, name, ground.settings, ground.service)
+        await _answered(name, ask, ground.entropy, waits=name in needed)
+
+
+async def _answered(name: str, ask: Callable[[], Awaitable[None]], entropy: Entropy, *, waits: bool) -> None:
+    away = Trouble(_log, "a store does not answer; the process waits for it", "the store answers", store=name)
+    attempt = 0
+    while True:  # ends when it answers, or with the process
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await service.check(name)
-        except TimeoutError as error:
-            if isinstance(error, BackendError):
-                raise
-            place = redacted(places[name] or settings.database_url)
-            raise Unavailable(f"the {name} does not answer within {ANSWER_S:g} s: {place}") from None
+            await ask()
+        except Misconfigured:
+            raise
+        except BackendError as error:
+            if not waits:
+                say(_log, logging.WARNING, "a store does not answer; the process starts without it", error, store=name)
+                return
+            away.met(error)
+        else:
+            away.ended()
+            return
+        await asyncio.sleep(PAUSES.delay_ns(attempt, 0, entropy.below) / NS)
+        attempt += 1
+
+
+async def _ask(name: str, settings: Settings, service: Service) -> None:
+    places = {"database": settings.database_url, "bus": settings.bus, "leases": settings.lease_url}
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await service.check(name)
+    except TimeoutError as error:
+        if isinstance(error, BackendError):
+            raise
+        place = redacted(places[name] or settings.database_url)
+        raise Unavailable(f"the {name} does not answer within {ANSWER_S:g} s: {place}") from None

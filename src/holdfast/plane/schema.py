@@ -2,21 +2,26 @@
 
 Promises: the tables of a database are changed only when they are ours or are not there yet; each change is one
 transaction, so that a crash leaves the old ones or the new ones; any number of processes may start at once, and one of
-them does it; a newer version than ours is left alone. Tables of others live beside them undisturbed, except that names
-which begin with `plane_` are ours.
+them does it; a newer version than ours is left alone. Each migration states the oldest version of the code that works
+with its tables, and the database keeps that number: such older code goes on working, all other older code refuses to
+start, and notices a migration while it runs (`outgrown`). Tables of others live beside them undisturbed, except that
+names which begin with `plane_` are ours.
+
+Clock: the event loop's, for the pauses of `outgrown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection, Mapping
 from importlib.resources import files
 from typing import Final
 
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.plane.looked import LookedAt, NotPrepared
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.statements import split
-from holdfast.types import check_label
+from holdfast.types import NS, check_label
 
 FORMAT: Final = "holdfast-plane"
 META: Final = "plane_meta"
@@ -26,6 +31,17 @@ VERSIONS: Final[Mapping[str, int]] = {
     "run_schema": 4,
     "approval_schema": 2,
 }  # of those that are not at the first any more
+OLDEST: Final[Mapping[str, int]] = {}
+"""The oldest version of the code that works with the tables of `VERSIONS`, where that is not this version itself.
+
+A migration that only adds what older code never reads and never has to write may leave older code working. Then the
+version before it, or the one that stands here already, goes here; a later migration that breaks it removes the entry.
+"""
+
+CHANNEL: Final = "plane.schema"
+"""Where a process notifies the others that it has changed tables."""
+
+INSPECT_NS: Final = 5 * NS
 
 _SQL: Final = files("holdfast.plane") / "sql"
 _OWN_BEFORE: Final = frozenset((META, "plane_listener"))  # may be there before anything was prepared
@@ -40,6 +56,10 @@ def script(name: str, dialect: str) -> str:
     raise BadInput("name", f"there is no script {name!r}", "name one of the plane's sql files")
 
 
+class Outgrown(Misconfigured):
+    """A newer Holdfast has changed the tables, and this code must not use them any more."""
+
+
 async def prepare(
     database: Database,
     name: str = "schema",
@@ -47,14 +67,17 @@ async def prepare(
     text: str | None = None,
     version: int | None = None,
     migrations: Mapping[int, str] | None = None,
+    oldest: int | None = None,
 ) -> bool:
     """Make sure that the database has the tables of that name in this version, or raise `Misconfigured`.
 
     True: something was made or changed. `text` is the script itself, when it is not one of the plane's files, and
     `migrations` are those that lead from each version to the next; else they are the files `<name>_<next version>.sql`.
+    `oldest` is the oldest version of the code that works with these tables, by default as `OLDEST` says.
     """
     check_label("name", name)
     version = VERSIONS.get(name, VERSION) if version is None else version
+    oldest = OLDEST.get(name, version) if oldest is None else oldest
 
     async def look(tx: Tx) -> int | None:
         return await _found(tx, name, version)
@@ -75,11 +98,9 @@ async def prepare(
                 )
             leads = script(f"{name}_{step + 1}", tx.dialect) if migrations is None else migrations[step]
             await _run(tx, leads)
-        await tx.query(
-            "INSERT INTO plane_meta (name, value) VALUES (:name, :value) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            {"name": f"version.{name}", "value": str(version)},
-        )
+        for key, value in (("version", version), ("oldest", oldest)):
+            await tx.query(script("meta_put", tx.dialect), {"name": f"{key}.{name}", "value": str(value)})
+        tx.ring(CHANNEL)
         return True
 
     found = await database.read(look)
@@ -93,7 +114,7 @@ async def prepare(
 
 
 async def _found(tx: Tx, name: str, version: int) -> int | None:
-    """The version that is there; None: none. Refuses what is foreign or newer."""
+    """The version that is there; None: none. A newer one that this code works with counts as its own."""
     names = await _tables(tx)
     foreign = "the database has tables named plane_… that are not Holdfast's ({}); use another database"
     if META not in names:
@@ -103,20 +124,58 @@ async def _found(tx: Tx, name: str, version: int) -> int | None:
         return None
     if not {"name", "value"} <= await _columns(tx):
         raise Misconfigured(foreign.format(META))
-    meta = {row["name"]: row["value"] for row in await tx.query("SELECT name, value FROM plane_meta")}
+    meta = await _meta(tx)
     if meta.get("format") != FORMAT:
         raise Misconfigured(foreign.format(META))
+    return _usable(meta, name, version)
+
+
+async def _meta(tx: Tx) -> dict[str, str]:
+    return {row["name"]: row["value"] for row in await tx.query("SELECT name, value FROM plane_meta")}
+
+
+def _usable(meta: Mapping[str, str], name: str, version: int) -> int | None:
+    """The version of these tables as this code may treat it; None: there are none. `Outgrown`: it must not."""
     found = meta.get(f"version.{name}")
     if found is None:
         return None
-    if not found.isdecimal():
-        raise Misconfigured(f"the database says that {name} has version {found!r}, which is no number")
-    if int(found) > version:
-        raise Misconfigured(
+    oldest = meta.get(f"oldest.{name}", found)
+    for number in (found, oldest):
+        if not number.isdecimal():
+            raise Misconfigured(f"the database says that {name} has version {number!r}, which is no number")
+    if int(oldest) > version:
+        raise Outgrown(
             f"the database has version {found} of {name}, made by a newer Holdfast; this one knows {version}: "
             "upgrade it too"
         )
-    return int(found)
+    return min(int(found), version)
+
+
+async def outgrown(database: Database, names: Collection[str], *, every_ns: int = INSPECT_NS) -> Outgrown:
+    """Return when a newer Holdfast has changed one of these tables so that this code must not use them: the reason.
+
+    Notices within `every_ns`, and mostly immediately, because a migration notifies. While the database does not answer
+    nothing is known, and nothing is returned. `Closed` when the database is closed.
+    """
+
+    async def inspect(tx: Tx) -> None:
+        meta = await _meta(tx)
+        for name in names:
+            _usable(meta, name, VERSIONS.get(name, VERSION))
+
+    bell = database.bell(CHANNEL)
+    try:
+        while True:  # ends with the process, or when the tables have been changed
+            try:
+                await database.read(inspect)
+            except Outgrown as reason:
+                return reason
+            except BackendError:
+                await asyncio.sleep(every_ns / NS)
+            else:
+                await bell.wait(every_ns)
+    finally:
+        bell.close()
 
 
 async def _tables(tx: Tx) -> set[str]:

@@ -6,6 +6,9 @@ outage would restart a whole fleet. *Checks* say what keeps the process from wor
 a database that takes no writes where somebody here has to write, a part that does not run, and its own end, from the
 moment at which that begins. *Readings* are what its parts count.
 
+Before it has begun, and from the moment at which a newer Holdfast has changed the tables, a process is *barred*: it
+serves no request that needs the plane.
+
 Whoever waits in the process for something that may take long is told when it begins to end, so that no wait holds it
 up.
 
@@ -29,6 +32,7 @@ from holdfast.plane import families, readings
 from holdfast.plane.asking import Asking
 from holdfast.plane.parts import Health, State
 from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.schema import Outgrown
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.lock_readings import of_locks
 
@@ -69,6 +73,9 @@ class Vitals:
         self._waits: set[Patience] = set()
         self.counts_jobs = False  # a server here tells of the jobs of the whole plane
         self.draining = False
+        self.begun = True
+        """False: it waits for its stores, and has not prepared the database."""
+        self.outgrown: Outgrown | None = None
 
     def also(self, counts: Callable[[], Iterable[Reading]]) -> None:
         """Something else in this process counts too."""
@@ -82,6 +89,22 @@ class Vitals:
     def drain(self) -> None:
         """The process has begun to end: it takes nothing more, and is well. Whoever waits here is told."""
         self.draining = True
+        self._end_waits()
+
+    def outgrow(self, reason: Outgrown) -> None:
+        """A newer Holdfast has changed the tables: the process must not use them, and only says so from now on."""
+        self.outgrown = reason
+        say(_log, logging.ERROR, "this process is too old for its database and does nothing more", reason)
+        self._end_waits()
+
+    @property
+    def barred(self) -> str | None:
+        """Why no request that needs the plane can be served; None: it can."""
+        if self.outgrown is not None:
+            return str(self.outgrown)
+        return None if self.begun else "the process waits for its database"
+
+    def _end_waits(self) -> None:
         for each in self._waits:
             each.end(Parting.CLOSING)
 
@@ -89,7 +112,7 @@ class Vitals:
     def waiting(self, patience: Patience) -> Iterator[None]:
         """Somebody waits in this process while the block runs, and is told when it begins to end, or has."""
         self._waits.add(patience)
-        if self.draining:
+        if self.draining or self.outgrown is not None:
             patience.end(Parting.CLOSING)
         try:
             yield
@@ -108,6 +131,8 @@ class Vitals:
         """What each thing that is needed answers: `ok`, or what is wrong. Stores are asked at once, within a limit."""
         if self.draining:
             return {PROCESS: DRAINING}
+        if self.outgrown is not None:
+            return {PROCESS: str(self.outgrown)}
         answers = await asyncio.gather(*(self._answer(name) for name in CHECKED))
         down = {each.part: str(each.state) for each in self._health() if not each.well}
         return {**dict(zip(CHECKED, answers, strict=True)), **down}
@@ -167,7 +192,8 @@ class Vitals:
         except (HoldfastError, OSError) as error:
             self._unready[part].met(error)
             return type(error).__name__.lower()
-        if part == DATABASE and self._writes and (refusal := await self.service.writability.refusal()) is not None:
+        tries = part == DATABASE and self._writes and self.begun  # before that there is no table to write to
+        if tries and (refusal := await self.service.writability.refusal()) is not None:
             self._unready[part].met(refusal.error)
             return refusal.shown
         self._unready[part].ended()

@@ -36,7 +36,11 @@ class SimPlane(Plane):
         async with host.locks:
             try:
                 on = founded(
-                    self.settings, host.locks, self._database, clock=host.clock, entropy=host.entropy, works=True
+                    *(self.settings, host.locks, self._database),
+                    clock=host.clock,
+                    entropy=host.entropy,
+                    works=True,
+                    prepares=False,
                 )
                 async with on as ground:
                     yield ground

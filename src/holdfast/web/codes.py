@@ -34,7 +34,10 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "too-many-connections": (503, "every connection of the server is in use; try again later"),
     "closing": (503, "this process is about to end; ask another"),
     "lease-lost": (503, "the plane lost a lease while it did this; nothing was done"),
-    "not-ready": (503, "`/readyz`: `parts` says what is in the way"),
+    "not-ready": (
+        503,
+        "`/readyz`: `parts` says why; elsewhere: the process waits for its database, or is too old for it",
+    ),
     "not-working": (503, "`/healthz`: `reasons` says why a restart would help"),
     "outcome-unknown": (503, "a store did not answer in time: it may have been done; look, or repeat it"),
     "policy-denied": (503, "the lease store failed, and the error policy says not to go on; nothing was done"),

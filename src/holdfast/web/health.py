@@ -80,7 +80,7 @@ async def readyz(request: Request, vitals: Asked) -> Ready | Response:
     if not wrong:
         return Ready(status="ready", parts=checks)
     members = {"parts": checks, "retry_after": _SOON}
-    problem = Problem(503, "not-ready", f"not ready: {', '.join(wrong)}", members, _LATER)
+    problem = Problem(503, problems.NOT_READY, f"not ready: {', '.join(wrong)}", members, _LATER)
     return problem.response(request_id_of(request))
 
 

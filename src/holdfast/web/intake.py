@@ -24,7 +24,7 @@ from holdfast.types import NS
 from holdfast.web import assets
 from holdfast.web.auth import Access, Expired, Principal
 from holdfast.web.metrics import Answers
-from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, UNEXPECTED, Problem, logged
+from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, NOT_READY, UNEXPECTED, Problem, logged
 
 BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
@@ -119,6 +119,9 @@ class Intake:
             scope["state"][ON_ADMITTED]()
         if self._vitals.draining and scope["path"] != METRICS_PATH:
             return _CLOSING
+        if self._vitals.barred is not None and scope["path"] != METRICS_PATH:
+            members, again = {"retry_after": 1.0}, {"retry-after": "1"}
+            return Problem(503, NOT_READY, f"not ready: {self._vitals.barred}", members, again)
         unreadable = None if scope["method"] in _BODILESS else _unreadable(headers)
         return unreadable or _ambiguous(scope, headers)
 

@@ -39,6 +39,7 @@ INVALID: Final = 422
 """What was sent cannot be right. 400 is for what cannot be read at all."""
 
 CLOSING: Final = "closing"
+NOT_READY: Final = "not-ready"
 FIELD_CHARS_MAX: Final = 200
 _ERRORS_MAX: Final = 50
 # As RFC 9110 names them; Python does from 3.13 on, and an answer is the same under each.
