@@ -4,10 +4,10 @@ Promises: whoever was enrolled before a commit gets one datagram for it, with it
 datagram arrives: a listener that is stopped has a short queue. One that finds its queue full when it looks again takes
 it that hints were lost, and wakes everybody. Listeners that are dead are forgotten by whoever notices.
 
-Addresses are names in Linux's abstract socket namespace: no file is left behind, and the kernel forgets them with the
-process. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the file.
-Processes in another network namespace (containers that share a file) get no datagrams, and find out by the waits of
-their callers, which are always bounded.
+Addresses are names in Linux's abstract socket namespace (`stores.hint_socket`), which processes of the same user and
+root can use. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the file.
+Processes of other users and in another network namespace (containers that share a file) get no datagrams, and find out
+by the waits of their callers, which are always bounded.
 
 Clock: the wall clock, as a remark in the table; the real one for the pauses of the poll.
 """
@@ -16,26 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 from holdfast.errors import BackendError
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_connection import PlaneFile
+from holdfast.stores.hint_socket import HintSender, LoopListener, Sent
 from holdfast.stores.process import this_host
 
 POLL_S: Final = 0.05
 
 _DATAGRAM_BYTES_MAX: Final = 32_768  # far below what the kernel takes
 _EVERYTHING: Final = b""  # a datagram without channels: too many of them to be named
-_QUEUE_FALLBACK: Final = 10  # the kernel's own default
 
 _SQL: Final = files("holdfast.plane") / "sql"
 
@@ -60,20 +56,10 @@ class Ear:
         self.place = this_host().place
         if not self.place:
             raise OSError("this system has no abstract sockets")
-        # A name that cannot be guessed, so that nobody can sit on it before us.
-        self.address = f"holdfast-plane-{os.getpid()}-{secrets.token_hex(8)}"
         self._ring = ring
         self._ring_all = ring_all
-        self._loop = loop
-        self._queue_max = _queue_max()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            self._socket.setblocking(False)
-            self._socket.bind(f"\0{self.address}")
-            loop.add_reader(self._socket, self._read)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._listener = LoopListener(loop, "holdfast-plane", _DATAGRAM_BYTES_MAX, self._heard)
+        self.address = self._listener.name
 
     async def enrol(self, tx: Tx, since_wall_ns: int) -> None:
         """Part of a work: tell the others where we listen. The table is made when it is not there."""
@@ -85,27 +71,15 @@ class Ear:
         """Part of a work: take it back."""
         await tx.query(_FORGET, {"address": self.address})
 
-    def _read(self) -> None:
-        count, everything = 0, False
-        channels: set[str] = set()
-        while True:  # ends when the queue is empty
-            try:
-                datagram = self._socket.recv(_DATAGRAM_BYTES_MAX)
-            except OSError:
-                break
-            count += 1
-            everything = everything or datagram == _EVERYTHING
-            channels.update(datagram.decode("utf-8", "replace").split("\n"))
-        if everything or count >= self._queue_max:
+    def _heard(self, datagrams: list[bytes]) -> None:
+        if _EVERYTHING in datagrams or len(datagrams) >= self._listener.queue_max:
             self._ring_all()
         else:
-            self._ring(channels)
+            self._ring({channel for each in datagrams for channel in each.decode("utf-8", "replace").split("\n")})
 
     def close(self) -> None:
         """Stop listening."""
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)
-        self._socket.close()
+        self._listener.close()
 
 
 class Voice:
@@ -113,7 +87,7 @@ class Voice:
 
     def __init__(self) -> None:
         self._place = this_host().place
-        self._socket: socket.socket | None = None
+        self._sender = HintSender()
         self._dead: set[str] = set()
 
     def listeners(self, connection: sqlite3.Connection, own: str) -> list[str]:
@@ -136,20 +110,13 @@ class Voice:
         if len(datagram) > _DATAGRAM_BYTES_MAX:
             datagram = _EVERYTHING
         for address in addresses:
-            try:
-                if self._socket is None:
-                    self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                    self._socket.setblocking(False)
-                self._socket.sendto(datagram, f"\0{address}")
-            except ConnectionRefusedError:
+            if self._sender.send(address, datagram) is Sent.DEAD:
                 self._dead.add(address)
-            except OSError:
-                continue  # its queue is full, and it will see that when it looks
+            # Else it has it, or its queue is full, which it sees when it looks.
 
     def close(self) -> None:
         """Close the socket."""
-        if self._socket is not None:
-            self._socket.close()
+        self._sender.close()
 
 
 class Poll:
@@ -185,10 +152,3 @@ class Poll:
         """Stop. Returns when the thread has ended, which takes as long as one look."""
         self._stop.set()
         self._thread.join()
-
-
-def _queue_max() -> int:
-    try:
-        return int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return _QUEUE_FALLBACK

@@ -15,10 +15,11 @@ from typing import Final, Protocol, TypeVar
 
 from holdfast.errors import BackendError, Closed
 from holdfast.ports import LISTEN_NS, Capabilities, Watch
+from holdfast.stores.hint_socket import SUPPORTED
 from holdfast.stores.sqlite_ledger import Ledger
 from holdfast.stores.sqlite_many import Carrier, ManyLeases, carried
 from holdfast.stores.sqlite_moment import SqliteMoment
-from holdfast.stores.sqlite_wakeups import SUPPORTED, Bell
+from holdfast.stores.sqlite_wakeups import Bell
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Ownership, Renewal
 
 T = TypeVar("T")
