@@ -146,6 +146,9 @@ async def test_tokens_appear_in_no_log_no_answer_and_no_text(web: Stage, caplog:
         ({"host": "[::1]:8000"}, True),
         ({"host": "LOCALHOST"}, True),
         ({"origin": "http://localhost"}, True),
+        ({"host": "127.0.0.2"}, False),  # this machine, and yet not an address of this server
+        ({"host": "[::ffff:127.0.0.1]"}, False),
+        ({"host": "localhost."}, False),
         ({"host": "evil.example"}, False),  # a name that was made to point here
         ({"host": "localhost.evil.example"}, False),
         ({"host": "127.0.0.1.evil.example"}, False),
@@ -169,6 +172,16 @@ async def test_an_open_server_serves_this_machine_and_no_page_from_elsewhere(
 def test_without_tokens_a_server_is_open_on_the_loopback_interface(host: str) -> None:
     assert is_loopback(host)
     assert Access.bound_to(host).open_to_all
+
+
+@pytest.mark.threat("X10")
+@pytest.mark.parametrize("host", ["127.8.8.8", "::1", "ip6-localhost", "Localhost"])
+def test_an_open_server_is_asked_by_the_address_that_it_listens_at(host: str) -> None:
+    access = Access.bound_to(host)
+    name = f"[{host}]" if ":" in host else host
+    assert access.stranger(f"{name}:8420", None) is None
+    assert access.stranger("localhost", None) is None
+    assert access.stranger("127.8.8.9", None) is not None
 
 
 @pytest.mark.threat("X9")

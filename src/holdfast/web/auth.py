@@ -33,6 +33,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 # A name or an address, and perhaps a port: no user, path or spaces, which other programs would read differently.
 _HOST: Final = re.compile(r"(?P<name>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
 _PORT_MAX: Final = 65_535
+_OPEN_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 
 
@@ -125,13 +126,19 @@ class Access:
         tokens: Iterable[TokenEntry] = (),
         *,
         open_to_all: bool = False,
+        host: str = "127.0.0.1",
         refresh: Callable[[], Iterable[TokenEntry] | None] | None = None,
     ) -> None:
-        """`refresh` is called before each lookup: it returns the tokens if they have changed, else None."""
+        """`refresh` is called before each lookup: it returns the tokens if they have changed, else None.
+
+        `host` is where the server listens. One that is open to all serves requests addressed to it, and to `localhost`,
+        `127.0.0.1` and `[::1]`.
+        """
         self._tokens = _checked(tokens)
         if open_to_all and self._tokens:
             raise BadInput("tokens", "are given for a server that is open to all", "do without one of the two")
         self.open_to_all = open_to_all
+        self._hosts = frozenset({*_OPEN_HOSTS, host.lower(), f"[{host.lower().strip('[]')}]"})
         self._refresh = refresh
 
     @classmethod
@@ -146,7 +153,7 @@ class Access:
         if not entries and not is_loopback(host):
             fix = "configure tokens, or bind to 127.0.0.1"
             raise BadInput("host", f"{host!r:.80} can be reached by others, and there are no tokens", fix)
-        return cls(entries, open_to_all=not entries, refresh=refresh)
+        return cls(entries, open_to_all=not entries, host=host, refresh=refresh)
 
     def principal(self, authorization: str | None) -> Principal | None:
         """Whose `Authorization` header this is; None: nobody's. Every digest is compared, whichever fits.
@@ -177,7 +184,7 @@ class Access:
         if not self.open_to_all:
             return None
         named = _HOST.fullmatch(host or "")
-        if named is None or not is_loopback(named["name"]) or int(named["port"] or 0) > _PORT_MAX:
+        if named is None or named["name"].lower() not in self._hosts or int(named["port"] or 0) > _PORT_MAX:
             return "this server has no tokens, and serves only requests addressed to the loopback interface"
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return "this server has no tokens, and serves no requests of pages from elsewhere"
