@@ -152,6 +152,8 @@ class BackendError(HoldfastError):
     """The store failed. This says nothing about who holds the lock."""
 
     retry_after = 1.0
+    congested = False
+    """True: the store is up, and other requests kept it busy for all of the time. Nothing was changed."""
 
 
 class Unavailable(BackendError, ConnectionError):

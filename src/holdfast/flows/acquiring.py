@@ -130,7 +130,7 @@ async def try_once(
             await areach("flow.acquire.answered")
     except (Unavailable, Timeout, Misconfigured) as error:
         cut_short = _hurried(limit) and elapsed_ns(sent, ports.clock.now()) >= limit
-        if not isinstance(error, Misconfigured) and not cut_short:
+        if not isinstance(error, Misconfigured) and not error.congested and not cut_short:
             health.failed(error)
         note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
         raise
@@ -238,13 +238,16 @@ async def attempt(
 def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error: BackendError) -> Possession:
     """The store failed and nobody is waiting: run without it if the policy says so, else raise.
 
+    A store that is congested has not failed: its locks are in use, and a caller without one would race with them.
+
     A degraded possession has a token of its own: a late clean-up of the failed attempt must not undo its promotion.
     """
-    if mode is OnError.FAIL_OPEN and not isinstance(error, Misconfigured):
+    up = isinstance(error, Misconfigured) or error.congested
+    if mode is OnError.FAIL_OPEN and not up:
         kind = Kind.EXERCISED if isinstance(error, Pretended) else Kind.FELL_BACK
         note(ports, wish, kind, detail=str(error), ok=False)
         return Possession(ports.entropy.token(), None, ports.clock.now(), place, error)
-    if wish.risk is None or isinstance(error, Misconfigured):
+    if wish.risk is None or up:
         raise error
     note(ports, wish, Kind.DENIED, detail=str(error), ok=False)
     raise PolicyDenied(

@@ -32,6 +32,12 @@ _LATER = {
 }
 
 
+class FileBusy(Unavailable):
+    """Other writers, or requests of this process, kept the file busy for all of the time. Nothing was changed."""
+
+    congested = True
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether somebody else has the write lock: nothing was done, and it may be tried again at once."""
     return code_of(error) in _BUSY

@@ -29,7 +29,7 @@ from holdfast.errors import Misconfigured, Unavailable
 from holdfast.runtime.private_files import create_private
 from holdfast.stores import sqlite_schema
 from holdfast.stores.mounts import file_system, is_shared
-from holdfast.stores.sqlite_errors import damaged, is_busy, translated
+from holdfast.stores.sqlite_errors import FileBusy, damaged, is_busy, translated
 from holdfast.types import MS, NS
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class SqliteFile:
                     raise damaged(self.path) from error
             now = time.monotonic_ns()
             if now >= deadline:
-                raise Unavailable(f"{self.path} is locked by another writer; nothing was changed")
+                raise FileBusy(f"{self.path} is locked by another writer; nothing was changed")
             time.sleep(min(pause, deadline - now) / NS)
             pause = min(2 * pause, _PAUSE_MAX_NS)
 

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from holdfast.errors import BackendError, Timeout, Unavailable
+from holdfast.errors import BackendError, Timeout
+from holdfast.stores.sqlite_errors import FileBusy
 from holdfast.types import NS
 
 T = TypeVar("T")
@@ -124,8 +125,8 @@ def _done(job: _Job) -> _Answer | None:
         return _Answer(job.future, None, error)
 
 
-def _late() -> Unavailable:
-    return Unavailable("the request waited in line for all of its time; nothing was changed")
+def _late() -> FileBusy:
+    return FileBusy("the request waited in line for all of its time; nothing was changed")
 
 
 def _deliver(answers: list[_Answer]) -> None:
