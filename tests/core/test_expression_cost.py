@@ -12,11 +12,13 @@ import pytest
 
 from fuzzing.call_count import CALLS_PER_UNIT, costs_what_it_is_charged
 from holdfast.core.advancing import advance
-from holdfast.core.expression_values import COST_MAX, Budget, OverBudget
+from holdfast.core.event_batch import advance_all
+from holdfast.core.expression_values import COMPARISONS, COST_MAX, Budget, OverBudget
 from holdfast.core.expressions import evaluate, render
-from holdfast.core.run import GiveUp, Look, RunStatus
+from holdfast.core.jobs import JobState
+from holdfast.core.run import GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.core.run_draft import ADVANCE_COST_MAX
-from run_stage import Stage, lowest, transform
+from run_stage import Stage, job, lowest, transform
 
 pytestmark = pytest.mark.threat("X20")
 
@@ -68,6 +70,23 @@ def test_text_is_charged_by_items_and_not_by_characters() -> None:
     assert budget.spent >= 10_000
 
 
+@pytest.mark.parametrize(
+    "text", ["input.part in input.whole", "contains(input.whole, input.part)", "split(input.whole, input.part)"]
+)
+@pytest.mark.parametrize(("part", "whole"), [(1_200, 2_400), (99, 29_000)])
+def test_a_search_is_charged_for_its_comparisons_and_not_for_the_length_of_the_text(
+    text: str, part: int, whole: int
+) -> None:
+    half = "a" * (part // 2)
+    values = {"part": f"{half}b{half}"[:part], "whole": "a" * whole}  # fails in the middle, at every character
+    budget = Budget()
+    evaluate(text, {"input": values}, budget)
+    assert budget.spent >= part * (whole - part) // COMPARISONS
+    budget = Budget()
+    evaluate(text, {"input": {"part": "abc", "whole": "a" * 200}}, budget)
+    assert budget.spent < 200, "a short search is cheap"
+
+
 def test_a_template_is_charged_for_its_plain_parts_too() -> None:
     budget = Budget()
     render({"rows": [0] * 10_000}, {}, budget)
@@ -96,6 +115,21 @@ def test_an_advance_with_costly_expressions_goes_on_in_the_next_one() -> None:
         assert len(found.held_back) == SUM_OF_STEPS - over
         ended = over
     assert run.status is RunStatus.SUCCEEDED
+
+
+def test_events_whose_outputs_are_costly_are_left_for_the_next_change() -> None:
+    stage = Stage(*(job(f"s{number}", output=COSTLY) for number in range(100)))
+    stage.look()
+    events = [JobEnded(f"{stage.run.id}:s{number}@1", JobState.SUCCEEDED) for number in range(100)]
+    budget = Budget()
+    found, heard = advance_all(stage.run, events, stage.run.created_ns, lowest, budget=budget)
+    assert heard == [Heard.APPLIED] * len(heard)
+    assert 0 < len(heard) <= ADVANCE_COST_MAX // 50_000
+    assert budget.spent <= ADVANCE_COST_MAX + 2 * COST_MAX
+    ended = [name for name, state in found.run.steps.items() if state.status.terminal]
+    assert ended == [f"s{number}" for number in range(len(heard))]
+    whole, all_heard = advance_all(stage.run, events[:3], stage.run.created_ns, lowest)
+    assert (whole.heard, len(all_heard)) == (Heard.APPLIED, 3)
 
 
 def test_many_cheap_steps_are_one_advance() -> None:

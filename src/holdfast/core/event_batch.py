@@ -2,7 +2,8 @@
 
 Promises: the run is the one that `advance` gives when it is called for each event in turn, at the same time and under
 the same lease. Effects and notes keep that order. Each event has its own `Heard`; an event that cannot be worked in
-changes nothing for the others.
+changes nothing for the others. Once the expressions of these events cost as much as an advance may, the remaining
+events are left for another change: results of a fan-out whose outputs are costly are not one long computation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from holdfast.core.advancing import advance, always
 from holdfast.core.backoff import Draw
 from holdfast.core.expression_values import Budget
 from holdfast.core.run import Advance, Effect, Event, Heard, Note, Run
+from holdfast.core.run_draft import ADVANCE_COST_MAX
 
 
 def advance_all(
@@ -25,17 +27,20 @@ def advance_all(
     may_start: Callable[[str], bool] = always,
     budget: Budget | None = None,
 ) -> tuple[Advance, list[Heard]]:
-    """Work at least one event into a run. Also returns what became of each.
+    """Work at least one event into a run. Also returns the `Heard` of each event that was worked in.
 
-    All of them share the budget. The change as a whole is `APPLIED` if one of the events was; otherwise it is like the
-    last one's.
+    All of them share the budget; the list is shorter than `events` if it was spent before the last one. The change as a
+    whole is `APPLIED` if one of the events was; otherwise it is like the last one's.
     """
+    shared = Budget() if budget is None else budget
     effects: list[Effect] = []
     notes: list[Note] = []
     heard: list[Heard] = []
     found = Advance(run, Heard.NOTHING)
     for event in events:
-        found = advance(found.run, event, now_ns, draw, may_start=may_start, budget=budget)
+        if heard and shared.spent >= ADVANCE_COST_MAX:
+            break
+        found = advance(found.run, event, now_ns, draw, may_start=may_start, budget=shared)
         heard.append(found.heard)
         effects += found.effects
         notes += found.notes

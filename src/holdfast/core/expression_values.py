@@ -23,6 +23,10 @@ STEP: Final = 5  # units for one node of the tree
 STEPS_MAX: Final = 20_000  # of one evaluation
 COST_MAX: Final = STEP * STEPS_MAX  # units of one evaluation: about 50 milliseconds
 CHARACTERS: Final = 100  # of them cost one unit
+COMPARISONS: Final = 3_000  # of single characters cost one unit, in a search that starts again at every character
+SHORT: Final = 2_500  # characters; CPython searches shorter texts like that, and …
+SHORT_PART: Final = 100  # … texts of up to `MIDDLING` characters for shorter parts; all others in linear time
+MIDDLING: Final = 30_000
 SIZE_MAX: Final = 1_000_000  # characters of a result as JSON, about
 EFFORT_MAX: Final = 4 * SIZE_MAX  # characters that are made and compared on the way to it
 FLAG_CHARS_MAX: Final = 100  # of a text that may be a flag
@@ -189,7 +193,7 @@ def same(one: Any, other: Any, work: Work) -> bool:
 def within(value: Any, container: Any, work: Work) -> bool:
     """Whether a list has the value, a table the key, or a text the part."""
     if isinstance(container, str) and isinstance(value, str):
-        work.characters(len(container))
+        _charge_search(value, container, work)
         return value in container
     if is_list(container):
         return any(same(value, each, work) for each in container)
@@ -198,6 +202,13 @@ def within(value: Any, container: Any, work: Work) -> bool:
     if container is None:
         return False
     raise Unfit(f"{kind(value)} cannot be in {kind(container)}")
+
+
+def _charge_search(part: str, whole: str, work: Work) -> None:
+    """Charge a search for a part of a text. In short texts it may compare the whole part at every character."""
+    work.characters(len(whole))
+    if len(whole) < SHORT or (len(part) < SHORT_PART and len(whole) < MIDDLING):
+        work.items(len(part) * max(len(whole) - len(part), 0) // COMPARISONS)
 
 
 def text(value: Any, work: Work) -> str:
@@ -311,7 +322,12 @@ def _split(work: Work, value: Any, mark: Any = None) -> list[str]:
     if mark is not None and not (isinstance(mark, str) and mark):
         raise Unfit("wants a text to split at")
     work.characters(2 * len(words))
-    work.items(len(words) // 2 + 1 if mark is None else words.count(mark) + 1)
+    if mark is None:
+        work.items(len(words) // 2 + 1)
+    else:
+        for _ in ("counted", "split"):
+            _charge_search(mark, words, work)
+        work.items(words.count(mark) + 1)
     return words.split(mark)
 
 

@@ -10,6 +10,7 @@ Clock: the wall clock, for people.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from holdfast.core.json_size import WRAPPED_MAX
 from holdfast.core.workflow import Workflow
 from holdfast.core.workflow_form import as_document, from_document
 from holdfast.core.workflow_problems import BadWorkflow
-from holdfast.core.workflow_rules import check_workflow
+from holdfast.core.workflow_rules import accept_document, check_workflow
 from holdfast.errors import Unavailable
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import encoded
@@ -73,11 +74,25 @@ class Definitions:
         self._database = database
         self._clock = clock
         self._remembered: dict[tuple[str, str, int], Definition] = {}
+        self._reading = asyncio.Semaphore()
 
-    async def keep(self, workflow: Workflow, *, scope: str = EVERYBODY, actor: str = "") -> tuple[Definition, bool]:
-        """Keep a definition, or `BadWorkflow`. Also returns whether it is a new version."""
+    async def accept(self, document: object, source: str) -> Workflow:
+        """The definition that a document is, or `BadWorkflow`.
+
+        It is read in a thread, one document at a time: a long one takes seconds.
+        """
+        async with self._reading:
+            return await asyncio.to_thread(accept_document, document, source)
+
+    async def keep(
+        self, workflow: Workflow, *, scope: str = EVERYBODY, actor: str = "", accepted: bool = False
+    ) -> tuple[Definition, bool]:
+        """Keep a definition, or `BadWorkflow`. Also returns whether it is a new version.
+
+        `accepted`: it comes from `accept`, and need not be checked again.
+        """
         check_scope(scope)
-        if problems := check_workflow(workflow):
+        if not accepted and (problems := check_workflow(workflow)):
             raise BadWorkflow(workflow.name, problems)
         body = encoded("workflow", as_document(replace(workflow, version=0)), depth=WRAPPED_MAX)
         digest = hashlib.sha256(body.encode()).hexdigest()

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -36,6 +37,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects
+from holdfast.plane.expression_quota import put_off
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.gathering import Failed, Gathering, copy_of
 from holdfast.plane.itemlock import ItemLockStatistics
@@ -43,7 +45,7 @@ from holdfast.plane.model import ID_CHARS_MAX, Delivery, check_id, check_text
 from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
-from holdfast.plane.runstore import ChangedRun, RunStore
+from holdfast.plane.runstore import HELD_BACK_NS, ChangedRun, RunStore
 from holdfast.types import check_label, duration_ns
 
 CONCURRENCY: Final = 32
@@ -165,6 +167,7 @@ class Engine:
 
         `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a read.
         """
+        self._check_quota(run_id, event)
         risk = risk or await self.runs.risk(run_id)
         if risk is None:
             return self._noted(event, ChangedRun(None, None))
@@ -180,7 +183,11 @@ class Engine:
     async def move_all_held(
         self, lease: Lease | DegradedLease, run_id: str, events: Sequence[Event], *, actor: str | None = None
     ) -> list[ChangedRun]:
-        """Let several events happen to a run, in their order and in one write. Returns what became of each."""
+        """Let several events happen to a run, in their order and in one write. Returns the outcome of each.
+
+        Returns fewer outcomes than events if the expressions of the first ones cost as much as one advance may; the
+        others did not happen.
+        """
         return await self._move_all_held(lease, run_id, [_Asked(event) for event in events], actor)
 
     async def _move_all_held(
@@ -197,7 +204,8 @@ class Engine:
             now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
             whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start, budget=budget)
             each_heard = iter(found)
-            heard[:] = [next(each_heard) if each.meant(stored) else Heard.UNKNOWN for each in asked]
+            all_heard = (next(each_heard, None) if each.meant(stored) else Heard.UNKNOWN for each in asked)
+            heard[:] = [each for each in takewhile(lambda each: each is not None, all_heard) if each is not None]
             return whole
 
         changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
@@ -207,7 +215,7 @@ class Engine:
         alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
         alone[-1] = replace(changed, heard=heard[-1])
         told = [each if each.heard is Heard.APPLIED else replace(each, after=None) for each in alone]
-        return [self._noted(each.event, end) for each, end in zip(asked, told, strict=True)]
+        return [self._noted(each.event, end) for each, end in zip(asked, told, strict=False)]
 
     async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
         """The events of messages that arrived at about the same time, under one lease."""
@@ -216,9 +224,16 @@ class Engine:
             return [self._noted(each.event, ChangedRun(None, None)) for each in asked]
         try:
             async with self._lock(run_id, risk) as lease:
-                return await self._move_all_held(lease, run_id, asked)
+                told = await self._move_all_held(lease, run_id, asked)
         except RetryLater as later:
             return [Failed(copy_of(later)) for _ in asked]
+        spent = put_off(HELD_BACK_NS)
+        return [*told, *(Failed(copy_of(spent)) for _ in asked[len(told) :])]
+
+    def _check_quota(self, run_id: str, event: Event) -> None:
+        """Return if the run may evaluate expressions now, or need not; otherwise raise `RetryLater`."""
+        if not isinstance(event, CancelWanted | GiveUp):
+            self.runs.expression_quota.check(run_id)
 
     def _gathering(self, run_id: str) -> Gathering[_Asked, ChangedRun]:
         """The batches of one run; kept as long as a handler waits for one."""
@@ -281,6 +296,7 @@ class Engine:
             body = delivery.message.body
             run_id, risk = check_id("run", body.get("run")), body.get("risk")
             event = read(body)
+            self._check_quota(run_id, event)
             try:
                 if isinstance(event, ChildEnded):
                     event = await self._with_output(run_id, event)

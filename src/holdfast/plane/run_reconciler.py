@@ -106,7 +106,7 @@ class RunReconciler:
                 family=self.engine.family,
             ) as lease:
                 told = await self.engine.move_all_held(lease, stored.run.id, missed, actor="reconciler")
-                for event, changed in zip(missed, told, strict=True):
+                for event, changed in zip(missed, told, strict=False):  # the next round has the others
                     self._count(event, changed.heard)
         except RetryLater as later:
             if isinstance(later.__cause__, BackendError):

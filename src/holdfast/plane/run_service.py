@@ -60,6 +60,14 @@ class RunService:
         scope = caller.scope(tenant)
         return await self.store.definitions.keep(workflow, scope=scope or EVERYBODY, actor=caller.name)
 
+    async def define_document(
+        self, caller: Caller, document: object, *, tenant: str | None = None
+    ) -> tuple[Definition, bool]:
+        """The same for a definition as a JSON document, which is read outside of the event loop."""
+        scope, definitions = caller.scope(tenant), self.store.definitions
+        workflow = await definitions.accept(document, "definition")
+        return await definitions.keep(workflow, scope=scope or EVERYBODY, actor=caller.name, accepted=True)
+
     async def definition(
         self, caller: Caller, name: str, version: int | None = None, *, tenant: str | None = None
     ) -> Definition:

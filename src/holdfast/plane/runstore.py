@@ -38,6 +38,7 @@ from holdfast.guards.bearer import Bearer
 from holdfast.plane import subjects
 from holdfast.plane.consequences import Consequences, Following, Gates, over
 from holdfast.plane.definitions import Definitions
+from holdfast.plane.expression_quota import ExpressionQuota
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
@@ -128,6 +129,7 @@ class RunStore:
         self._bus = bus
         self._memory = RunMemory()
         self._apart = asyncio.Semaphore()
+        self.expression_quota = ExpressionQuota(clock, entropy.below)
         self.decided_apart = 0  # decisions that took too long for a transaction
         self._consequences = Consequences(bus, definitions, gates, clock, quotas)
         key = WORKFLOW_RUN.pattern
@@ -235,7 +237,7 @@ class RunStore:
         `decide` may be called again, from another thread, and must only compute. It gets a budget for expressions that
         is small enough for a transaction. If that does not suffice, it is called again outside of the transaction and
         of the event loop, and its decision is written if the run has not changed meanwhile. `FencedOut` if the lease is
-        stale.
+        stale. `RetryLater` if the tenant has had such decisions as much as it may (`expression_quota`).
         """
         check_id("run", run_id)
         presented = await self._admission.admit(
@@ -286,9 +288,11 @@ class RunStore:
 
     async def _decide_apart(self, decide: Callable[[StoredRun, Budget], Advance], run: StoredRun) -> Advance:
         """A decision with costly expressions, made in a thread. One at a time: others should not get slower."""
-        async with self._apart:
-            self.decided_apart += 1
-            return await asyncio.to_thread(decide, run, Budget())
+        budget = Budget()
+        with self.expression_quota.decision(run.run, budget):
+            async with self._apart:
+                self.decided_apart += 1
+                return await asyncio.to_thread(decide, run, budget)
 
     async def _held(self, tx: Tx, run_id: str, known: Remembered | None) -> StoredRun | None:
         """The run, locked until the transaction ends. Its document is read only if another version is remembered."""

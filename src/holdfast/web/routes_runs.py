@@ -8,7 +8,6 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Response
 
 from holdfast.core.approving import Verdict
-from holdfast.core.workflow_rules import accept_document
 from holdfast.errors import BadInput
 from holdfast.plane.callers import Caller
 from holdfast.plane.runrows import StoredRun
@@ -70,7 +69,7 @@ _KEPT: dict[int | str, dict[str, Any]] = {200: {"model": WorkflowShown, "descrip
 )
 async def define(asked: DefineWorkflow, response: Response, service: Serving, caller: Asking) -> WorkflowShown:
     """Keep a definition. The same again is the same version; a changed one is the next. 422 names every problem."""
-    kept, new = await service.flows.define(caller, accept_document(asked.definition, "definition"), tenant=asked.tenant)
+    kept, new = await service.flows.define_document(caller, asked.definition, tenant=asked.tenant)
     response.status_code = 201 if new else 200
     return WorkflowShown.whole(kept)
 

@@ -1,0 +1,52 @@
+"""Results of one tenant whose outputs cost much hold up no run of another one. On SQLite and Postgres."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures_workflows import FlowStage
+from holdfast.core.run import Look, RunStatus
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X20")]
+
+STEPS = 300
+COSTLY = "name: costly\nsteps:\n" + "".join(
+    f"  s{number}: {{kind: job, topic: work, output: '${{ len([0 for i in range(6000)]) }}'}}\n"
+    for number in range(STEPS)
+)
+ORDER = """
+name: order
+steps:
+  fetch: {kind: job, topic: fetch}
+  pay: {kind: job, topic: pay, after: [fetch], input: "${ steps.fetch.output.amount }"}
+"""
+
+
+async def test_costly_results_of_one_tenant_hold_up_no_run_of_another(flow_stage: FlowStage) -> None:
+    first = await flow_stage.replica(serve=False)
+    await first.define(COSTLY)
+    await first.define(ORDER)
+    hostile = await first.start("costly", tenant="hostile")
+    await first.engine.move(hostile, Look())
+    for number in range(STEPS):
+        await first.end(f"{hostile}:s{number}@1")
+    replica = await flow_stage.replica()  # finds all these results waiting
+    for _ in range(3):
+        other = await replica.start("order", tenant="other")
+        await replica.end(f"{other}:fetch@1", {"amount": 12})
+        await replica.end(f"{other}:pay@1", "paid")
+        await replica.becomes(other, RunStatus.SUCCEEDED)
+    run = (await replica.run(hostile)).run
+    assert run.status is RunStatus.RUNNING, "the costly results were worked in first"
+
+
+async def test_costly_results_are_worked_in_after_all(flow_stage: FlowStage) -> None:
+    replica = await flow_stage.replica(serve=False)
+    await replica.define(COSTLY.replace("range(6000)", "range(600)"))
+    run = await replica.start("costly")
+    await replica.engine.move(run, Look())
+    for number in range(STEPS):
+        await replica.end(f"{run}:s{number}@1")
+    await flow_stage.replica()
+    over = await replica.becomes(run, RunStatus.SUCCEEDED)
+    assert {state.output for state in over.run.steps.values()} == {600}
