@@ -86,6 +86,16 @@ def test_a_store_that_is_down_is_69_and_never_an_empty_answer(
     assert "(lease store from holdfast.toml:1)" in done.err
 
 
+@pytest.mark.parametrize("command", ["locks", "audit"])
+def test_an_empty_list_in_json_is_printed_with_its_store_too(shell: Shell, command: str) -> None:
+    url = f"sqlite:///{shell.directory}/leases.db"
+    with holdfast.connect(url) as locks:
+        assert locks.lock("n").acquire().release()
+    done = shell.run(command, "--json", "--url", url)
+    assert done.json == []
+    assert done.err == f"holdfast: lease store: {url} (from --url)\n"
+
+
 @pytest.mark.server
 @pytest.mark.requires("R22")
 def test_the_leases_of_a_plane_are_found_by_its_settings(shell: Shell, bare: dict[str, str]) -> None:

@@ -55,6 +55,20 @@ def test_a_file_that_is_not_there_is_refused_and_not_made(shell: Shell, command:
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    "command", [("jobs", "list"), ("runs", "show", "x"), ("policy", "show"), ("jobs", "cancel", "x")]
+)
+def test_the_default_file_of_a_user_without_a_plane_is_refused_and_its_directory_not_made(
+    shell: Shell, command: tuple[str, ...]
+) -> None:
+    state = shell.directory / "state"
+    done = shell.run(*command, env={"XDG_STATE_HOME": str(state), "HOLDFAST_URL": ""})
+    assert (done.code, done.out) == (64, "")
+    assert f"there is no file {state}" in done.err
+    assert "--database or --config" in done.err
+    assert not state.exists()
+
+
 @pytest.mark.parametrize("command", LOOKS, ids=" ".join)
 def test_a_file_without_the_tables_stays_as_it_is(shell: Shell, command: tuple[str, ...]) -> None:
     path = shell.directory / "other.db"

@@ -98,8 +98,10 @@ def audit(
         records = leases.audit(limit)
     if json:
         put_json({**record.as_dict(), **store.fields()} for record in records)
+    if not json or not records:  # an empty list names no store
+        store.print()
+    if json:
         return
-    store.print()
     if not records:
         out().print("no lock was ever released by force")
         return

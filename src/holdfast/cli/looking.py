@@ -36,8 +36,10 @@ def locks(
         found = leases.list(prefix, limit)
     if json:
         put_json({**each.as_dict(), **store.fields()} for each in found)
+    if not json or not found:  # an empty list names no store
+        store.print()
+    if json:
         return
-    store.print()
     if not found:
         out().print(f"no lock is held whose name begins with {prefix}" if prefix else "no lock is held")
         return

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, RowExists, RowMissing, Timeout, Unavailable
 from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row, Work
-from holdfast.plane.sqlite_looking import Look, look_at
+from holdfast.plane.sqlite_looking import Look, check_there, look_at
 from holdfast.plane.statements import compiled
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.private_files import create_private
@@ -87,6 +87,7 @@ class PlaneFile:
 
     def look(self) -> Look:
         """Open it for one who only looks."""
+        check_there(self.path)  # whoever only reads is told to name another file, and not to make a directory
         check_place(self.path)
         found = look_at(self.path, _CACHED_STATEMENTS)
         self._identity = self._identity or _identity(self.path)
