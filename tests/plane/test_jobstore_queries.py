@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, finished, run_of, submitted
@@ -19,8 +20,11 @@ from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, JobQueries, Place, place_of
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat
+from holdfast.plane.opening import opened
 from holdfast.plane.ports import Database, Tx, Work
 from holdfast.plane.schema import prepare
+from holdfast.plane.settings import Settings
+from holdfast.plane.statements import compiled
 from holdfast.plane.tenants import Tenant
 from holdfast.types import NS
 
@@ -327,3 +331,22 @@ async def test_an_older_word_of_a_worker_does_not_replace_a_newer_and_a_clock_ah
         with pytest.raises(BadInput):
             said = {"worker": "w", "pool": POOL, "topics": (), "capacity": 1, "active": 0, "at_ns": 1, **wrong}
             await plane.workers.record(Heartbeat(**said))  # type: ignore[arg-type]  # what it must refuse
+
+
+async def test_postgres_lists_a_rare_topic_by_its_index_without_knowing_the_value(postgres_url: str) -> None:
+    async with opened(Settings(database=postgres_url, leases="memory://")) as ground:
+        rows = [{"id": f"j{n}", "tenant": "t", "state": "SUCCEEDED", "at_ns": 10**9 + n} for n in range(STORED)]
+        await ground.database.write(lambda tx: tx.query_many(_FILL, rows))
+        await ground.database.write(lambda tx: tx.query("ANALYZE"))
+    ready = compiled(sql("job_list_topic"), "postgres")
+    most = {"topic": "rare", "tenant": None, "state": None, "created_ns": 2**62, "id": "z", "most": 101}
+    values = ", ".join("NULL" if each is None else f"'{each}'" for each in ready.ordered(most))
+
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")  # as in sessions of the plane
+        connection.execute("SET enable_sort = off")
+        connection.execute(f"PREPARE listed AS {ready.text}".encode())
+        told = connection.execute(f"EXPLAIN EXECUTE listed({values})".encode()).fetchall()
+    plan = "\n".join(str(row[0]) for row in told)
+    assert "$" in plan, "not the generic plan that sessions of the plane use"
+    assert "plane_job_topic" in plan, plan
