@@ -16,12 +16,14 @@ from holdfast.core.escalation import Rule
 from holdfast.core.exercise import Exercise
 from holdfast.core.policy import OnError
 from holdfast.errors import Unavailable
+from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.databases import open_database
 from holdfast.plane.escalation import Escalator
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.ports import Bell, Database, Dialect, Work
+from holdfast.plane.settings import SchedulerSettings, Settings
 from holdfast.plane.signals import Signals
 from holdfast.ports import Clock
 from holdfast.runtime.household import Household
@@ -116,7 +118,8 @@ async def replica(
     clock: Clock,
     *,
     name: str = "a",
-    settings: Mapping[str, OnError] | None = None,
+    settings: Mapping[str, OnError | float] | None = None,
+    scheduler: SchedulerSettings | None = None,
     file: Path | None = None,
     exercises: tuple[Exercise, ...] = (),
     rule: Rule | None = None,
@@ -139,13 +142,20 @@ async def replica(
     )
     policy = PlanePolicy(database, clock)
     signals = Signals(database, clock, process=name, witness=witness)
+    jitter = BusyJitter(Settings(scheduler=scheduler or SchedulerSettings()))
     try:
         async with aio.Locks(engine, house) as locks:
             follower = PolicyFollower(
-                policy, database, locks, clock, actor=name, settings=settings, file=file, exercises=exercises, **how
+                *(policy, database, locks, clock),
+                actor=name,
+                jitter=jitter,
+                settings=settings,
+                file=file,
+                exercises=exercises,
+                **how,
             )
             escalator = None if rule is None else Escalator(policy, signals, clock, rule, actor=name)
-            policing = Policing(policy, signals, follower, locks, escalator, flush_s=0.02)
+            policing = Policing(policy, signals, follower, locks, jitter, escalator, flush_s=0.02)
             if begin:
                 await policing.begin()
             if not run:

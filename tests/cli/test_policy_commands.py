@@ -109,6 +109,11 @@ def test_without_a_plane_a_file_is_edited(here: Here) -> None:
     assert "class low was wait and is fail_open" in done.err
     assert file.read_text() == '# ours\n[risk]\nlow = "fail_open"  # crawls\n'
     assert here.run("policy", "set", "--file", "policy.toml", "low", "often").code == 64
+    done = here.run("policy", "set", "--file", "policy.toml", "busy_jitter", "200ms")
+    assert "busy_jitter was 0 s and is 0.2 s" in done.err
+    here.run("policy", "set", "--file", "policy.toml", "busy_jitter", "0")
+    wanted = '# ours\n[risk]\nlow = "fail_open"  # crawls\n\n[scheduler]\nbusy_jitter = 0\n'
+    assert file.read_text() == wanted
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5 h", 5400), ("1d", 86_400)])

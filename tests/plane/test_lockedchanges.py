@@ -135,7 +135,7 @@ async def test_one_that_may_not_wait_is_given_back_at_once_and_nobody_asks_twice
     assert (later.value.__cause__.holder, later.value.__cause__.key) == (theirs.owner, SCHEDULER_JOB.key(job=job.id))
     assert (later.value.__cause__.remaining or 0) > 0
     assert plane.placement.lock_statistics.busy == 1
-    plane.scheduler.use_delays(RetryDelays().with_jitter())
+    plane.placement._changes.delays = RetryDelays().with_jitter()
     delays = []
     for _ in range(20):
         with pytest.raises(RetryLater) as later:

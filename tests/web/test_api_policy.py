@@ -78,3 +78,26 @@ async def test_what_cannot_be_right_is_refused_by_field(web: Stage, wrong: dict[
     status, problem = await put(web, **wrong)
     assert (status, problem["code"]) == (422, "invalid")
     assert {each["field"] for each in problem["errors"]} == set(wrong)
+
+
+@pytest.mark.requires("R168")
+async def test_the_jitter_of_busy_retries_is_switched_shown_and_in_the_history(web: Stage) -> None:
+    async def jitter(who: str = "operator", **wanted: Any) -> tuple[int, dict[str, Any]]:
+        async with web.client(who) as client:
+            answer = await client.put("/policy/busy_jitter", json={"seconds": 0.2, "reason": "waves", **wanted})
+        return answer.status_code, answer.json()
+
+    assert (await get(web, "/policy"))[1]["busy_jitter"] is None
+    status, made = await jitter(expect=0)
+    assert (status, made["seconds"], made["revision"], made["changed"]) == (200, 0.2, 1, True)
+    assert (made["actor"], made["source"], made["reason"]) == ("operator", "api", "waves")
+    assert (await get(web, "/policy"))[1]["busy_jitter"]["seconds"] == 0.2
+    status, problem = await jitter(seconds=0, expect=0)
+    assert (status, problem["code"]) == (409, "policy-moved")
+    assert (await jitter(seconds=0, expect=1))[1]["seconds"] == 0
+    found = (await get(web, "/policy/history?risk=busy_jitter"))[1]["items"]
+    assert [(each["before"], each["after"]) for each in found] == [("0.2", "0"), ("0", "0.2")]
+    status, problem = await jitter(seconds=0.5)  # not below the delay
+    assert (status, "not below the delay" in problem["detail"]) == (422, True)
+    assert (await jitter(seconds=-1))[0] == 422
+    assert (await jitter("viewer"))[0] == 403

@@ -37,6 +37,7 @@ ROUTES: dict[tuple[str, str], tuple[Role, bool]] = {
     ("PUT", "/api/v1/tenants/{tenant}/limits"): (RULE, True),
     ("GET", "/api/v1/policy"): (VIEW, True),
     ("PUT", "/api/v1/policy"): (OPERATE, True),
+    ("PUT", "/api/v1/policy/busy_jitter"): (OPERATE, True),
     ("GET", "/api/v1/policy/history"): (VIEW, True),
     ("POST", "/api/v1/workflows"): (OPERATE, False),
     ("GET", "/api/v1/workflows"): (VIEW, False),

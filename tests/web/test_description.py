@@ -97,6 +97,7 @@ async def broken(stage: Stage, seen: Seen) -> None:
         "define": {"definition": {}},
         "start_run": {"workflow": "a"},
         "limit": {"slots": 1},
+        "switch_jitter": {"seconds": 0.2, "reason": "x"},
         "switch_policy": {"risk": "high", "mode": "wait", "reason": "x"},
         "acquire": {"resource": "r", "owner": "o"},
         "renew": {"resource": "r", "token": "t"},
@@ -145,6 +146,8 @@ async def plane(stage: Stage, client: httpx.AsyncClient) -> None:
     switch = {"risk": "high", "mode": "wait", "reason": "x"}
     await client.put("/policy", json=switch)
     await client.put("/policy", json={**switch, "expect": 999})
+    await client.put("/policy/busy_jitter", json={"seconds": 0.2, "reason": "r"})
+    await client.put("/policy/busy_jitter", json={"seconds": 0.1, "reason": "r", "expect": 999})
     for path in ("healthz", "readyz", "metrics"):
         await client.get(f"http://localhost/{path}")
 

@@ -10,15 +10,21 @@ from typing import Any
 
 import pytest
 
+from holdfast.aio.locks import Locks
 from holdfast.core import delivering, jobs, reports
 from holdfast.core.jobs import JobState
+from holdfast.core.retry import AnyDelays, SwitchableDelays
 from holdfast.errors import LockBusy
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import jobstore, subjects
+from holdfast.plane import engine, flowparts, jobstore, parts, runlock, subjects
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.embedded_consumer import EmbeddedConsumer
+from holdfast.plane.engine import Engine
+from holdfast.plane.families import RETRY_DELAYS
 from holdfast.plane.hands import Hands
 from holdfast.plane.model import Job, Message
+from holdfast.plane.opening import Ground
+from holdfast.plane.placement import Placement
 from holdfast.plane.ports import Tx
 from holdfast.web import auth
 from holdfast.web.auth import Access
@@ -236,3 +242,69 @@ def a_name_that_begins_like_ours_is_ours(patch: pytest.MonkeyPatch) -> None:
     """A host is let in because its name begins like one that may."""
     is_loopback = auth.is_loopback
     patch.setattr(auth, "is_loopback", lambda host: is_loopback(host) or host.startswith("localhost"))
+
+
+def _spread(at: str) -> Test:
+    return Test(
+        "plane.test_busy_jitter", "test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart", at=at
+    )
+
+
+@keep(
+    "many: a setting that is read and never used",
+    where="plane/flowparts.py",
+    found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
+)
+def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
+    """The engine of a plane is made without the retry delays of the plane: busy runs come back in step."""
+    engine_of = flowparts.engine_of
+
+    def unwired(ground: Ground, name: str = "engine") -> Engine:
+        made = engine_of(ground, name)
+        made.delays = RETRY_DELAYS
+        return made
+
+    patch.setattr(flowparts, "engine_of", unwired)
+
+
+@keep(
+    "many: a setting that is read and never used",
+    where="plane/parts.py",
+    found_by=_spread("assert varies(delays[subjects.CANCEL])"),
+)
+def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
+    """The scheduler of a plane is made without the retry delays of the plane: busy jobs come back in step."""
+    placement_of = parts.placement_of
+
+    def unwired(ground: Ground, actor: str = "scheduler") -> Placement:
+        placement = placement_of(ground, actor)
+        placement._changes.delays = RETRY_DELAYS
+        return placement
+
+    patch.setattr(parts, "placement_of", unwired)
+
+
+@keep(
+    "many: a setting that is read and never used",
+    where="plane/engine.py",
+    found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
+)
+def the_engine_ignores_its_delays(patch: pytest.MonkeyPatch) -> None:
+    """The engine has the delays and takes the locks of runs with others."""
+    take = runlock.run_lock
+
+    def ignoring(locks: Locks, run_id: str, risk: str, delays: AnyDelays, **how: Any) -> Any:
+        return take(locks, run_id, risk, **how)
+
+    patch.setattr(engine, "run_lock", ignoring)
+
+
+@keep(
+    "many: a change of a setting that needs a restart",
+    where="core/retry.py",
+    found_by=_spread("assert set(fixed[subjects.CANCEL]) == {HALF}"),
+)
+def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """A jitter is switched on while a plane runs, and a switch to 0 is noted and changes no delay."""
+    use = SwitchableDelays.use_jitter
+    patch.setattr(SwitchableDelays, "use_jitter", lambda self, ns: use(self, ns) if ns else None)

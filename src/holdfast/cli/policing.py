@@ -1,4 +1,4 @@
-"""`holdfast policy`: what risk classes do when the lease store fails; who switched them; and the fallback exercised.
+"""`holdfast policy`: risk classes and the jitter of busy retries: what holds, who switched it; and exercises.
 
 It needs the database of the plane and nothing else, because the lease store is what is down when it is used.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ from holdfast.cli.options import Json
 from holdfast.cli.planes import Config, Database, database_named, database_settings, preparing_named
 from holdfast.cli.policyviews import put_exercises, put_history, put_report
 from holdfast.cli.screen import put_json, say, seconds
+from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast policy show",
         '[dim]$[/dim] holdfast policy set high fail_closed --reason "duplicate runs since 02:10"',
         "[dim]$[/dim] holdfast policy history high",
+        '[dim]$[/dim] holdfast policy set busy_jitter 200ms --reason "retries come in waves"',
         "fail_closed: nothing runs without its lock. fail_open: another replica may run it too. wait: for the store.",
     )
 )
@@ -39,7 +41,11 @@ EPILOG: Final = "\n\n".join(
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
-    policy = typer.Typer(no_args_is_help=True, help="What happens when the lease store fails.", epilog=EPILOG)
+    policy = typer.Typer(
+        no_args_is_help=True,
+        help="What happens when the lease store fails, and how busy work is retried.",
+        epilog=EPILOG,
+    )
     for command in (show, set_, history, exercise):
         policy.command(command.__name__.rstrip("_"))(command)
     app.add_typer(policy, name="policy", rich_help_panel=None)
@@ -55,8 +61,17 @@ def show(database: Database = None, config: Config = None, json: Json = False) -
 
 
 def set_(
-    risk: Annotated[str, typer.Argument(metavar="CLASS", help="The risk class: low, high, …", show_default=False)],
-    mode: Annotated[str, typer.Argument(metavar="MODE", help="fail_open, fail_closed or wait.", show_default=False)],
+    risk: Annotated[
+        str, typer.Argument(metavar="CLASS", help="The risk class: low, high, …; or busy_jitter.", show_default=False)
+    ],
+    mode: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODE",
+            help="fail_open, fail_closed or wait; of busy_jitter: a time such as 200ms, or 0.",
+            show_default=False,
+        ),
+    ],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept in the history.", show_default=False)] = "",
     expect: Annotated[
         int | None, typer.Option(metavar="N", help="Only if the class still has this revision (see show --json).")
@@ -69,34 +84,42 @@ def set_(
     config: Config = None,
     json: Json = False,
 ) -> int:
-    """Switch a risk class, at once and in all processes of the plane. It needs a reason, which is kept."""
+    """Switch a risk class or the jitter of busy retries, in all processes of the plane without a restart.
+
+    It needs a reason, which is kept.
+    """
     if file is not None:
         return _edit(file, risk, mode, json=json)
-    from holdfast.plane.policy_model import PolicyMoved, Source
+    from holdfast.plane.policy_model import BUSY_JITTER, PolicyMoved, Source
 
     if not reason.strip():
         raise BadInput("--reason", "is missing", "say why; whoever looks at the history tomorrow will be glad")
 
+    how: dict[str, Any] = {"actor": actor(), "reason": reason, "source": Source.COMMAND, "expect": expect}
     try:
-        standing, changed = _on(
-            lambda service: service.set(risk, mode, actor=actor(), reason=reason, source=Source.COMMAND, expect=expect),
-            config,
-            database,
-        )
+        if risk == BUSY_JITTER:
+            length = parse_seconds("MODE", mode)
+            jitter, changed = _on(lambda service: service.set_jitter(length, **how), config, database)
+            now, holds = jitter.as_dict(), f"{BUSY_JITTER} is {jitter.seconds:g} s"
+        else:
+            standing, changed = _on(lambda service: service.set(risk, mode, **how), config, database)
+            now, holds = standing.as_dict(), f"class {risk} is {standing.mode}"
     except PolicyMoved as moved:
         say(str(moved))
         return Exit.NO
     if json:
-        put_json({"changed": changed, **standing.as_dict()})
+        put_json({"changed": changed, **now})
     elif changed:
-        say(f"class {risk} is {standing.mode} now; processes that can reach the database follow within seconds")
+        say(f"{holds} now; processes that can reach the database follow within seconds")
     else:
-        say(f"class {risk} is {standing.mode} already, by {standing.actor}: {standing.reason}; nothing was changed")
+        say(f"{holds} already, by {now['actor']}: {now['reason']}; nothing was changed")
     return Exit.OK
 
 
 def history(
-    risk: Annotated[str | None, typer.Argument(metavar="CLASS", help="Only of this class.", show_default=False)] = None,
+    risk: Annotated[
+        str | None, typer.Argument(metavar="CLASS", help="Only of this class, or of busy_jitter.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.", min=1, max=500)] = 50,
     below: Annotated[int | None, typer.Option("--below", metavar="N", help="Only before this revision.")] = None,
     database: Database = None,
@@ -179,11 +202,17 @@ def _on(
 
 
 def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:
-    from holdfast.runtime.policy_editing import edit_policy_file
+    from holdfast.plane.policy_model import BUSY_JITTER
+    from holdfast.runtime.policy_editing import edit_jitter, edit_policy_file
 
-    before, after = edit_policy_file(file, risk, mode)
-    if json:
-        put_json({"file": str(file), "risk": risk, "before": str(before), "after": str(after)})
+    if risk == BUSY_JITTER:
+        was, now = edit_jitter(file, parse_seconds("MODE", mode))
+        name, before, after = risk, f"{was:g} s", f"{now:g} s"
     else:
-        say(f"{file.name}: class {risk} was {before} and is {after}; processes that follow the file take it over")
+        name = f"class {risk}"
+        before, after = (str(each) for each in edit_policy_file(file, risk, mode))
+    if json:
+        put_json({"file": str(file), "risk": risk, "before": before, "after": after})
+    else:
+        say(f"{file.name}: {name} was {before} and is {after}; processes that follow the file take it over")
     return Exit.OK

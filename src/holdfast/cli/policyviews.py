@@ -28,13 +28,13 @@ def put_report(report: PolicyReport) -> None:
             ("FALLBACKS", "right"), ("A SECOND", "right"), ("EXERCISED", "right"),
         )  # fmt: skip
         for each in report.classes:
-            now = each.standing
+            holds = each.standing
             table.add_row(
-                cell(now.risk, "bold"),
-                cell(now.mode, _STYLES[now.mode]),
-                _moment(now.since_ns),
-                cell(now.actor),
-                cell(now.reason),
+                cell(holds.risk, "bold"),
+                cell(holds.mode, _STYLES[holds.mode]),
+                _moment(holds.since_ns),
+                cell(holds.actor),
+                cell(holds.reason),
                 cell(str(each.fallbacks), "red" if each.fallbacks else "dim"),
                 cell(f"{each.rate:.3g}", "red" if each.fallbacks else "dim"),
                 cell(str(each.exercised), "dim"),
@@ -48,6 +48,11 @@ def put_report(report: PolicyReport) -> None:
     doubled = {_DUPLICATES[sign]: both for sign, both in report.duplicates.items() if any(both)}
     shown = ", ".join(f"{name} {now} (the {over} before: {before})" for name, (now, before) in doubled.items())
     console.print(cell(f"duplicates: {shown or 'none'}", "red" if any(now for now, _ in doubled.values()) else ""))
+    if report.jitter is not None:
+        now = report.jitter
+        way = "; back to the fixed delay: holdfast policy set busy_jitter 0 --reason …" if now.seconds else ""
+        line = f"busy_jitter: {now.seconds:g} s since {_moment(now.since_ns)}, by {now.actor}: {now.reason}{way}"
+        console.print(cell(line), soft_wrap=True)
     for running in report.exercises:
         console.print(cell(_exercise_line(running), "cyan"))
     for hint in report.hints:
@@ -85,7 +90,7 @@ def put_history(found: Sequence[PolicyChange], *, full: bool) -> None:
             _moment(each.at_ns),
             cell(each.risk, "bold"),
             cell(each.before),
-            cell(each.after, _STYLES[each.after]),
+            cell(each.after, _STYLES.get(each.after, "")),
             cell(each.actor),
             cell(each.reason),
             cell(each.source),

@@ -141,7 +141,7 @@ async def policy(scene: Scene) -> PolicyFact:
     """What risk classes do, and what all processes have counted."""
     rule = scene.settings.escalation.rule
     database = await scene.database()
-    report = await PolicyService.on(database, scene.clock, rule).show()
+    report = await PolicyService.on(database, scene.clock, scene.settings).show()
     lately = sum(now for now, _ in report.duplicates.values())
     before = sum(was for _, was in report.duplicates.values())
     fallbacks = sum(each.fallbacks for each in report.classes)

@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.core.jobs import ACTIVE, TERMINAL
 from holdfast.core.run import RunStatus, StepStatus
-from holdfast.errors import LockBusy, RetryLater
+from holdfast.errors import HoldfastError, LockBusy, RetryLater
 from holdfast.ops.runbook import NotGiven, Source, Step
 from holdfast.ops.runbook_facts import span
 from holdfast.ops.runbook_plane_facts import (
@@ -36,6 +36,7 @@ from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.jobrows import event_of, job_of, sql
 from holdfast.plane.model import Delivery, Message
+from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.ports import Consumption, Database, Row, Tx
 from holdfast.plane.runrows import event_of as line_of
 from holdfast.plane.slots import Slots
@@ -213,11 +214,20 @@ async def retrying(scene: Scene) -> RetryFact:
     ttls = {family.name: scene.ttl(family.name) or family.ttl for family in families}
     return RetryFact(
         delay=scheduler.busy_delay,
-        jitter=scheduler.busy_jitter,
+        jitter=await _jitter(scene),
         ttls=ttls,
         budgets={name: ttl / 3 for name, ttl in ttls.items()},
         carried=await _carried(scene),
     )
+
+
+async def _jitter(scene: Scene) -> float:
+    """The jitter in force; that of the settings where it cannot be read or was never switched."""
+    try:
+        switched = (await PlanePolicy(await scene.database(), scene.clock).view()).jitter
+    except HoldfastError:
+        switched = None
+    return scene.settings.scheduler.busy_jitter if switched is None else switched.seconds
 
 
 async def _carried(scene: Scene) -> str:

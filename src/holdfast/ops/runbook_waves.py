@@ -28,7 +28,7 @@ _TRY: Final = NextStep(
 def _jitter(retry: RetryFact) -> NextStep:
     spread = round(0.4 * retry.delay, 3)
     return NextStep(
-        f"HOLDFAST_SCHEDULER_BUSY_JITTER={spread:g} holdfast up --check",
+        f"holdfast policy set busy_jitter {spread:g} --reason …",
         f"in staging first, under the same load: {span(retry.delay)} ± {span(spread)}; 0 is the way back",
     )
 

@@ -29,7 +29,7 @@ from holdfast.aio.locks import Locks
 from holdfast.core.delivering import DeadLetter, given_up
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.pace import BRIEF_NS
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.core.timing import settle
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.saying import say
@@ -77,7 +77,7 @@ class Workplace:
     hurried: asyncio.Event  # nobody waits any longer for what does not answer
     family: LockFamily  # of its lease
     cancel_grace_ns: int
-    delays: RetryDelays
+    delays: AnyDelays
     currency: Currency | None
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was over at once
     model: Lock[Lease] | None = None  # of an attempt without a time limit

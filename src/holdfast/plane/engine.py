@@ -33,7 +33,7 @@ from holdfast.core.event_batch import advance_all
 from holdfast.core.expression_values import Budget
 from holdfast.core.jobs import JobState
 from holdfast.core.policy import OnError
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects
@@ -88,7 +88,7 @@ class Engine:
         locks: Locks,
         bus: Bus,
         *,
-        delays: RetryDelays = RETRY_DELAYS,
+        delays: AnyDelays = RETRY_DELAYS,
         indicators: Indicators | None = None,
         family: LockFamily = WORKFLOW_RUN,
         name: str = "engine",
@@ -143,10 +143,6 @@ class Engine:
     def stop(self) -> None:
         """Begin nothing any more. Deliveries from now on are given back, for another engine to take."""
         self._stopping = True
-
-    def use_delays(self, delays: RetryDelays) -> None:
-        """Switch the delays of work that is given back, at once: jitter on, or off again."""
-        self.delays = delays
 
     def statistics(self) -> dict[str, int]:
         """What became of events, by kind and outcome."""

@@ -25,7 +25,7 @@ def engine_of(ground: Ground, name: str = "engine") -> Engine:
         ground.runs,
         ground.locks,
         ground.bus,
-        delays=ground.settings.scheduler.delays,
+        delays=ground.policing.jitter.delays,
         indicators=ground.policing.signals,
         family=family_in_effect(ground.settings, WORKFLOW_RUN),
         name=name,

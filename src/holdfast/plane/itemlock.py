@@ -22,7 +22,7 @@ from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core.measures import Distribution
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.errors import (
     BackendError,
     Closed,
@@ -64,7 +64,7 @@ class ItemLockStatistics:
     degraded: int = 0  # had without the store, because the risk class allows it
 
 
-def in_trouble(error: BackendError | Closed, delays: RetryDelays, draw: Draw, counts: ItemLockStatistics) -> RetryLater:
+def in_trouble(error: BackendError | Closed, delays: AnyDelays, draw: Draw, counts: ItemLockStatistics) -> RetryLater:
     """The work could not be done, or nobody knows whether it was: a store did not answer."""
     counts.backend_errors += 1
     # Closing is this process's end: somebody else will have it, as after any other trouble.
@@ -72,7 +72,7 @@ def in_trouble(error: BackendError | Closed, delays: RetryDelays, draw: Draw, co
 
 
 def given_up(
-    error: LeaseLost | FencedOut | NotEntered, delays: RetryDelays, draw: Draw, counts: ItemLockStatistics, noun: str
+    error: LeaseLost | FencedOut | NotEntered, delays: AnyDelays, draw: Draw, counts: ItemLockStatistics, noun: str
 ) -> Abandoned:
     """The item may be somebody else's by now."""
     counts.abandoned += 1
@@ -83,7 +83,7 @@ def given_up(
 async def item_lock(
     lock: Callable[[], Lock[L]],
     locks: Locks,
-    delays: RetryDelays,
+    delays: AnyDelays,
     counts: ItemLockStatistics,
     noun: str,
 ) -> AsyncIterator[L]:

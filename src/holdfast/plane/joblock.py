@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.itemlock import Abandoned, ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
@@ -31,7 +31,7 @@ JobLockStatistics = ItemLockStatistics
 async def job_lock(
     locks: Locks,
     job_id: str,
-    delays: RetryDelays = RETRY_DELAYS,
+    delays: AnyDelays = RETRY_DELAYS,
     *,
     statistics: JobLockStatistics | None = None,
     timeout: float | None = None,

@@ -20,7 +20,7 @@ from holdfast.aio import many
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.families import LockFamily
@@ -50,9 +50,9 @@ class LockedChanges:
     """Makes changes for the handlers of one scheduler."""
 
     def __init__(
-        self, store: JobStore, locks: Locks, family: LockFamily, delays: RetryDelays, statistics: JobLockStatistics
+        self, store: JobStore, locks: Locks, family: LockFamily, delays: AnyDelays, statistics: JobLockStatistics
     ) -> None:
-        self.delays = delays  # replaced at run time to switch jitter on or off
+        self.delays = delays
         self._store = store
         self._locks = locks
         self._family = family

@@ -161,6 +161,7 @@ async def founded(
             policing=policing,
             audit=audit,
             families=families,
+            settings=settings,
         )
         service = Service(parts)
         ready = False

@@ -228,7 +228,7 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
     }
     if name == "reconciler":
         family = family_in_effect(settings, SCHEDULER_JOB)
-        limits, delays = settings.limits.states, settings.scheduler.delays
+        limits, delays = settings.limits.states, ground.policing.jitter.delays
         reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, family=family)
         loop = reconciler.loop(interval=settings.reconciler.interval, **how)
         return LoopPart(loop, partial(readings.of_reconciler, reconciler))
@@ -260,7 +260,7 @@ def placement_of(ground: Ground, actor: str = "scheduler") -> Placement:
         ground.store,
         ground.locks,
         ground.workers,
-        delays=settings.delays,
+        delays=ground.policing.jitter.delays,
         topic_grace_ns=settings.topic_grace_ns,
         actor=actor,
         family=family_in_effect(ground.settings, SCHEDULER_JOB),
@@ -287,7 +287,7 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         cancel_grace=chosen.cancel_grace,
         clock=ground.clock,
         entropy=ground.entropy,
-        delays=settings.scheduler.delays,
+        delays=ground.policing.jitter.delays,
         name=name,
     )
 

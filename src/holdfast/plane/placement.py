@@ -26,7 +26,7 @@ from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import Pace
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.errors import RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
@@ -75,7 +75,7 @@ class Placement:
         locks: Locks,
         workers: Workers,
         *,
-        delays: RetryDelays = RETRY_DELAYS,
+        delays: AnyDelays = RETRY_DELAYS,
         topic_grace_ns: int | None = None,
         actor: str = "scheduler",
         family: LockFamily = SCHEDULER_JOB,
@@ -215,13 +215,9 @@ class Placement:
         return await self._changes.try_all(wanted, coming=False)
 
     @property
-    def delays(self) -> RetryDelays:
+    def delays(self) -> AnyDelays:
         """For how long work is given back."""
         return self._changes.delays
-
-    def use_delays(self, delays: RetryDelays) -> None:
-        """Switch them, at once: jitter on, or off again."""
-        self._changes.delays = delays
 
     def capacity(self, view: View, pool: str) -> int:
         """How many jobs the workers of a pool may have between them: those that they can run, or some more."""

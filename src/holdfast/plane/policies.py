@@ -2,13 +2,15 @@
 
     policy = PlanePolicy(database, clock)
     await policy.set("high", "fail_closed", actor="ada", reason="duplicates are rising")
+    await policy.set_jitter(0.2, actor="ada", reason="retries come in waves")
     await policy.current()          # {"high": Standing(mode=fail_closed, since_ns=…, actor="ada", …), …}
     await policy.history(limit=50)  # newest first
 
 Promises: changes are made one after another and numbered; what is said is in the history in the same transaction, and
 nothing of that is ever changed or deleted. `set(expect=revision)` changes a class only if nobody has changed it since
 (`PolicyMoved` otherwise), so that of several who see the same reason one switches. A class that nobody has named is not
-in `current`, and fails closed. No lease is needed for any of this: it works while the lease store is down.
+in `current`, and fails closed. The jitter of busy retries (`BUSY_JITTER`) is switched, followed and remembered in the
+same way; without a switch there is none. No lease is needed for any of this: it works while the lease store is down.
 
 **The last word wins**, whoever says it:
 
@@ -18,6 +20,7 @@ in `current`, and fails closed. No lease is needed for any of this: it works whi
   restart does not undo what was switched since. A class that is not in the settings is not spoken of. One that is taken
   out of the policy file while a process follows it goes to `fail_closed`.
 - Where both files name a class, the policy file speaks and the settings do not.
+- The same holds for `busy_jitter` in the `[scheduler]` table of either file; taken out of the policy file it goes to 0.
 - `low` (`fail_open`) and `high` (`fail_closed`) are built in: they hold where nobody has said anything.
 
 Words are ordered as the database receives them, except that one which had to wait for the database does not overrule
@@ -41,6 +44,8 @@ from holdfast.errors import BadInput
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_text, check_whole
 from holdfast.plane.policy_model import (
+    BUSY_JITTER,
+    JitterStanding,
     PlaneExercise,
     PolicyChange,
     PolicyMoved,
@@ -49,9 +54,10 @@ from holdfast.plane.policy_model import (
     Standing,
     change_of,
     exercise_of,
+    jitter_of,
     standing_of,
 )
-from holdfast.plane.ports import Database, Tx
+from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import prepare
 from holdfast.ports import Clock
 from holdfast.types import NS, Duration, check_label, duration_ns
@@ -60,6 +66,7 @@ CHANNEL: Final = "policy"
 """The bell that rings when anything here changes."""
 
 BUILT_IN: Final[Mapping[str, OnError]] = MappingProxyType({"low": OnError.FAIL_OPEN, "high": OnError.FAIL_CLOSED})
+NO_JITTER: Final = "0"
 ACTOR_CHARS_MAX: Final = 200
 REASON_CHARS_MAX: Final = 500
 HISTORY_PAGE_MAX: Final = 500
@@ -73,6 +80,8 @@ _GET: Final = sql("policy_get")
 _ALL: Final = sql("policy_all")
 _PUT: Final = sql("policy_put")
 _NOTE: Final = sql("policy_note")
+_SETTING_GET: Final = sql("policy_setting_get")
+_SETTING_PUT: Final = sql("policy_setting_put")
 _HISTORY: Final = sql("policy_history")
 _WORDS: Final = sql("policy_words")
 _WORD_PUT: Final = sql("policy_word_put")
@@ -116,7 +125,7 @@ class PlanePolicy:
     async def history(
         self, limit: int = 100, risk: str | None = None, *, below: int | None = None
     ) -> list[PolicyChange]:
-        """Changes, newest first; of one class or of all. `below`: only those with a smaller revision."""
+        """Changes, newest first; of one name or of all. `below`: only those with a smaller revision."""
         most = check_whole("limit", limit, 1, HISTORY_PAGE_MAX)
         values = {
             "limit": most,
@@ -149,30 +158,56 @@ class PlanePolicy:
         `expect`: the revision of the class as it was seen, 0 if it was not there; `PolicyMoved` if it has changed.
         A class that does so already stays as it is, with the word of whoever switched it.
         """
-        word = _Word(check_label("risk", risk), parse_mode("mode", mode), *_said_by(actor, reason), source)
+        word = _Word(_check_risk(risk), parse_mode("mode", mode), *_said_by(actor, reason), source)
+        row, changed = await self._set(word, expect)
+        return standing_of(row), changed
+
+    async def set_jitter(
+        self,
+        seconds: float,
+        *,
+        actor: str,
+        reason: str,
+        source: Source = Source.COMMAND,
+        expect: int | None = None,
+    ) -> tuple[JitterStanding, bool]:
+        """Switch the jitter of busy retries in all processes, likewise; 0: exactly the fixed delay.
+
+        Whether it suits the settings of a process is that process's to check: see `busy_jitter`.
+        """
+        word = _Word(BUSY_JITTER, jitter_text(seconds), *_said_by(actor, reason), source)
+        row, changed = await self._set(word, expect)
+        return jitter_of(row), changed
+
+    async def _set(self, word: _Word, expect: int | None) -> tuple[Row, bool]:
         if expect is not None:
             check_whole("expect", expect, 0, 2**63 - 1)
         await self.prepare()
 
-        async def work(tx: Tx) -> tuple[Standing, bool]:
+        async def work(tx: Tx) -> tuple[Row, bool]:
             await tx.query(_TURN)
             return await self._switch(tx, word, expect)
 
         return await self._database.write(work)
 
     async def say(
-        self, words: Mapping[str, OnError], *, actor: str, reason: str, source: Source, said_ns: int | None = None
-    ) -> list[Standing]:
-        """What a file says, as a whole: the classes that were switched by it. See the rule above.
+        self,
+        words: Mapping[str, OnError | float],
+        *,
+        actor: str,
+        reason: str,
+        source: Source,
+        said_ns: int | None = None,
+    ) -> list[str]:
+        """What a file says, as a whole: the names of what was switched by it. See the rule above.
 
-        `said_ns` is when it was found to say so, where that was not now.
+        `words`: what classes do, and the seconds of `BUSY_JITTER`. `said_ns` is when the file was found to say so,
+        where that was not now.
         """
-        made = [
-            _Word(check_label("risk", risk), mode, *_said_by(actor, reason), source) for risk, mode in words.items()
-        ]
+        made = [_Word(*_named(name, value), *_said_by(actor, reason), source) for name, value in words.items()]
         await self.prepare()
 
-        async def work(tx: Tx) -> list[Standing]:
+        async def work(tx: Tx) -> list[str]:
             await tx.query(_TURN)
             known = {row["risk"]: row["mode"] for row in await tx.query(_WORDS, {"source": source})}
             now_ns = self._clock.now().wall
@@ -182,11 +217,11 @@ class PlanePolicy:
                     continue
                 values = {"source": source, "risk": word.risk, "mode": word.mode, "at_ns": now_ns}
                 await tx.query(_WORD_PUT, values)
-                standing = await self._standing(tx, word.risk)
-                if said_ns is not None and standing is not None and standing.since_ns > said_ns:
-                    continue  # somebody has spoken since
-                after, changed = await self._switch(tx, word, None)
-                switched += [after] if changed else []
+                found = await self._found(tx, word.risk)
+                if said_ns is not None and found is not None and found["since_ns"] > said_ns:
+                    continue  # there is a later switch
+                _, changed = await self._switch(tx, word, None)
+                switched += [word.risk] if changed else []
             return switched
 
         return await self._database.write(work)
@@ -198,7 +233,7 @@ class PlanePolicy:
         async def work(tx: Tx) -> None:
             await tx.query(_TURN)
             for risk, mode in BUILT_IN.items():
-                if await self._standing(tx, risk) is None:
+                if await self._found(tx, risk) is None:
                     await self._switch(tx, _Word(risk, mode, "holdfast", "built in", Source.START), None)
 
         if BUILT_IN.keys() - (await self.current()).keys():
@@ -273,28 +308,34 @@ class PlanePolicy:
         revision = (await tx.query(_REVISION))[0]["revision"]
         classes = {row["risk"]: standing_of(row) for row in await tx.query(_ALL)}
         running = await tx.query(_RUNNING, {"now_ns": self._clock.now().wall})
-        return PolicyView(int(revision), classes, [exercise_of(row) for row in running])
+        jitter = await self._found(tx, BUSY_JITTER)
+        return PolicyView(
+            int(revision),
+            classes,
+            [exercise_of(row) for row in running],
+            None if jitter is None else jitter_of(jitter),
+        )
 
-    async def _standing(self, tx: Tx, risk: str) -> Standing | None:
-        rows = await tx.query(_GET, {"risk": risk})
-        return standing_of(rows[0]) if rows else None
+    async def _found(self, tx: Tx, name: str) -> Row | None:
+        rows = await tx.query(_SETTING_GET if name == BUSY_JITTER else _GET, {"risk": name})
+        return rows[0] if rows else None
 
-    async def _switch(self, tx: Tx, word: _Word, expect: int | None) -> tuple[Standing, bool]:
-        """The turn was taken."""
-        found = await self._standing(tx, word.risk)
-        revision = 0 if found is None else found.revision
+    async def _switch(self, tx: Tx, word: _Word, expect: int | None) -> tuple[Row, bool]:
+        """The turn was taken. The row in force, and whether it is new."""
+        found = await self._found(tx, word.risk)
+        revision = 0 if found is None else int(found["revision"])
         if expect is not None and expect != revision:
             raise PolicyMoved(
-                f"risk class {word.risk} was changed since it was looked at (revision {expect}, now {revision}); "
-                "look again",
+                f"{word.what} was changed since it was looked at (revision {expect}, now {revision}); look again",
                 risk=word.risk,
                 found=revision,
             )
-        if found is not None and found.mode is word.mode:
+        if found is not None and found["mode"] == word.mode:
             return found, False
+        unnamed = NO_JITTER if word.setting else OnError.FAIL_CLOSED
         values = {
             "risk": word.risk,
-            "before": OnError.FAIL_CLOSED if found is None else found.mode,
+            "before": unnamed if found is None else found["mode"],
             "mode": word.mode,
             "actor": word.actor,
             "reason": word.reason,
@@ -302,19 +343,44 @@ class PlanePolicy:
             "at_ns": self._clock.now().wall,
             "revision": (await tx.query(_ADVANCE))[0]["revision"],
         }
-        await tx.query(_PUT, values)
-        await tx.query(_NOTE, values)
+        for statement in (_SETTING_PUT,) if word.setting else (_PUT, _NOTE):
+            await tx.query(statement, values)
         tx.ring(CHANNEL)
-        return standing_of({**values, "since_ns": values["at_ns"]}), True
+        return {**values, "since_ns": values["at_ns"]}, True
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    risk: str
-    mode: OnError
+    risk: str  # or the name of a setting
+    mode: str
     actor: str
     reason: str
     source: Source
+
+    @property
+    def setting(self) -> bool:
+        return self.risk == BUSY_JITTER
+
+    @property
+    def what(self) -> str:
+        return self.risk if self.setting else f"risk class {self.risk}"
+
+
+def jitter_text(seconds: float) -> str:
+    """A jitter as it is stored: the same text for the same length."""
+    return f"{duration_ns(BUSY_JITTER, seconds) / NS:.9g}"
+
+
+def _named(name: str, value: OnError | float) -> tuple[str, str]:
+    if name == BUSY_JITTER:
+        return name, jitter_text(float(value))
+    return _check_risk(name), parse_mode("mode", value)
+
+
+def _check_risk(risk: object) -> str:
+    if risk == BUSY_JITTER:
+        raise BadInput("risk", f"{BUSY_JITTER} is no risk class", "use another name; set_jitter switches the jitter")
+    return check_label("risk", risk)
 
 
 def _said_by(actor: object, reason: object) -> tuple[str, str]:

@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.aio.locks import Locks
-from holdfast.core.escalation import Rule
 from holdfast.core.history import Kind
 from holdfast.core.policy import OnError
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families
+from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.escalation import Escalator
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_following import PolicyFollower
+from holdfast.plane.policy_model import BUSY_JITTER
 from holdfast.plane.ports import Database
 from holdfast.plane.signals import Label, Sign, Signals
 from holdfast.ports import Clock
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 FLUSH_S: Final = 3.0
 LAST_FLUSH_S: Final = 2.0
 AGAIN_S: Final = 1.0
+JITTER_SETTING: Final = "scheduler.busy_jitter"
 
 _log: Final = logging.getLogger("holdfast.plane")
 
@@ -58,18 +60,18 @@ class Policing:
         signals: Signals,
         follower: PolicyFollower,
         locks: Locks,
+        jitter: BusyJitter,
         escalator: Escalator | None = None,
         *,
-        rule: Rule | None = None,
         flush_s: float = FLUSH_S,
     ) -> None:
-        """`rule` is what counts as too much, armed or not: people are shown things by it."""
+        """`jitter`: what the parts of this process get their retry delays from."""
         self.policy = policy
         self.signals = signals
         self.follower = follower
         self.escalator = escalator
-        self.rule = rule or Rule()
         self.locks = locks
+        self.jitter = jitter
         self._flush_s = flush_s
 
     @classmethod
@@ -82,7 +84,10 @@ class Policing:
         signals = Signals(
             database, clock, process=f"{who}/{locks.house.entropy.token()[:8]}", witness=locks.house.witness
         )
-        exercise = settings.exercise.plan
+        exercise, jitter = settings.exercise.plan, BusyJitter(settings)
+        spoken: dict[str, OnError | float] = dict(settings.risk)
+        if settings.scheduler.busy_jitter or settings.origin(JITTER_SETTING).kind != "default":
+            spoken[BUSY_JITTER] = settings.scheduler.busy_jitter
         file = settings.policy_file if works else None
         follower = PolicyFollower(
             policy,
@@ -90,13 +95,14 @@ class Policing:
             locks,
             clock,
             actor=who,
-            settings=dict(settings.risk),
+            jitter=jitter,
+            settings=spoken,
             file=None if file is None else Path(file),
             exercises=[] if exercise is None else [exercise],
         )
         rule = settings.escalation.rule
         escalator = Escalator(policy, signals, clock, rule, actor=who) if settings.escalation.armed else None
-        return cls(policy, signals, follower, locks, escalator, rule=rule)
+        return cls(policy, signals, follower, locks, jitter, escalator)
 
     def count_ends(self, duplicate_ends: Callable[[], int]) -> None:
         """Count second ends of jobs, which the store refuses and counts, as duplicates."""
@@ -137,6 +143,7 @@ class Policing:
             "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
             "escalations": 0 if self.escalator is None else self.escalator.switched,
             "armed": self.escalator is not None,
+            "busy_jitter": self.jitter.seconds,
             "revision": self.follower.revision,
             "failed": {"follow": self.follower.failed, "signals": self.signals.failed},
         }

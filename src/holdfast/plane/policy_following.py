@@ -1,9 +1,10 @@
-"""A process follows the policy of its plane: what the database says is what its locks do.
+"""A process follows the policy of its plane: what the database says is what its locks and its busy retries do.
 
 Promises: `begin` returns when the locks of this process do what the policy says, so whoever takes locks after it takes
 them under the policy. From then on a change arrives when its bell rings, and within `poll_ns` where that was missed.
 While the database is down the last known policy holds; a policy file is followed all the same, and what it says is told
-to the database when that is back. A file that turns unreadable or wrong changes nothing, and the log says why.
+to the database when that is back. A file that turns unreadable or wrong changes nothing, and the log says why. So it is
+with a busy jitter that the settings of this process rule out: what was in force stays in force.
 
 In a process of a plane `locks.policy.set` is not the way to switch: it does not reach the others, and what the plane
 says replaces it. `PlanePolicy.set` is.
@@ -24,10 +25,11 @@ from holdfast.core.exercise import Exercise
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError, Policy
-from holdfast.errors import Closed, HoldfastError
+from holdfast.errors import BadInput, Closed, HoldfastError
 from holdfast.flows.saying import Trouble, say
+from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.policies import CHANNEL, PlanePolicy
-from holdfast.plane.policy_model import PolicyView, Source
+from holdfast.plane.policy_model import BUSY_JITTER, PolicyView, Source
 from holdfast.plane.ports import Database
 from holdfast.ports import Clock
 from holdfast.runtime.policies import PolicySwitch
@@ -70,29 +72,31 @@ class PolicyFollower:
         clock: Clock,
         *,
         actor: str,
-        settings: Mapping[str, OnError] | None = None,
+        jitter: BusyJitter,
+        settings: Mapping[str, OnError | float] | None = None,
         file: Path | None = None,
         exercises: Iterable[Exercise] = (),
         poll_ns: int = POLL_NS,
         file_ns: int = FILE_NS,
     ) -> None:
-        """`settings` is what the `[risk]` table says, `exercises` are those of the settings.
+        """`settings` is the `[risk]` table and, if they set it, `BUSY_JITTER`; `exercises` are those of the settings.
 
-        `BadInput` for a policy file that cannot be read.
+        `jitter` is what is switched here. `BadInput` for a policy file that cannot be read.
         """
         self._policy = policy
         self._database = database
         self._locks = locks
         self._clock = clock
         self._actor = actor
+        self._jitter = jitter
         self._settings = dict(settings or {})
         self._exercises = {each.family: each for each in exercises}
         self._poll_ns = poll_ns
         self._file_ns = file_ns if file is not None else poll_ns
         self._file = None if file is None else PolicySwitch(Policy(), file, clock, _Quiet(), "file")
         self._file_name = "" if file is None else file.name
-        self._said: dict[str, OnError] = {}  # by the file, when it was last looked at
-        self._unsaid: dict[str, tuple[OnError, int]] = {}  # what the database has not heard yet, and since when
+        self._said: dict[str, OnError | float] = {}  # by the file, when it was last looked at
+        self._unsaid: dict[str, tuple[OnError | float, int]] = {}  # what the database has not heard yet, and since when
         self._known: dict[str, OnError] = {}  # what the database has said last
         self._running: list[Exercise] = []
         self._unread = Trouble(
@@ -158,14 +162,19 @@ class PolicyFollower:
         words = self._file_words()
         now_ns = self._clock.now().wall
         for risk, mode in words.items():
-            if self._said.get(risk) is not mode:
+            if self._said.get(risk) != mode:
                 self._unsaid[risk] = mode, now_ns
                 if here:
                     self._switch(risk, mode, "file", self._file_name)
         self._said = words
 
-    def _file_words(self) -> dict[str, OnError]:
-        return {} if self._file is None else {risk: OnError(mode) for risk, mode in self._file.current().items()}
+    def _file_words(self) -> dict[str, OnError | float]:
+        if self._file is None:
+            return {}
+        words: dict[str, OnError | float] = {risk: OnError(mode) for risk, mode in self._file.current().items()}
+        if self._file.busy_jitter is not None:
+            words[BUSY_JITTER] = self._file.busy_jitter
+        return words
 
     async def _tell(self) -> None:
         """Tell the database what the file has said. It knows whether that is new."""
@@ -186,6 +195,8 @@ class PolicyFollower:
         for risk, standing in view.classes.items():
             if risk not in self._unsaid:
                 self._switch(risk, standing.mode, standing.actor, standing.reason, quiet=first)
+        if view.jitter is not None and BUSY_JITTER not in self._unsaid:
+            self._switch(BUSY_JITTER, view.jitter.seconds, view.jitter.actor, view.jitter.reason, quiet=first)
         self._known = {risk: each.mode for risk, each in view.classes.items()}
         self._running = [each.plan for each in view.exercises]
         self._exercise()
@@ -199,6 +210,22 @@ class PolicyFollower:
         if [wanted[family] for family in sorted(wanted)] != self._locks.exercise.current():
             self._locks.exercise.replace(wanted.values())
 
-    def _switch(self, risk: str, mode: OnError, actor: str, reason: str, *, quiet: bool = False) -> None:
-        if self._locks.policy.current().get(risk) != mode:
+    def _switch(self, risk: str, mode: OnError | float, actor: str, reason: str, *, quiet: bool = False) -> None:
+        if not isinstance(mode, OnError):
+            self._use_jitter(mode, actor, reason, quiet=quiet)
+        elif self._locks.policy.current().get(risk) != mode:
             self._locks.policy.adopt(risk, mode, actor=actor, reason=reason, quiet=quiet)
+
+    def _use_jitter(self, seconds: float, actor: str, reason: str, *, quiet: bool) -> None:
+        before = self._jitter.seconds
+        if seconds == before:
+            return
+        try:
+            self._jitter.use(seconds)
+        except BadInput as error:
+            text = "a jitter of busy retries was not taken over; the one in force stays"
+            say(_log, logging.ERROR, text, error, jitter=seconds, stays=before)
+            return
+        if not quiet:
+            detail = f"{before:g} s to {seconds:g} s by {actor}: {reason}"
+            say(_log, logging.WARNING, f"jitter of busy retries switched: {detail}")

@@ -1,4 +1,4 @@
-"""What the error policy of a plane consists of: what each class does, each change, each exercise; as rows and back.
+"""What the error policy of a plane consists of: risk classes, the busy jitter, changes, exercises; as rows and back.
 
 `policies` says what they mean. Clock: the wall clock, for people.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core.exercise import Exercise
 from holdfast.core.policy import OnError
 from holdfast.errors import HoldfastError
 from holdfast.plane.ports import Row
+
+BUSY_JITTER: Final = "busy_jitter"
+"""The name under which the jitter of busy retries is switched. No risk class can have it."""
 
 
 class Source(StrEnum):
@@ -52,13 +55,36 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class JitterStanding:
+    """The jitter of busy retries in force, and who switched it."""
+
+    seconds: float
+    revision: int
+    since_ns: int
+    actor: str
+    reason: str
+    source: Source
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "seconds": self.seconds,
+            "revision": self.revision,
+            "since_ns": self.since_ns,
+            "actor": self.actor,
+            "reason": self.reason,
+            "source": str(self.source),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """One line of history."""
+    """One line of history: of a risk class, or of the busy jitter, whose values are seconds."""
 
     revision: int
     risk: str
-    before: OnError
-    after: OnError
+    before: str
+    after: str
     actor: str
     reason: str
     source: Source
@@ -69,8 +95,8 @@ class PolicyChange:
         return {
             "revision": self.revision,
             "risk": self.risk,
-            "before": str(self.before),
-            "after": str(self.after),
+            "before": self.before,
+            "after": self.after,
             "actor": self.actor,
             "reason": self.reason,
             "source": str(self.source),
@@ -112,6 +138,7 @@ class PolicyView:
     revision: int
     classes: Mapping[str, Standing]
     exercises: Sequence[PlaneExercise]
+    jitter: JitterStanding | None  # None: it was never switched, and there is none
 
 
 class PolicyMoved(HoldfastError):
@@ -136,13 +163,25 @@ def standing_of(row: Row) -> Standing:
     )
 
 
+def jitter_of(row: Row) -> JitterStanding:
+    """From a row of the same columns to the busy jitter in force."""
+    return JitterStanding(
+        float(row["mode"]),
+        int(row["revision"]),
+        row["since_ns"],
+        row["actor"],
+        row["reason"],
+        Source(row["source"]),
+    )
+
+
 def change_of(row: Row) -> PolicyChange:
     """From a row to a line of history."""
     return PolicyChange(
         row["revision"],
         row["risk"],
-        OnError(row["before"]),
-        OnError(row["after"]),
+        row["before"],
+        row["after"],
         row["actor"],
         row["reason"],
         Source(row["source"]),

@@ -17,12 +17,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.escalation import Rule, judge
+from holdfast.core.escalation import judge
 from holdfast.core.policy import OnError
+from holdfast.plane.busy_jitter import check_jitter
 from holdfast.plane.databases import open_database
 from holdfast.plane.escalation import evidence
 from holdfast.plane.policies import PlanePolicy
-from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Source, Standing
+from holdfast.plane.policy_model import JitterStanding, PlaneExercise, PolicyChange, Source, Standing
 from holdfast.plane.ports import Database
 from holdfast.plane.schema import prepare
 from holdfast.plane.settings import Settings
@@ -60,6 +61,7 @@ class PolicyReport:
     duplicates: dict[str, tuple[int, int]]  # by sign: in the window, and in the one before
     exercises: Sequence[PlaneExercise]
     rate: float
+    jitter: JitterStanding | None  # of busy retries; None: it was never switched
     hints: Sequence[str]  # what to do next, for people
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class PolicyReport:
                 sign: {"lately": lately, "before": before} for sign, (lately, before) in self.duplicates.items()
             },
             "exercises": [each.as_dict() for each in self.exercises],
+            "busy_jitter": None if self.jitter is None else self.jitter.as_dict(),
             "hints": list(self.hints),
         }
 
@@ -81,16 +84,18 @@ class PolicyReport:
 class PolicyService:
     """The error policy of a plane, for whoever asks."""
 
-    def __init__(self, policy: PlanePolicy, signals: Signals, clock: Clock, rule: Rule | None = None) -> None:
+    def __init__(self, policy: PlanePolicy, signals: Signals, clock: Clock, settings: Settings) -> None:
+        """`settings`: the escalation rule, and what a jitter of busy retries is checked against."""
         self.policy = policy
         self._signals = signals
         self._clock = clock
-        self._rule = rule or Rule()
+        self._settings = settings
+        self._rule = settings.escalation.rule
 
     @classmethod
-    def on(cls, database: Database, clock: Clock, rule: Rule | None = None) -> PolicyService:
+    def on(cls, database: Database, clock: Clock, settings: Settings) -> PolicyService:
         """On a database, in a process that has no part in the plane."""
-        return cls(PlanePolicy(database, clock), Signals(database, clock, process="looks only"), clock, rule)
+        return cls(PlanePolicy(database, clock), Signals(database, clock, process="looks only"), clock, settings)
 
     async def show(self) -> PolicyReport:
         """What each class does, and what is happening."""
@@ -111,6 +116,7 @@ class PolicyService:
             duplicates=duplicates,
             exercises=view.exercises,
             rate=verdict.rate,
+            jitter=view.jitter,
             hints=hints(classes, view.exercises, verdict.rate, verdict.because, escalate=verdict.escalate),
         )
 
@@ -119,6 +125,13 @@ class PolicyService:
     ) -> tuple[Standing, bool]:
         """See `PlanePolicy.set`."""
         return await self.policy.set(risk, mode, actor=actor, reason=reason, source=source, expect=expect)
+
+    async def set_jitter(
+        self, seconds: float, *, actor: str, reason: str, source: Source, expect: int | None = None
+    ) -> tuple[JitterStanding, bool]:
+        """See `PlanePolicy.set_jitter`. `BadInput` where the settings rule this jitter out."""
+        check_jitter(self._settings, seconds)
+        return await self.policy.set_jitter(seconds, actor=actor, reason=reason, source=source, expect=expect)
 
     async def history(
         self, limit: int = 100, risk: str | None = None, *, below: int | None = None
@@ -198,6 +211,6 @@ async def policy_at(
     try:
         if not looks:  # whoever switches something leaves all that is needed to look at it
             await prepare(database, SIGNAL_SCHEMA)
-        yield PolicyService.on(database, clock, settings.escalation.rule)
+        yield PolicyService.on(database, clock, settings)
     finally:
         await database.close()

@@ -28,7 +28,7 @@ from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import Code, StateLimits, overdue
 from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.flows.saying import say
 from holdfast.guards.bearer import carried
@@ -75,7 +75,7 @@ class Reconciler:
         locks: Locks,
         *,
         limits: StateLimits | None = None,
-        delays: RetryDelays = RETRY_DELAYS,
+        delays: AnyDelays = RETRY_DELAYS,
         family: LockFamily = SCHEDULER_JOB,
         batch: int = BATCH,
         batches: int = BATCHES,

@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
@@ -31,7 +31,7 @@ async def run_lock(
     locks: Locks,
     run_id: str,
     risk: str,
-    delays: RetryDelays = RETRY_DELAYS,
+    delays: AnyDelays = RETRY_DELAYS,
     *,
     statistics: ItemLockStatistics | None = None,
     timeout: float | None = None,

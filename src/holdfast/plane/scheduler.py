@@ -28,7 +28,6 @@ from holdfast.core import backoff
 from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Again, Code, End, Ended, after_attempt, elsewhere_ns
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
-from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects
@@ -167,10 +166,6 @@ class Scheduler:
     def stop(self) -> None:
         """Begin nothing any more. Deliveries from now on are given back, for another scheduler to take."""
         self._stopping = True
-
-    def use_delays(self, delays: RetryDelays) -> None:
-        """Switch the delays of work that is given back, at once: jitter on, or off again."""
-        self.placement.use_delays(delays)
 
     def statistics(self) -> dict[str, int]:
         """What became of messages, by subject and outcome; and second ends, of which there should be none."""

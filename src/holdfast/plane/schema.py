@@ -30,6 +30,7 @@ VERSIONS: Final[Mapping[str, int]] = {
     "schema": 5,
     "run_schema": 4,
     "approval_schema": 2,
+    "policy_schema": 2,
 }  # of those that are not at the first any more
 OLDEST: Final[Mapping[str, int]] = {}
 """The oldest version of the code that works with the tables of `VERSIONS`, where that is not this version itself.

@@ -51,6 +51,7 @@ from holdfast.plane.progress import Progress, ProgressStore
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.run_service import RunService
+from holdfast.plane.settings import Settings
 from holdfast.plane.status import Brief, StatusQueries, Tally
 from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
@@ -101,6 +102,7 @@ class Parts:
     policing: Policing | None = None  # in a process of the plane
     audit: Audit | None = None  # where one is kept
     families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the times in effect
+    settings: Settings = field(default_factory=Settings)
 
 
 class Service:
@@ -118,8 +120,7 @@ class Service:
         self._tenants = Tenants(parts.database, parts.store.slots)
         self._status = StatusQueries(parts.database)
         self._progress = ProgressStore(parts.database)
-        rule = None if parts.policing is None else parts.policing.rule
-        self.policy = PolicyService.on(parts.database, parts.store.clock, rule)
+        self.policy = PolicyService.on(parts.database, parts.store.clock, parts.settings)
         self.resources = ResourceLocks(parts.database, parts.store.clock, parts.store.entropy)
         self.writability = Writability(parts.database, parts.store.clock)
         self.breaks = ResourceBreaks(parts.database, self.resources)

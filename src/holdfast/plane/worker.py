@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, Self
 
 from holdfast.aio.locks import Locks
 from holdfast.core.measures import Distribution
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families, subjects
@@ -99,7 +99,7 @@ class Worker:
         cancel_grace: Duration = 5.0,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
-        delays: RetryDelays = families.RETRY_DELAYS,
+        delays: AnyDelays = families.RETRY_DELAYS,
     ) -> None:
         """`pools`: all that the app has topics for, unless given. `concurrency`: attempts at once, in each pool.
 

@@ -8,11 +8,11 @@ changes nothing: the policy in force stays in force, and the log says why.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.core.history import Kind, Record
-from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
+from holdfast.core.policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.ports import Clock, Journal
@@ -38,7 +38,7 @@ class Switch:
 
 
 def read_policy_file(path: Path) -> Policy:
-    """A policy from a TOML file with a `[risk]` table; `BadInput` that names the file and the line otherwise."""
+    """A policy from a TOML file: `[risk]`, `[scheduler] busy_jitter`; or `BadInput` with the file and the line."""
     where = f"policy file {path.name}"
     try:
         table = toml_of(path.read_text(encoding="utf-8"))
@@ -46,9 +46,10 @@ def read_policy_file(path: Path) -> Policy:
         raise BadInput(where, f"cannot be read ({error.strerror})", "check the path and the rights") from error
     except (NotToml, UnicodeDecodeError) as error:
         raise BadInput(where, f"is not TOML: {error}", 'write e.g. [risk] low = "fail_open"') from error
-    if "risk" not in table:
+    jitter = parse_busy_jitter(table.get("scheduler", {}), where)
+    if "risk" not in table and jitter is None:
         raise BadInput(where, "has no [risk] table", 'write e.g. [risk] low = "fail_open"')
-    return parse_policy(table["risk"], where)
+    return replace(parse_policy(table.get("risk", {}), where), busy_jitter=jitter)
 
 
 class PolicySwitch:
@@ -64,6 +65,7 @@ class PolicySwitch:
         self._seen: tuple[int, int, int] | None = None
         self._history: list[Switch] = []
         self._filed: set[str] = set()  # the classes that the file named when it was last read
+        self.busy_jitter: float | None = None  # of the file; 0 where it was taken out of it
         self.problem: str | None = None
         if file is not None:
             self._seen = _stamp(file)
@@ -134,6 +136,8 @@ class PolicySwitch:
             if self._policy.on_error(risk) is not OnError.FAIL_CLOSED:
                 self._switch(risk, OnError.FAIL_CLOSED, actor, reason)
         self._filed = set(policy.classes)
+        if policy.busy_jitter is not None or self.busy_jitter is not None:
+            self.busy_jitter = policy.busy_jitter or 0.0
 
     def _switch(self, risk: str, mode: OnError, actor: str, reason: str) -> Switch:
         now = self._clock.now().wall

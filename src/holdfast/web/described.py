@@ -35,6 +35,7 @@ OWN: Final[Mapping[str, Mapping[int, str]]] = {
     "forget_letter": {404: "There is no such dead letter."},
     "snapshot": {404: "No snapshot was written yet."},
     "limits": {404: "There is no such tenant for you."},
+    "switch_jitter": {409: "It was changed since the revision in `expect`."},
     "switch_policy": {409: "It was changed since the revision in `expect`."},
     "kept_workflow": {404: "There is no such workflow, or no such version."},
     "start_run": {

@@ -10,7 +10,16 @@ from holdfast.plane.policy_model import Source
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute
 from holdfast.web.rights import Asking, Serving, needs
-from holdfast.web.schemas_policy import ChangeList, ChangeShown, HistoryFilter, PolicyShown, SwitchedShown, SwitchPolicy
+from holdfast.web.schemas_policy import (
+    ChangeList,
+    ChangeShown,
+    HistoryFilter,
+    JitterSwitched,
+    PolicyShown,
+    SwitchedShown,
+    SwitchJitter,
+    SwitchPolicy,
+)
 
 router = APIRouter(tags=["error policy"], route_class=JsonRoute)
 
@@ -30,8 +39,21 @@ async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -
     return SwitchedShown.after(standing, changed=changed)
 
 
+@router.put(
+    "/policy/busy_jitter",
+    dependencies=[needs(Role.OPERATOR, everywhere=True)],
+    summary="Switch the jitter of busy retries",
+)
+async def switch_jitter(asked: SwitchJitter, service: Serving, caller: Asking) -> JitterSwitched:
+    """Switch it in all processes, without a restart; 0 is the fixed delay. 409 if it was changed since `expect`."""
+    standing, changed = await service.policy.set_jitter(
+        asked.seconds, actor=caller.name, reason=asked.reason, source=Source.API, expect=asked.expect
+    )
+    return JitterSwitched.after(standing, changed=changed)
+
+
 @router.get("/policy/history", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="Who switched what, and why")
 async def policy_history(service: Serving, which: Annotated[HistoryFilter, Query()]) -> ChangeList:
-    """Every switch of a risk class, newest first."""
+    """Every switch of a risk class or of the busy jitter, newest first."""
     found = await service.policy.history(which.limit, which.risk, below=which.below)
     return ChangeList(items=[ChangeShown.of(each) for each in found])

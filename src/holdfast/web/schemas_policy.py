@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
+from holdfast.core.policy import BUSY_JITTER_MAX_NS
 from holdfast.plane.policies import HISTORY_PAGE_MAX, REASON_CHARS_MAX
-from holdfast.plane.policy_model import PlaneExercise, PolicyChange, Standing
+from holdfast.plane.policy_model import JitterStanding, PlaneExercise, PolicyChange, Standing
 from holdfast.plane.policy_service import ClassReport, PolicyReport
 from holdfast.types import NS
 from holdfast.web.schemas import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
@@ -16,6 +17,7 @@ from holdfast.web.schemas import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told
 REVISION_MAX: Final = 2**53 - 1  # beyond it, numbers of JSON are not exact everywhere
 
 ModeText: TypeAlias = Literal["fail_open", "fail_closed", "wait"]
+Reason: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[ -~]*[!-~][ -~]*$", max_length=REASON_CHARS_MAX)]
 Revision: TypeAlias = Annotated[int, Field(ge=0, le=REVISION_MAX), AS_WHOLE]
 
 
@@ -24,18 +26,28 @@ class SwitchPolicy(Asked):
 
     risk: Label
     mode: ModeText
-    reason: Annotated[str, StringConstraints(pattern=r"^[ -~]*[!-~][ -~]*$", max_length=REASON_CHARS_MAX)] = Field(
-        description="Why; it is kept in the history."
-    )
+    reason: Reason = Field(description="Why; it is kept in the history.")
     expect: Revision | None = Field(
         None, description="Only if the class still has this revision; 0: nobody has said anything about it."
+    )
+
+
+class SwitchJitter(Asked):
+    """How far the delay of busy retries is to vary."""
+
+    seconds: Annotated[float, Field(ge=0, le=BUSY_JITTER_MAX_NS / NS)] = Field(
+        description="Up and down; 0: exactly the fixed delay."
+    )
+    reason: Reason = Field(description="Why; it is kept in the history.")
+    expect: Revision | None = Field(
+        None, description="Only if the jitter still has this revision; 0: it was never switched."
     )
 
 
 class HistoryFilter(Filter):
     """Which changes."""
 
-    risk: Label | None = None
+    risk: Label | None = Field(None, description="Of this risk class; or `busy_jitter`.")
     limit: Annotated[int, Field(ge=1, le=HISTORY_PAGE_MAX), IN_DIGITS] = 100
     below: Annotated[int, Field(ge=0, le=REVISION_MAX), IN_DIGITS] | None = Field(
         None, description="Only with a smaller revision."
@@ -118,6 +130,33 @@ class ExerciseShown(Told):
         )
 
 
+class JitterShown(Told):
+    """The jitter of busy retries, and who switched it."""
+
+    seconds: float
+    revision: int
+    since: datetime
+    actor: str
+    reason: str
+    source: str
+
+    @classmethod
+    def of(cls, standing: JitterStanding) -> JitterShown:
+        """From what the plane knows."""
+        return cls(**_standing(standing))
+
+
+class JitterSwitched(JitterShown):
+    """What holds now, and whether the request changed it."""
+
+    changed: bool
+
+    @classmethod
+    def after(cls, standing: JitterStanding, *, changed: bool) -> JitterSwitched:
+        """From what the plane answered."""
+        return cls(**_standing(standing), changed=changed)
+
+
 class PolicyShown(Told):
     """The error policy, and what is happening."""
 
@@ -126,6 +165,7 @@ class PolicyShown(Told):
     classes: list[ClassShown] = Field(description="Any other class fails closed.")
     duplicates: list[DuplicatesShown]
     exercises: list[ExerciseShown]
+    busy_jitter: JitterShown | None = Field(description="Null: it was never switched, and there is none.")
     hints: list[str] = Field(description="What to do next, for people.")
 
     @classmethod
@@ -140,6 +180,7 @@ class PolicyShown(Told):
                 for kind, (lately, before) in report.duplicates.items()
             ],
             exercises=[ExerciseShown.of(each) for each in report.exercises],
+            busy_jitter=None if report.jitter is None else JitterShown.of(report.jitter),
             hints=list(report.hints),
         )
 
@@ -162,8 +203,8 @@ class ChangeShown(Told):
         return cls(
             revision=change.revision,
             risk=change.risk,
-            before=str(change.before),
-            after=str(change.after),
+            before=change.before,
+            after=change.after,
             actor=change.actor,
             reason=change.reason,
             source=str(change.source),
@@ -177,6 +218,6 @@ class ChangeList(Told):
     items: list[ChangeShown]
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _standing(standing: Standing | JitterStanding) -> dict[str, Any]:
     shown = standing.as_dict()
     return {**shown, "since": moment(shown.pop("since_ns"))}

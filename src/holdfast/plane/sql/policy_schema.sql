@@ -35,6 +35,21 @@ CREATE TABLE plane_policy_history (
 
 CREATE INDEX plane_policy_history_of_risk ON plane_policy_history (risk, revision);
 
+-- Settings that are switched at run time beside the risk classes: every switch, forever. The newest row of a name is the
+-- value in force. Revisions are those of plane_policy_turn, and so one sequence with those of plane_policy_history.
+CREATE TABLE plane_policy_setting (
+    revision BIGINT NOT NULL PRIMARY KEY,
+    name     TEXT NOT NULL,
+    before   TEXT NOT NULL,
+    after    TEXT NOT NULL,
+    actor    TEXT NOT NULL,
+    reason   TEXT NOT NULL,
+    source   TEXT NOT NULL,
+    at_ns    BIGINT NOT NULL
+);
+
+CREATE INDEX plane_policy_setting_of_name ON plane_policy_setting (name, revision);
+
 -- What files have said last about a class, so that a file that still says the same is not taken for a new word.
 CREATE TABLE plane_policy_word (
     source TEXT NOT NULL,
