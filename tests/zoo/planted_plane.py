@@ -26,6 +26,7 @@ from holdfast.plane.model import Job, Message
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
 from holdfast.plane.ports import Tx
+from holdfast.plane.signals import Signals
 from holdfast.web import auth
 from holdfast.web.auth import Access
 from zoo.finders import Test
@@ -308,3 +309,17 @@ def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -
     """A jitter is switched on while a plane runs, and a switch to 0 is noted and changes no delay."""
     use = SwitchableDelays.use_jitter
     patch.setattr(SwitchableDelays, "use_jitter", lambda self, ns: use(self, ns) if ns else None)
+
+
+@keep(
+    "Holdfast itself: a counter that could not move",
+    where="plane/signals.py",
+    found_by=Test(
+        "plane.test_fail_open_input",
+        "test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input",
+        at="assert counted(cut_off) == 2",
+    ),
+)
+def jobs_that_reach_the_scheduler_unchecked_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """Runs without the store submit jobs, and the counter of fail-open input stays at zero."""
+    patch.setattr(Signals, "submitted_without_store", lambda self, jobs: None)

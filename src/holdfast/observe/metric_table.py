@@ -226,7 +226,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     _counter("otel_exports", "otel", "exports", "Exports; left out: the one before was still under way.", "outcome"),
     # The error policy.
     _counter("workflow_lock_fallback", "policy", "run_fallbacks", "Run locks given without the store: it had failed."),
-    _counter("scheduler_input_fail_open", "policy", "scheduler_fallbacks", "Scheduler locks given without the store."),
+    _counter("scheduler_input_fail_open", "policy", "input_fail_open", "Jobs of runs locked without the store."),
     _counter("policy_switches", "leases", "policy_switches", "Switches of a risk class that this process heard of."),
     _gauge("lock_exercise_share", "policy", "exercises", "Acquisitions that meet a pretended error.", "family"),
     _counter("duplicates", "policy", "duplicates", "Work that was done or sent a second time, and not used.", "kind"),

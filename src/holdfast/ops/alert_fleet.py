@@ -107,7 +107,7 @@ class Fleet:
             self.put(process, "part_running", flat(1.0), part=part)
         for loop in self.plan.loops:
             self.put(process, "loop_leader", flat(0.0), loop=loop.name)
-        for name in ("plane_duplicate_ends", "scheduler_input_fail_open", "policy_escalations", "audit_dropped"):
+        for name in ("plane_duplicate_ends", "policy_escalations", "audit_dropped"):
             self.put(process, f"{name}_total", flat(0.0))
         self.put(process, "job_lock_abandoned_total", flat(0.0), part="scheduler")
         self.put(process, "run_lock_abandoned_total", flat(0.0), part="engine")

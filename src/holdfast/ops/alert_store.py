@@ -35,7 +35,7 @@ def store(plan: Plan) -> Group:
     """The group."""
     return Group(
         "holdfast-store",
-        [*_down(plan), *_fallbacks(plan), *_after(plan), _scheduler(plan), _escalated(plan), _diverged(plan)],
+        [*_down(plan), *_fallbacks(plan), *_after(plan), _escalated(plan), _diverged(plan)],
     )
 
 
@@ -122,20 +122,6 @@ def _after(plan: Plan) -> Iterator[Alert]:
         "a degraded lease becomes a full one within seconds of the store's return, unless somebody else has it.",
         Runbook.STORE,
         pace.hold_s,
-    )
-
-
-def _scheduler(plan: Plan) -> Alert:
-    hard_s = plan.pace.hard_s
-    return Alert(
-        "HoldfastSchedulerFailedOpen",
-        Severity.PAGE,
-        plan.queries.happened("scheduler_input_fail_open_total", hard_s),
-        "A lock of the scheduler was given without the store",
-        f"{COUNT} locks of the scheduler were given without the store within "
-        f"{lasting(hard_s)}. They have no risk class and fail closed: this should be impossible.",
-        "one is enough: the lock registry says that these locks wait for the store.",
-        Runbook.STORE,
     )
 
 

@@ -109,8 +109,6 @@ def _policy(plan: Plan) -> Iterator[Scenario]:
     degraded = Fleet(plan).put("b", "locks_degraded", burst(2.0, START), family=WORKFLOW_RUN.name)
     yield Scenario("leases stay degraded", degraded, soon, {soon: ["HoldfastDegradedRemains"]})
     seen = START + plan.pace.seen_s
-    opened = Fleet(plan).put("a", "scheduler_input_fail_open_total", burst(1.0, START))
-    yield Scenario("a scheduler fails open", opened, seen, {seen: ["HoldfastSchedulerFailedOpen"]})
     switched = Fleet(plan).put("a", "policy_escalations_total", burst(1.0, START))
     yield Scenario("the plane has escalated", switched, seen, {seen: ["HoldfastPolicyEscalated"]})
     behind = Fleet(plan).put("b", "policy_revision", during(START, FOREVER, 6.0, 7.0))

@@ -67,11 +67,11 @@ _COST: Final = (
     ),
     Panel(
         "Work under fallback",
-        "What ran without the store: run locks, scheduler locks, and job and run locks by part; and the steps "
-        "that were put off until it is back.",
+        "What ran without the store: run locks, the jobs that such runs submitted, and job and run locks by part; "
+        "and the steps that were put off until it is back.",
         (
             Query(rate("workflow_lock_fallback_total", "instance"), "run locks, {{instance}}"),
-            Query(rate("scheduler_input_fail_open_total"), "scheduler locks"),
+            Query(rate("scheduler_input_fail_open_total"), "jobs submitted"),
             Query(rate("job_lock_degraded_total", "part"), "job, {{part}}"),
             Query(rate("run_lock_degraded_total", "part"), "run, {{part}}"),
             Query(rate("engine_held_back_total"), "steps put off"),

@@ -142,7 +142,7 @@ def _open(case: Case) -> Said | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (rate := found.total("fail-open") or 0.0) <= 0:
         return None
-    sentence = f"Schedulers take {rate:.3g} locks a second without the store: that is debt of another kind."
+    sentence = f"Runs without the store submit {rate:.3g} jobs a second: another replica may submit their like."
     return Said(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "the store is in trouble"),))
 
 
@@ -203,7 +203,7 @@ RUNBOOK: Final = Runbook(
             _saturated,
         ),
         Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
-        Rule("fail-open", Severity.WATCH, "schedulers take locks without the store", _open),
+        Rule("fail-open", Severity.WATCH, "jobs reach the scheduler from runs without the store", _open),
         Rule("orphans", Severity.WATCH, "forgotten jobs go on again", _orphans),
     ),
     fine="Nothing waits for a tenant's limit, a worker, a holder that does not let go, or a loop without a leader.",

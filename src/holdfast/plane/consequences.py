@@ -57,6 +57,7 @@ class Following:
 
     messages: list[Message] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    submitted: int = 0  # jobs that were made
 
 
 class Consequences:
@@ -122,6 +123,7 @@ class Consequences:
         except InvalidTransition:
             raise BadInput("id", f"{effect.id} is another tenant's job", "choose another id for the run") from None
         if made:
+            following.submitted += 1
             return
         if job.labels.get(subjects.RUN_LABEL) != run.run.id:
             raise BadInput("id", f"{effect.id} is a job of somebody else", "choose another id for the run")

@@ -78,6 +78,10 @@ class Indicators(Protocol):
         """A job was to be made that was there already."""
         ...
 
+    def submitted_without_store(self, jobs: int) -> None:
+        """Jobs were submitted by a run whose lock was had without the store."""
+        ...
+
 
 class Engine:
     """One engine. `serving` runs it; `move` is what everything that moves a run goes through."""
@@ -207,6 +211,8 @@ class Engine:
         changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
         if changed.before is None:
             return [self._noted(each.event, changed) for each in asked]
+        if self._indicators is not None and not lease.guaranteed:
+            self._indicators.submitted_without_store(changed.submitted)
         # What the write as a whole has met is told once, with the last event.
         alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
         alone[-1] = replace(changed, heard=heard[-1])

@@ -137,7 +137,7 @@ class Policing:
         fallbacks = witness.by_risk(Kind.FELL_BACK)
         return {
             "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
-            "scheduler_fallbacks": sum(n for (family, _), n in fallbacks.items() if family.startswith("scheduler.")),
+            "input_fail_open": self.signals.input_fail_open,
             "exercises": {each.family: each.share for each in self.locks.exercise.current()},
             "duplicates": {str(each): self.signals.totals[Label(each)] for each in Sign if each.duplicate},
             "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},

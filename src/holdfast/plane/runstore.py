@@ -97,6 +97,7 @@ class ChangedRun:
     heard: Heard = Heard.UNKNOWN
     held_back: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()  # jobs that were to be made and were there already
+    submitted: int = 0  # jobs that were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +334,8 @@ class RunStore:
             )
         if following.messages:
             await self._bus.stage(tx, following.messages)
-        return ChangedRun(before, after, advance.heard, advance.held_back, tuple(following.repeated))
+        repeated, submitted = tuple(following.repeated), following.submitted
+        return ChangedRun(before, after, advance.heard, advance.held_back, repeated, submitted)
 
     async def _look_again(self, tx: Tx, before: StoredRun, advance: Advance) -> None:
         """Nothing has changed, but the time of the next look may have: a timer is gone only once it did something."""

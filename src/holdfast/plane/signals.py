@@ -102,6 +102,7 @@ class Signals:
             _log, "signals could not be written and are kept for later", "signals can be written again"
         )
         self.totals: Counter[Label] = Counter()  # since the start, for metrics
+        self.input_fail_open = 0  # jobs submitted without the store
         self.failed = 0  # writes that did not come to pass
 
     # Reporting.
@@ -113,6 +114,13 @@ class Signals:
     def publish_repeated(self, *, job: str) -> None:
         """A job was published that had been published."""
         self._report(Sign.PUBLISH, "a job was published again", job=job)
+
+    def submitted_without_store(self, jobs: int) -> None:
+        """Jobs reached the scheduler from a run whose lock was had without the store: another replica may hold it too.
+
+        Counted here for metrics only: an escalation goes by the fallbacks themselves.
+        """
+        self.input_fail_open += jobs
 
     def follow(self, sign: Sign, count: Callable[[], int]) -> None:
         """Count along with something that counts already, and only upwards."""

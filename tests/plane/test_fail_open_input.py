@@ -1,0 +1,46 @@
+"""Jobs that reach the scheduler from runs whose lock was had without the lease store are counted, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.run import Look
+from holdfast.core.workflow_form import from_document
+from holdfast.observe.metrics import samples
+from holdfast.plane.flowparts import engine_of
+from holdfast.plane.opening import Ground, opened
+from holdfast.plane.service import Caller
+from holdfast.plane.settings import Settings
+from holdfast.plane.vitals import Vitals
+
+pytestmark = pytest.mark.asyncio
+
+ME = Caller("test")
+NOWHERE = "redis://127.0.0.1:1/0"
+STEPS = {"name": "two", "risk": "low", "steps": {each: {"kind": "job", "topic": "t"} for each in ("a", "b")}}
+
+
+def counted(ground: Ground) -> object:
+    """The value of the metric in this process."""
+    found = {each.metric.name: each.value for each in samples(Vitals(ground.service).readings())}
+    return found["holdfast_scheduler_input_fail_open_total"]
+
+
+@pytest.mark.requires("R64", "R80")
+async def test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/plane.db?synchronous=normal"
+    async with asyncio.timeout(60), opened(Settings(database=database), works=True) as well:
+        await well.flows.define(ME, from_document(STEPS))
+        await well.flows.start(ME, "two", run_id="checked")
+        await engine_of(well).move("checked", Look())
+        assert counted(well) == 0
+    async with asyncio.timeout(60), opened(Settings(database=database, leases=NOWHERE), works=True) as cut_off:
+        await cut_off.flows.start(ME, "two", run_id="unchecked")
+        engine = engine_of(cut_off)
+        await engine.move("unchecked", Look())
+        assert counted(cut_off) == 2
+        await engine.move("unchecked", Look())  # a second look makes no more jobs
+        assert counted(cut_off) == 2
