@@ -176,6 +176,23 @@ def test_bad_input_has_a_defined_answer(
     assert len(shown.err.splitlines()) == 1
 
 
+def test_a_command_with_another_prefix_of_keys_is_refused_until_the_plane_is_switched(shell: Shell) -> None:
+    place = ("--database", "sqlite:///plane.db")
+    assert shell.run("up", "--switch-keys", *place, env={"HOLDFAST_NAMES_KEYS": "acme"}).code == 0
+    refused = shell.run("jobs", "submit", "t", "--delay", "5", *place)
+    assert (refused.code, refused.out) == (64, "")
+    assert "holdfast: names.keys: the keys of this plane begin with acme:, and here they would" in refused.err
+    bad = shell.run("up", "--switch-keys", *place, env={"HOLDFAST_NAMES_KEYS": "a:b"})
+    assert bad.code == 64
+    assert "holdfast: $HOLDFAST_NAMES_KEYS (names.keys): 'a:b' contains a colon; give the word before" in bad.err
+    switched = shell.run("up", "--switch-keys", *place)
+    assert (switched.code, switched.err) == (
+        0,
+        "holdfast: the keys of the plane begin with holdfast:; until now with acme:\n",
+    )
+    assert shell.run("jobs", "submit", "t", "--id", "one", *place).code == 0
+
+
 def test_a_cancel_that_nobody_would_hear_is_refused_and_a_switch_makes_it_heard(shell: Shell) -> None:
     place = ("--database", "sqlite:///plane.db")
     assert shell.run("up", "--switch-bus", *place, "--bus", "nats://127.0.0.1:1?stream=MINE").code == 0

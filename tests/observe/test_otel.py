@@ -123,3 +123,14 @@ def test_bad_input_is_said() -> None:
             otel.instrument(locks, meter_provider="global")  # type: ignore[arg-type] # what a caller without types does
         with pytest.raises(BadInput, match="locks: str is not a Locks"):
             otel.instrument("locks")  # type: ignore[arg-type] # likewise
+
+
+def test_another_prefix_begins_the_names(exported: Exported) -> None:
+    with holdfast.connect("memory://") as locks:
+        otel.instrument(locks, meter_provider=exported.provider, prefix="my_team")
+        assert locks.lock("a", ttl=30, family="billing").acquire().release()
+        assert exported.value("my_team.lock.granted", family="billing") == 1
+        assert exported.points("my_team.lock.wait")
+        assert not [name for name in exported.metrics() if name.startswith("holdfast.")]
+        with pytest.raises(BadInput, match="prefix: 'my-team' cannot begin"):
+            otel.instrument(locks, meter_provider=exported.provider, prefix="my-team")

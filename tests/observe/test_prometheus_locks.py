@@ -165,3 +165,15 @@ def test_bad_input_is_said_with_what_to_do(
         prometheus.register(locks if given is None else given, registry=registry, **options)
     assert refused.value.field == field
     assert not list(scraped(registry)), "nothing is half registered"
+
+
+def test_another_prefix_names_the_metrics_and_does_not_mix_with_the_default_one(registry: CollectorRegistry) -> None:
+    with holdfast.connect("memory://") as one, holdfast.connect("memory://") as two:
+        prometheus.register(one, registry=registry, prefix="acme")
+        prometheus.register(two, registry=registry)
+        with one.lock("a", ttl=30, family=FAMILY):
+            assert registry.get_sample_value("acme_locks_held", {"family": FAMILY}) == 1
+            assert value(registry, "locks_held", family=FAMILY) is None
+        assert registry.get_sample_value("acme_lock_hold_seconds_count", {"family": FAMILY, "outcome": "released"}) == 1
+        with pytest.raises(BadInput, match="prefix: 'acme_' cannot begin"):
+            prometheus.register(one, registry=registry, prefix="acme_")

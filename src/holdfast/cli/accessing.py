@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.options import Json
 from holdfast.cli.outfile import write_whole
+from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import put_json, say
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def redis(
+    config: Config = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="P", help="What lock names begin with. [dim](those of a plane)[/dim]")
+        str, typer.Option("--prefix", metavar="P", help="What lock names begin with. [dim](those of the plane)[/dim]")
     ] = "",
     namespace: Annotated[
         str, typer.Option("--namespace", metavar="N", help="The ?namespace= of the store's URL.")
@@ -56,7 +58,9 @@ def redis(
     """Print users for Redis, as commands for redis-cli."""
     from holdfast.ops.access_redis import redis_access
 
-    _put(redis_access(prefix=prefix, namespace=namespace, data=data, channel=channel, name=name), out, json=json)
+    keys = settings(config).names.keys
+    made = redis_access(prefix=prefix, namespace=namespace, data=data, channel=channel, name=name, keys=keys)
+    _put(made, out, json=json)
 
 
 def postgres(

@@ -122,7 +122,7 @@ def _draw(in_effect: Settings, preview: Path, prometheus: str, shown: float, *, 
     from holdfast.ops.dashboard_layout import rows
     from holdfast.ops.dashboard_preview import picture
 
-    drawn = picture(rows(in_effect), prometheus, shown, os.environ.get(TOKEN) or None)
+    drawn = picture(rows(in_effect), prometheus, shown, os.environ.get(TOKEN) or None, in_effect.names.metrics)
     write_whole("--preview", preview, drawn.png)
     if json:
         put_json({"file": str(preview), "panels": drawn.panels, "empty": list(drawn.empty)})

@@ -22,6 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.types import NS
 
 if TYPE_CHECKING:
+    from holdfast.core.names import Names
     from holdfast.ops.runbook import Report, Runbook, Severity
     from holdfast.ops.runbook_scene import Given
     from holdfast.plane.settings import Settings
@@ -94,7 +95,7 @@ def runbook(
     from holdfast.ops.runbooks import runbook as named
 
     if name is None:
-        return _list(as_json=json)
+        return _list(settings(config).names.words, as_json=json)
     chosen = named(name)
     arguments = _arguments(chosen, subject)
     given = Given(
@@ -163,11 +164,10 @@ def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
     from holdfast.ops.runbook import Source
     from holdfast.ops.runbook_scene import Scene
 
+    writes = where.names.words.spelled(chosen.writes)
     if not sys.stdin.isatty():
-        raise BadInput(
-            "--yes", "is missing, and there is no terminal to ask on", f"it writes {chosen.writes}; add --yes"
-        )
-    say(f"{chosen.name} writes {chosen.writes} into {Scene(where, given).where(Source.LEASES)}, and touches no other")
+        raise BadInput("--yes", "is missing, and there is no terminal to ask on", f"it writes {writes}; add --yes")
+    say(f"{chosen.name} writes {writes} into {Scene(where, given).where(Source.LEASES)}, and touches no other")
     typer.confirm("Is that a store for trying things out?", abort=True, err=True)
 
 
@@ -205,7 +205,7 @@ def _print(report: Report) -> None:
         console.print(cell(line.text, _STYLES.get(str(line.tone), "")), soft_wrap=True)
 
 
-def _list(*, as_json: bool) -> int:
+def _list(names: Names, *, as_json: bool) -> int:
     from holdfast.ops.runbooks import RUNBOOKS
 
     if as_json:
@@ -213,11 +213,11 @@ def _list(*, as_json: bool) -> int:
             {
                 "name": each.name,
                 "title": each.title,
-                "when": each.when,
+                "when": names.spelled(each.when),
                 "needs": each.needs,
                 "argument": None if each.argument is None else each.argument.name,
                 "searches": [] if each.argument is None else [step.name for step in each.argument.searches],
-                "writes": each.writes,
+                "writes": names.spelled(each.writes),
                 "steps": [step.name for step in each.steps],
                 "rules": [
                     {"name": rule.name, "severity": str(rule.severity), "when": rule.when} for rule in each.rules
@@ -229,6 +229,8 @@ def _list(*, as_json: bool) -> int:
     table = plain_table(("NAME", "left"), ("WHEN", "left"), ("NEEDS", "left"))
     for each in RUNBOOKS.values():
         called = each.name if each.argument is None else f"{each.name} [{each.argument.name}]"
-        table.add_row(cell(called, "bold"), cell(each.when.replace("`", "")), cell(printable(each.needs)))
+        table.add_row(
+            cell(called, "bold"), cell(names.spelled(each.when).replace("`", "")), cell(printable(each.needs))
+        )
     put_table(table)
     return Exit.OK

@@ -36,7 +36,7 @@ def opened(settings: Settings) -> Iterator[Sending | None]:
     except ModuleNotFoundError as error:
         raise Misconfigured("sending metrics needs OpenTelemetry's SDK: pip install 'holdfast[otlp]'") from error
 
-    with sending(settings.otel) as made:
+    with sending(settings.otel, settings.names.metrics) as made:
         yield made
 
 

@@ -200,12 +200,12 @@ def _gathered(
         from holdfast.ops.bounded_http import metrics_url
         from holdfast.ops.tuning_metrics import scrape
 
-        return scrape([metrics_url("--metrics", url) for url in metrics], token)
+        return scrape([metrics_url("--metrics", url) for url in metrics], token, chosen.names.metrics)
     if prometheus:
         from holdfast.ops.tuning_prometheus import ask_prometheus
 
         labels = {name: value for name, _, value in (each.partition("=") for each in match)}
-        return ask_prometheus(prometheus, window, match=labels, token=token)
+        return ask_prometheus(prometheus, window, match=labels, token=token, prefix=chosen.names.metrics)
     path = history or _own_ledger(chosen)
     from holdfast.ops.tuning_history import read_history
 

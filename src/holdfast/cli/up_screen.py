@@ -193,7 +193,7 @@ class UpScreen:
         return [
             *hints,
             f"holdfast jobs list{self._flags('database')}",  # who only looks needs nothing else
-            f"holdfast watch holdfast: --url {redacted(self._settings.lease_url)}",
+            f"holdfast watch {self._settings.names.keys}: --url {redacted(self._settings.lease_url)}",
         ]
 
     def _flags(self, *keys: str) -> str:

@@ -103,6 +103,12 @@ def up(
             "--switch-bus", help="Only note that the plane speaks through this bus from now on. End it first."
         ),
     ] = False,
+    switch_keys: Annotated[
+        bool,
+        typer.Option(
+            "--switch-keys", help="Only note that the keys of locks begin as names.keys says from now on. End it first."
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
@@ -116,6 +122,8 @@ def up(
         return _prepare(config, database)
     if switch_bus:
         return _switch_bus(settings(config, **flags, **places))
+    if switch_keys:
+        return _switch_keys(settings(config, **flags, **places))
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.plane_process import PlaneProcess
     from holdfast.runtime.garbage import collect_patiently
@@ -163,6 +171,15 @@ def _switch_bus(chosen: Settings) -> int:
 
     before, after = asyncio.run(note_bus(chosen))
     say(f"the plane speaks through {after}" + ("" if before in (None, after) else f"; until now through {before}"))
+    return Exit.OK
+
+
+def _switch_keys(chosen: Settings) -> int:
+    from holdfast.plane.opening import note_keys
+
+    before, after = asyncio.run(note_keys(chosen))
+    until = "" if before in (None, after) else f"; until now with {before}:"
+    say(f"the keys of the plane begin with {after}:{until}")
     return Exit.OK
 
 

@@ -2,7 +2,8 @@
 
 From this table come what `/metrics` answers, what is sent to OpenTelemetry, and the page in the documentation. Names
 follow Prometheus: counters end in `_total`, times are seconds. Where an article that operators know has a name for a
-thing, that name is kept under our prefix. Labels have few values: families, risk classes, outcomes, reasons, parts,
+thing, that name is kept under our prefix. The prefix is declared here as `holdfast` and can be chosen where metrics are
+given out (`Metric.under`). Labels have few values: families, risk classes, outcomes, reasons, parts,
 loops, states; topics are bounded (`readings.bounded`). No key, job, tenant or worker is ever a label.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from holdfast.core.names import DEFAULT
 from holdfast.types import NS
 
 
@@ -34,25 +36,34 @@ class Metric(NamedTuple):
     worst: bool = False  # of several sources in one process the largest is shown, because a sum would say nothing
 
     @property
+    def bare(self) -> str:
+        """Its name without the prefix."""
+        return self.name.partition("_")[2]
+
+    def under(self, prefix: str) -> str:
+        """Its name with this prefix."""
+        return f"{prefix}_{self.bare}"
+
+    @property
     def scale(self) -> int:
         """What a number is divided by: sources count nanoseconds, metrics are in seconds."""
         return NS if self.field.endswith("_ns") else 1
 
 
 def _counter(name: str, source: str, field: str, help: str, *labels: str) -> Metric:
-    return Metric(f"holdfast_{name}_total", MetricKind.COUNTER, help, source, field, labels)
+    return Metric(f"{DEFAULT}_{name}_total", MetricKind.COUNTER, help, source, field, labels)
 
 
 def _gauge(name: str, source: str, field: str, help: str, *labels: str) -> Metric:
-    return Metric(f"holdfast_{name}", MetricKind.GAUGE, help, source, field, labels)
+    return Metric(f"{DEFAULT}_{name}", MetricKind.GAUGE, help, source, field, labels)
 
 
 def _worst(name: str, source: str, field: str, help: str, *labels: str) -> Metric:
-    return Metric(f"holdfast_{name}", MetricKind.GAUGE, help, source, field, labels, worst=True)
+    return Metric(f"{DEFAULT}_{name}", MetricKind.GAUGE, help, source, field, labels, worst=True)
 
 
 def _histogram(name: str, source: str, field: str, help: str, *labels: str) -> Metric:
-    return Metric(f"holdfast_{name}", MetricKind.HISTOGRAM, help, source, field, labels)
+    return Metric(f"{DEFAULT}_{name}", MetricKind.HISTOGRAM, help, source, field, labels)
 
 
 TABLE: Final[tuple[Metric, ...]] = (

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast import __version__
 from holdfast.core.measures import LADDER_NS, Histogram, Measure, Outcome
+from holdfast.core.names import DEFAULT, check_metric_prefix
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.gathering import SOURCES, Gathering, HasHouse, families_of, house_of
 from holdfast.observe.metric_table import TABLE, Metric, MetricKind
@@ -42,14 +43,14 @@ _MEASURES: Final = {
     "left_ns": Measure.LEFT,
     "renewals": Measure.RENEW,
 }
-_COUNTED: Final = frozenset(each.name.removeprefix("holdfast_").removesuffix("_total") for each in TABLE)
+_COUNTED: Final = frozenset(each.bare.removesuffix("_total") for each in TABLE)
 
 
-def name_of(metric: Metric) -> str:
+def name_of(metric: Metric, prefix: str = DEFAULT) -> str:
     """What a metric of the table is called here. A time whose name would be a count's keeps its `_seconds`."""
-    plain = metric.name.removeprefix("holdfast_").removesuffix("_total")
+    plain = metric.bare.removesuffix("_total")
     timeless = plain.removesuffix("_seconds")
-    return f"holdfast.{(plain if timeless in _COUNTED else timeless).replace('_', '.', 1)}"
+    return f"{prefix}.{(plain if timeless in _COUNTED else timeless).replace('_', '.', 1)}"
 
 
 def unit_of(metric: Metric) -> str:
@@ -70,22 +71,29 @@ class Instrumentation:
 
 
 def instrument(
-    locks: HasHouse, *, families: Sequence[str] = (), meter_provider: api.MeterProvider | None = None
+    locks: HasHouse,
+    *,
+    families: Sequence[str] = (),
+    meter_provider: api.MeterProvider | None = None,
+    prefix: str = DEFAULT,
 ) -> Instrumentation:
     """Send the locks' metrics to a meter provider, the global one unless given.
 
     `families`: those that shall be there, at zero, before their first use. Several `Locks` are added up; the same one
-    twice is there once. They are read until `end()` of what this returns, also when they are closed.
+    twice is there once. They are read until `end()` of what this returns, also when they are closed. `prefix` begins
+    the names in place of `holdfast`; locks are added up with those under the same prefix.
     """
     house, names = house_of(locks), families_of(families)
     provider: object = api.get_meter_provider() if meter_provider is None else meter_provider
     if not isinstance(provider, api.MeterProvider):
         fix = "pass a MeterProvider of OpenTelemetry, or nothing for the global one"
         raise BadInput("meter_provider", f"{type(provider).__name__} is not a meter provider", fix)
+    check_metric_prefix("prefix", prefix)
     with _mutex:
-        instruments = _INSTRUMENTS.get(provider)
+        of_provider = _INSTRUMENTS.setdefault(provider, {})
+        instruments = of_provider.get(prefix)
         if instruments is None:
-            instruments = _INSTRUMENTS[provider] = _Instruments(provider)
+            instruments = of_provider[prefix] = _Instruments(provider, prefix)
         instruments.add(house, names)
     return Instrumentation(instruments, house)
 
@@ -93,7 +101,7 @@ def instrument(
 class _Instruments:
     """Those of one meter provider, made once: a second set of the same names would be a conflict there."""
 
-    def __init__(self, provider: api.MeterProvider) -> None:
+    def __init__(self, provider: api.MeterProvider, prefix: str) -> None:
         self._mutex = Mutex()
         self._gathering = Gathering()
         self._recorders: dict[Household, _Recorder] = {}
@@ -106,16 +114,18 @@ class _Instruments:
                 continue
             how: dict[str, Any] = {"unit": unit_of(metric), "description": metric.help}
             if metric.kind is MetricKind.HISTOGRAM:
-                made = meter.create_histogram(name_of(metric), **how, explicit_bucket_boundaries_advisory=BOUNDS)
+                made = meter.create_histogram(
+                    name_of(metric, prefix), **how, explicit_bucket_boundaries_advisory=BOUNDS
+                )
                 self._histograms[_MEASURES[metric.field]] = made
                 continue
             how["callbacks"] = [partial(self._observations, metric)]
             if metric.kind is MetricKind.COUNTER:
-                meter.create_observable_counter(name_of(metric), **how)
+                meter.create_observable_counter(name_of(metric, prefix), **how)
             elif metric.worst:
-                meter.create_observable_gauge(name_of(metric), **how)
+                meter.create_observable_gauge(name_of(metric, prefix), **how)
             else:
-                meter.create_observable_up_down_counter(name_of(metric), **how)
+                meter.create_observable_up_down_counter(name_of(metric, prefix), **how)
 
     def add(self, house: Household, families: Iterable[str]) -> None:
         if self._gathering.add(house, families):
@@ -155,5 +165,5 @@ class _Recorder:
         self._histograms[measure].record(ns / NS, attributes)
 
 
-_INSTRUMENTS: Final[WeakKeyDictionary[api.MeterProvider, _Instruments]] = WeakKeyDictionary()
+_INSTRUMENTS: Final[WeakKeyDictionary[api.MeterProvider, dict[str, _Instruments]]] = WeakKeyDictionary()
 _mutex: Final = Mutex()

@@ -18,6 +18,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from holdfast import __version__
 from holdfast.core.measures import Histogram
+from holdfast.core.names import DEFAULT
 from holdfast.observe.gathering import SOURCES
 from holdfast.observe.metric_table import Metric, MetricKind
 from holdfast.observe.metrics import Sample
@@ -28,13 +29,15 @@ _SCOPE: Final = InstrumentationScope("holdfast", __version__)
 _CUMULATIVE: Final = sdk.AggregationTemporality.CUMULATIVE
 
 
-def data_of(found: Iterable[Sample], resource: Resource, since_ns: int, now_ns: int) -> sdk.MetricsData:
+def data_of(
+    found: Iterable[Sample], resource: Resource, since_ns: int, now_ns: int, prefix: str = DEFAULT
+) -> sdk.MetricsData:
     """The samples of one moment, counted since `since_ns`. Each metric and its labels may be there once."""
     members: dict[Metric, list[Sample]] = {}
     for sample in found:
         members.setdefault(sample.metric, []).append(sample)
     metrics = [
-        sdk.Metric(name_of(metric), metric.help, unit_of(metric), _data(metric, own, since_ns, now_ns))
+        sdk.Metric(name_of(metric, prefix), metric.help, unit_of(metric), _data(metric, own, since_ns, now_ns))
         for metric, own in members.items()
     ]
     return sdk.MetricsData([sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(_SCOPE, metrics, "")], "")])

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
+from holdfast.core.names import DEFAULT
 from holdfast.core.reading import Reading
 from holdfast.flows.saying import Trouble
 from holdfast.observe.metrics import Sample, samples, together
@@ -50,12 +51,17 @@ class Sending:
     """Sends what a process counts, every `interval` seconds by whoever has its loop."""
 
     def __init__(
-        self, exporters: Mapping[str, MetricExporter], interval: float = INTERVAL_S, *, clock: Clock | None = None
+        self,
+        exporters: Mapping[str, MetricExporter],
+        interval: float = INTERVAL_S,
+        *,
+        clock: Clock | None = None,
+        prefix: str = DEFAULT,
     ) -> None:
         self.interval = interval
         self._clock = clock or SystemClock()
         since_ns, resource = self._clock.now().wall, this_resource()
-        self._senders = [_Sender(name, each, resource, since_ns) for name, each in exporters.items()]
+        self._senders = [_Sender(name, each, resource, since_ns, prefix) for name, each in exporters.items()]
 
     def send(self, readings: Iterable[Reading]) -> None:
         """Send them soon. Several readings of one source are added up, as for a program with several `Locks`."""
@@ -77,13 +83,13 @@ class Sending:
 
 
 @contextmanager
-def opened(settings: OtelSettings) -> Iterator[Sending | None]:
+def opened(settings: OtelSettings, prefix: str = DEFAULT) -> Iterator[Sending | None]:
     """Make it as the settings and the `OTEL_*` variables want it, for as long as the block runs. None: not wanted."""
     exporters = exporters_of(settings)
     if not exporters:
         yield None
         return
-    sending = Sending(exporters, interval_of(settings))
+    sending = Sending(exporters, interval_of(settings), prefix=prefix)
     try:
         yield sending
     finally:
@@ -93,10 +99,11 @@ def opened(settings: OtelSettings) -> Iterator[Sending | None]:
 class _Sender:
     """One exporter and its thread."""
 
-    def __init__(self, name: str, exporter: MetricExporter, resource: Resource, since_ns: int) -> None:
+    def __init__(self, name: str, exporter: MetricExporter, resource: Resource, since_ns: int, prefix: str) -> None:
         self._exporter = exporter
         self._resource = resource
         self._since_ns = since_ns
+        self._prefix = prefix
         self._counts = {"sent": 0, "failed": 0, "left_out": 0}
         self._closed = False
         self._trouble = Trouble(_log, "metrics could not be sent", "metrics are sent again", exporter=name)
@@ -120,7 +127,7 @@ class _Sender:
     def _write(self, moments: Sequence[_Moment], _dropped: int) -> None:
         self._counts["left_out"] += len(moments[:-1])
         for moment in moments[-1:]:  # the last one says it all
-            data = data_of(moment.found, self._resource, self._since_ns, moment.now_ns)
+            data = data_of(moment.found, self._resource, self._since_ns, moment.now_ns, self._prefix)
             with _reasons() as reasons:
                 try:
                     taken = self._exporter.export(data) is MetricExportResult.SUCCESS

@@ -16,6 +16,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from holdfast.core.measures import LADDER_NS, Histogram
+from holdfast.core.names import DEFAULT, check_metric_prefix
 from holdfast.core.reading import Reading
 from holdfast.errors import Misconfigured
 from holdfast.observe.gathering import Gathering, HasHouse, families_of, house_of
@@ -33,7 +34,7 @@ try:
 except ImportError as error:
     raise Misconfigured("metrics need prometheus-client: pip install 'holdfast[metrics]'") from error
 
-_GATHERINGS: Final[WeakKeyDictionary[CollectorRegistry, Gathering]] = WeakKeyDictionary()
+_GATHERINGS: Final[WeakKeyDictionary[CollectorRegistry, dict[str, Gathering]]] = WeakKeyDictionary()
 _mutex: Final = Mutex()
 _BOUNDS: Final = (*(f"{bound / NS:g}" for bound in LADDER_NS), "+Inf")
 
@@ -41,8 +42,9 @@ _BOUNDS: Final = (*(f"{bound / NS:g}" for bound in LADDER_NS), "+Inf")
 class Samples(Collector):
     """What is read at each scrape, as a collector of prometheus-client."""
 
-    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+    def __init__(self, read: Callable[[], Iterable[Sample]], prefix: str = DEFAULT) -> None:
         self._read = read
+        self._prefix = prefix
 
     def collect(self) -> Iterator[Any]:
         """The families of metrics that there are samples of."""
@@ -50,7 +52,7 @@ class Samples(Collector):
         for sample in self._read():
             members.setdefault(sample.metric, []).append(sample)
         for metric, found in members.items():
-            yield _family(metric, found)
+            yield _family(metric, found, self._prefix)
 
     def describe(self) -> Iterator[Any]:
         """Nothing: what there is, is known when it is read."""
@@ -69,42 +71,50 @@ class Registration:
         self._gathering.remove(self._house)
 
 
-def register(locks: HasHouse, *, families: Sequence[str] = (), registry: CollectorRegistry = REGISTRY) -> Registration:
+def register(
+    locks: HasHouse, *, families: Sequence[str] = (), registry: CollectorRegistry = REGISTRY, prefix: str = DEFAULT
+) -> Registration:
     """Put the locks' metrics into a registry. `families`: those that shall be there, at zero, before their first use.
+
+    `prefix` begins the names of the metrics: with `prefix="acme"`, `acme_lock_wait_seconds`. Locks are added up
+    with those under the same prefix.
 
     Several `Locks` in one registry are added up; the same one twice is there once. They are read until `end()` of what
     this returns, also when they are closed.
     """
     house, names = house_of(locks), families_of(families)
+    check_metric_prefix("prefix", prefix)
     with _mutex:
-        gathering = _GATHERINGS.get(registry)
+        gatherings = _GATHERINGS.setdefault(registry, {})
+        gathering = gatherings.get(prefix)
         if gathering is None:
             gathering = Gathering()
-            registry.register(Samples(gathering.samples))
-            _GATHERINGS[registry] = gathering
+            registry.register(Samples(gathering.samples, prefix))
+            gatherings[prefix] = gathering
     gathering.add(house, names)
     return Registration(gathering, house)
 
 
-def rendered(readings: Iterable[Reading], accept: str = "") -> tuple[bytes, str]:
+def rendered(readings: Iterable[Reading], accept: str = "", prefix: str = DEFAULT) -> tuple[bytes, str]:
     """The text for a scrape, and its content type: OpenMetrics for who accepts it, else the plain format."""
     encode, content_type = choose_encoder(accept)
     found = list(readings)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Samples(lambda: samples(found)))
+    registry.register(Samples(lambda: samples(found), prefix))
     return encode(registry), content_type
 
 
-def _family(metric: Metric, found: Iterable[Sample]) -> Any:
+def _family(metric: Metric, found: Iterable[Sample], prefix: str) -> Any:
+    name = metric.under(prefix)
     made: Any
     if metric.kind is MetricKind.HISTOGRAM:
-        made = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        made = HistogramMetricFamily(name, metric.help, labels=metric.labels)
         for each in found:
             if isinstance(each.value, Histogram):
                 made.add_metric(_values(metric, each), _buckets(each.value), sum_value=each.value.total_ns / NS)
         return made
     kind: Any = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-    made = kind(metric.name, metric.help, labels=metric.labels)
+    made = kind(name, metric.help, labels=metric.labels)
     for each in found:
         made.add_metric(_values(metric, each), each.value)
     return made

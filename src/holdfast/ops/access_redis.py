@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from holdfast.core.names import DEFAULT
 from holdfast.errors import BadInput
 from holdfast.guards.rediskeys import PREFIX as GUARDED
 from holdfast.ops.access import NAME, AccessText, check_account
@@ -29,15 +30,22 @@ _AUDIT: Final = "audit"
 
 
 def redis_access(
-    *, prefix: str = "", namespace: str = NAME, data: str | None = None, channel: str | None = None, name: str = NAME
+    *,
+    prefix: str = "",
+    namespace: str = NAME,
+    data: str | None = None,
+    channel: str | None = None,
+    name: str = NAME,
+    keys: str = DEFAULT,
 ) -> AccessText:
     """The users. `prefix` and `namespace` as in the URL of the leases; `data` begins the names of guarded keys.
 
-    `channel` begins the names of channels that guarded messages are published on.
+    `channel` begins the names of channels that guarded messages are published on. `keys` is what the keys of the plane
+    begin with, where no prefix was named.
     """
     check_account(name)
     check_label("--namespace", namespace)
-    locks = [f"{_pattern('--prefix', prefix)}*"] if prefix else _of_the_plane()
+    locks = [f"{_pattern('--prefix', prefix)}*"] if prefix else _of_the_plane(keys)
     kept = [f"{namespace}:{each}" for each in _KEPT]
     ears = [f"{namespace}:ear:*"]
     operators = f"{USER_COMMANDS} {OPERATOR_COMMANDS} {GREETING_COMMANDS}"
@@ -51,16 +59,16 @@ def redis_access(
         raise BadInput("--channel", "is for the user of guards", "give --data too")
     if data is not None:
         users[f"{name}-guards"] = f"writes keys that begin with {data} under guards"
-        keys = [f"{_pattern('--data', data)}*", f"{GUARDED}*"]
+        guarded = [f"{_pattern('--data', data)}*", f"{GUARDED}*"]
         channels = [] if channel is None else [f"{_pattern('--channel', channel)}*"]
-        lines.append(_user(f"{name}-guards", keys, channels, f"{GUARD_COMMANDS} {GREETING_COMMANDS}"))
+        lines.append(_user(f"{name}-guards", guarded, channels, f"{GUARD_COMMANDS} {GREETING_COMMANDS}"))
     more = f"switch each on with a password of its own: ACL SETUSER {name}-locks on '>…'; then ACL SAVE"
     return AccessText("redis", users, "".join(f"{line}\n" for line in lines), more)
 
 
-def _of_the_plane() -> list[str]:
+def _of_the_plane(keys: str) -> list[str]:
     """Patterns of the plane's own locks: the name up to where a job or a run is put in."""
-    found = {family.pattern.partition("{") for family in FAMILIES.values()}
+    found = {family.under(keys).pattern.partition("{") for family in FAMILIES.values()}
     return sorted(f"{glob_escaped(head)}{'*' if brace else ''}" for head, brace, _ in found)
 
 

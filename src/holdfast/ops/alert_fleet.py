@@ -23,7 +23,7 @@ FOREVER = float("inf")
 BUSY = 10.0  # grants a second of each kind of lock
 JOB = "holdfast"
 
-_LABELS = {each.name.removeprefix("holdfast_"): each.labels for each in TABLE}
+_LABELS = {each.bare: each.labels for each in TABLE}
 
 
 @dataclass
@@ -45,12 +45,12 @@ class Fleet:
     def put(self, process: str, metric: str, course: Course, **labels: str) -> Self:
         """What a process says of one metric, counted from each of its starts."""
         lived = (beginning(course, *life) for life in self.lives[process])
-        return self.raw(process, _named(metric, labels), first_of(*lived), **labels)
+        return self.raw(process, self._named(metric, labels), first_of(*lived), **labels)
 
     def over(self, process: str, metric: str, course: Course, **labels: str) -> Self:
         """What it says over the whole time, while it lives."""
         lived = (_masked(course, *life) for life in self.lives[process])
-        return self.raw(process, _named(metric, labels), first_of(*lived), **labels)
+        return self.raw(process, self._named(metric, labels), first_of(*lived), **labels)
 
     def raw(self, process: str, name: str, course: Course, **labels: str) -> Self:
         """Any series, as it is."""
@@ -96,6 +96,9 @@ class Fleet:
             values = notation(course, lasts_s, self.plan.scrape_s)
             yield {"series": series_text(name, known), "values": values}
 
+    def _named(self, metric: str, labels: Mapping[str, str]) -> str:
+        return f"{self.plan.settings.names.metrics}_{_declared(metric, labels)}"
+
     def _well(self, process: str) -> None:
         self.put(process, "draining", flat(0.0))
         self.put(process, "store_breaker_open", flat(0.0))
@@ -127,13 +130,13 @@ class Fleet:
         self.put(process, "guard_steps_total", flat(0.0), outcome="refused")
 
 
-def _named(metric: str, labels: Mapping[str, str]) -> str:
-    """The name of a metric, with our prefix, if there is one with these labels."""
+def _declared(metric: str, labels: Mapping[str, str]) -> str:
+    """The name of a metric, without its prefix, if there is one with these labels."""
     base = metric if metric in _LABELS else metric.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
     declared = _LABELS[base] if base == metric else (*_LABELS[base], "le")
     if unknown := set(labels) - set(declared):
         raise ValueError(f"{metric} has no label {sorted(unknown)}")
-    return f"holdfast_{metric}"
+    return metric
 
 
 def _masked(course: Course, begin: float, end: float) -> Course:

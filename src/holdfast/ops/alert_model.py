@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
+
+from holdfast.core.names import Names
 
 RUNBOOKS: Final = "docs/runbooks.md"
 
@@ -62,6 +64,10 @@ class Recording:
     expression: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    def under(self, names: Names) -> Recording:
+        """With the words that names begin with."""
+        return replace(self, name=names.spelled(self.name), expression=names.spelled(self.expression))
+
     def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """As a file of rules has it."""
         own = {**self.labels, **labels}
@@ -81,6 +87,16 @@ class Alert:
     runbook: Runbook
     hold_s: float = 0.0  # for how long it must be so
     labels: Mapping[str, str] = field(default_factory=dict)  # that tell rules of one name apart
+
+    def under(self, names: Names) -> Alert:
+        """With the words that names begin with. The name of an alert has none."""
+        return replace(
+            self,
+            expression=names.spelled(self.expression),
+            summary=names.spelled(self.summary),
+            description=names.spelled(self.description),
+            because=names.spelled(self.because),
+        )
 
     def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """As a file of rules has it."""

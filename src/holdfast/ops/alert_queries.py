@@ -19,7 +19,7 @@ SCRAPED: Final = frozenset({"job", "instance"})  # what Prometheus itself puts o
 PROCESS: Final = ("job", "instance")
 REMEMBERED_S: Final = 3600.0  # a series that Prometheus could not read for less than this is not taken to be new
 
-_METRICS: Final[Mapping[str, Metric]] = {each.name.removeprefix("holdfast_"): each for each in TABLE}
+_METRICS: Final[Mapping[str, Metric]] = {each.bare: each for each in TABLE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ def groups(plan: Plan) -> Sequence[Group]:
     """The rules, in groups."""
     about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
     found = (*about_work, store(plan), processes(plan))
-    return [each for each in found if each.rules]
+    names = plan.settings.names.words
+    return [Group(each.name, [rule.under(names) for rule in each.rules]) for each in found if each.rules]
 
 
 def alerts(plan: Plan) -> Sequence[Alert]:

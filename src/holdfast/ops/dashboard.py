@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.ops.dashboard_layout import MARKS, Mark, Placed, placed, rows
+from holdfast.core.names import DEFAULT
+from holdfast.ops.dashboard_layout import Mark, Placed, marks, placed, rows
 from holdfast.ops.dashboard_panels import Kind, Panel, Row, Steps
 from holdfast.ops.dashboard_queries import EVERYTHING, Query
 from holdfast.plane.settings import Settings
 
-UID: Final = "holdfast-plane"
 TITLE: Final = "Holdfast"
 SCHEMA: Final = 41  # of Grafana 12; newer ones migrate it, older ones ignore what they do not know
 PANELS: Final = "12.0.0"  # said, or Grafana takes panels to be from before version 7, and migrates them
@@ -27,11 +27,12 @@ _TOOLTIP: Final = {"mode": "multi", "sort": "desc"}
 
 
 def dashboard(settings: Settings) -> dict[str, Any]:
-    """The whole document."""
+    """The whole document. One with another prefix of metrics is another dashboard, and does not replace this one."""
+    names = settings.names.words
     return {
         "id": None,
-        "uid": UID,
-        "title": TITLE,
+        "uid": f"{names.metrics}-plane",
+        "title": TITLE if names.metrics == DEFAULT else f"{TITLE} ({names.metrics})",
         "description": "Leases, jobs and loops of a Holdfast plane. Choose the jobs of one plane at a time. Made by "
         "`holdfast dashboard`; make it anew after a change of settings, as the lines in the panels follow them.",
         "tags": ["holdfast"],
@@ -45,8 +46,8 @@ def dashboard(settings: Settings) -> dict[str, Any]:
         "timepicker": {},
         "refresh": "30s",
         "links": [],
-        "annotations": {"list": [_BUILT_IN, *map(_mark, MARKS)]},
-        "templating": {"list": _variables()},
+        "annotations": {"list": [_BUILT_IN, *map(_mark, marks(names))]},
+        "templating": {"list": _variables(names.metrics)},
         "panels": [_written(each) for each in placed(rows(settings))],
     }
 
@@ -78,8 +79,8 @@ def _mark(mark: Mark) -> dict[str, Any]:
     }
 
 
-def _variables() -> list[dict[str, Any]]:
-    held = "holdfast_locks_held"  # every process has it, also one with nothing but locks
+def _variables(prefix: str) -> list[dict[str, Any]]:
+    held = f"{prefix}_locks_held"  # every process has it, also one with nothing but locks
     source = {
         "type": "datasource",
         "name": "datasource",

@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from holdfast.core.names import DEFAULT
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.bounded_http import ask, check_url
 from holdfast.ops.dashboard_queries import Query, any_of, filled
@@ -37,7 +38,7 @@ class Line(NamedTuple):
 class Answers:
     """One Prometheus, and the time that is looked at."""
 
-    def __init__(self, url: str, shown: float, token: str | None = None) -> None:
+    def __init__(self, url: str, shown: float, token: str | None = None, prefix: str = DEFAULT) -> None:
         """`shown`: seconds up to now. Asks for the time, and whether there is anything of ours."""
         if not RANGE_MIN_S <= shown <= RANGE_MAX_S:
             raise BadInput("range", f"{shown:g} s cannot be drawn", f"use {RANGE_MIN_S:g} to {RANGE_MAX_S:g}")
@@ -47,10 +48,13 @@ class Answers:
         self.step = max(1.0, shown / POINTS)
         self.end = self._ask("query", query="time()")[0][1][0][1]
         self._jobs = any_of(
-            labels["job"] for labels, _ in self._ask("query", query="count by (job) (holdfast_locks_held)")
+            labels["job"] for labels, _ in self._ask("query", query=f"count by (job) ({prefix}_locks_held)")
         )
         if not self._jobs:
-            raise Misconfigured(f"{self._base} knows no metrics of Holdfast; does it scrape the processes?")
+            raise Misconfigured(
+                f"{self._base} knows no metrics of Holdfast; does it scrape the processes, and do their metrics begin "
+                f"with {prefix}_ (names.metrics)?"
+            )
 
     def now(self, query: Query) -> list[Line]:
         """What a query is at the end."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+from holdfast.core.names import Names
 from holdfast.ops.dashboard_contention import contention
 from holdfast.ops.dashboard_jobs import JOBS
 from holdfast.ops.dashboard_limits import Limits
@@ -81,7 +83,7 @@ MARKS: Final = (
 def rows(settings: Settings) -> tuple[Row, ...]:
     """What the dashboard shows, top down: in the order in which an incident is looked at."""
     limits = Limits.of(settings)
-    return (
+    found = (
         summary(limits),
         contention(limits),
         margins(limits),
@@ -91,6 +93,13 @@ def rows(settings: Settings) -> tuple[Row, ...]:
         STORES,
         process(limits),
     )
+    names = settings.names.words
+    return tuple(replace(row, panels=tuple(panel.under(names) for panel in row.panels)) for row in found)
+
+
+def marks(names: Names) -> list[Mark]:
+    """The events across the panels, with the words that names begin with."""
+    return [mark._replace(expression=names.spelled(mark.expression), text=names.spelled(mark.text)) for mark in MARKS]
 
 
 def placed(found: Sequence[Row]) -> Iterator[Placed]:

@@ -6,10 +6,11 @@ Nothing here knows Grafana; `dashboard` writes these as its JSON, `dashboard_pre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from holdfast.core.names import Names
 from holdfast.ops.dashboard_queries import Query
 
 COLUMNS: Final = 24  # of Grafana's grid
@@ -91,6 +92,11 @@ class Panel:
     named: bool = False  # a number that only says "this one": its name is shown
     stacked: bool = False
     top: float | None = None  # the scale ends here
+
+    def under(self, names: Names) -> Panel:
+        """With the words that names begin with."""
+        queries = tuple(query._replace(expression=names.spelled(query.expression)) for query in self.queries)
+        return replace(self, text=names.spelled(self.text), queries=queries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.names import DEFAULT
 from holdfast.errors import Misconfigured
 from holdfast.ops.dashboard_answers import Answers, Line, finite
 from holdfast.ops.dashboard_layout import Placed, placed
@@ -46,9 +47,11 @@ class Picture(NamedTuple):
     empty: tuple[str, ...]  # the titles of panels without data
 
 
-def picture(found: Sequence[Row], prometheus: str, shown: float = 900.0, token: str | None = None) -> Picture:
+def picture(
+    found: Sequence[Row], prometheus: str, shown: float = 900.0, token: str | None = None, prefix: str = DEFAULT
+) -> Picture:
     """Draw what a Prometheus knows about the last `shown` seconds."""
-    answers = Answers(prometheus, shown, token)
+    answers = Answers(prometheus, shown, token, prefix)
     places = list(placed(found))
     deep = max(place.y + place.height for place in places)
     figure = Figure(figsize=(COLUMNS * _WIDE, deep * _TALL), dpi=_DPI, facecolor="white")

@@ -20,7 +20,7 @@ VARIABLES: Final = ("job", "instance", "family")
 EVERYTHING: Final = ".*"
 FAMILY: Final = 'family=~"$family"'
 
-_METRICS: Final[dict[str, Metric]] = {each.name.removeprefix("holdfast_"): each for each in TABLE}
+_METRICS: Final[dict[str, Metric]] = {each.bare: each for each in TABLE}
 
 
 class Query(NamedTuple):

@@ -25,6 +25,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
+from holdfast.plane.families import LockFamily
+from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.settings import Settings
 
 if TYPE_CHECKING:
@@ -173,6 +175,10 @@ class Case:
         """What a step has found, or None if it has found nothing."""
         found = self.evidence.get(step)
         return found.fact if found is not None and isinstance(found.fact, kind) else None
+
+    def key(self, family: LockFamily, **ids: str) -> str:
+        """The name of a lock of this plane."""
+        return family_in_effect(self.settings, family).key(**ids)
 
     def problem(self, step: str) -> str | None:
         """Why a step that was asked has found nothing."""

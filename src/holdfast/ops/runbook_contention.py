@@ -22,7 +22,7 @@ BUSY_RATE: Final = 1.0
 
 def _lock(case: Case) -> LockFact | None:
     found = case.fact("lock", LocksFact)
-    return None if found is None else found.get(WORKFLOW_RUN.key(run=case.arguments["RUN"]))
+    return None if found is None else found.get(case.key(WORKFLOW_RUN, run=case.arguments["RUN"]))
 
 
 def _loop_bound(case: Case) -> float:

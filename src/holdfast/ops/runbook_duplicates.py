@@ -23,7 +23,7 @@ WAIT_S: Final = 1.0
 
 def _lock(case: Case, family: LockFamily) -> LockFact | None:
     found = case.fact("locks", LocksFact)
-    return None if found is None else found.get(family.key(job=case.arguments["JOB"]))
+    return None if found is None else found.get(case.key(family, job=case.arguments["JOB"]))
 
 
 def _show(case: Case) -> NextStep:
@@ -31,7 +31,7 @@ def _show(case: Case) -> NextStep:
 
 
 def _history(case: Case) -> NextStep:
-    key = SCHEDULER_JOB.key(job=case.arguments["JOB"])
+    key = case.key(SCHEDULER_JOB, job=case.arguments["JOB"])
     return NextStep(f"{typed('holdfast', 'history', key)} --ledger LEDGER", "who held it when, and under which fence")
 
 

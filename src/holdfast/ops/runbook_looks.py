@@ -25,6 +25,7 @@ from holdfast.ops.runbook_ledger import ledger_fact, ledger_facts
 from holdfast.ops.runbook_metrics import Query, queried, scraped
 from holdfast.ops.runbook_scene import Scene
 from holdfast.plane.families import FAMILIES, LockFamily, Release
+from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.policy_service import PolicyService
 from holdfast.runtime.together import in_thread
 from holdfast.types import NS
@@ -48,8 +49,9 @@ def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "
     by_hand += tuple(f"redis-cli PTTL {shown_key(family)}" for family in families)
 
     async def gather(scene: Scene) -> LocksFact:
+        wanted = [family_in_effect(scene.settings, family) for family in families]
         keys = {
-            family.key(**{place: scene.arguments[ids[place]] for place in family.places}): family for family in families
+            family.key(**{place: scene.arguments[ids[place]] for place in family.places}): family for family in wanted
         }
         now_ns, locks = scene.clock.now().wall, scene.locks()
         looks = [(await locks.inspect(key), scene.ttl(family.name)) for key, family in keys.items()]
@@ -171,12 +173,13 @@ def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
     """A step that asks metrics."""
 
     async def gather(scene: Scene) -> Fact:
+        asked = tuple(query.under(scene.settings.names.metrics) for query in queries)
         if scene.given.prometheus is not None:
-            return await queried(scene.given.prometheus, queries, limit_ns=scene.request_ns)
+            return await queried(scene.given.prometheus, asked, limit_ns=scene.request_ns)
         if not scene.given.metrics:
             raise NotGiven("no metrics")
         return await scraped(
-            scene.given.metrics, queries, scene.clock, spacing_s=scene.given.spacing, limit_ns=scene.request_ns
+            scene.given.metrics, asked, scene.clock, spacing_s=scene.given.spacing, limit_ns=scene.request_ns
         )
 
     by_hand = tuple(query.promql for query in queries)
@@ -198,8 +201,9 @@ def history_step(name: str, looks_at: str, argument: str, *families: LockFamily)
 
     async def at_once(scene: Scene, ids: Sequence[str]) -> Mapping[str, Fact]:
         path, limit_ns = ledger_place(scene)
+        wanted = [family_in_effect(scene.settings, family) for family in families]
         groups = {
-            each: frozenset(family.key(**dict.fromkeys(family.places, each)) for family in families) for each in ids
+            each: frozenset(family.key(**dict.fromkeys(family.places, each)) for family in wanted) for each in ids
         }
         return await in_thread(lambda: ledger_facts(path, scene.clock, scene.given.window, groups, limit_ns=limit_ns))
 

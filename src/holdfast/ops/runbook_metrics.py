@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
@@ -74,6 +74,10 @@ class Query:
         by = f" by ({', '.join(self.by)})" if self.by else ""
         asked = f"{self.metric}{chosen}" if self.how is How.NOW else f"rate({self.metric}{chosen}[{WINDOW}])"
         return f"{join}{by} ({asked})"
+
+    def under(self, prefix: str) -> Query:
+        """The same question about metrics with this prefix."""
+        return replace(self, metric=f"{prefix}_{self.metric.partition('_')[2]}")
 
     def line(self, found: Mapping[str, float] | None) -> str:
         """The answer for people."""

@@ -22,6 +22,7 @@ from holdfast.aio.locks import Locks
 from holdfast.errors import BadInput, HoldfastError, Misconfigured
 from holdfast.ops.bounded_http import check_url
 from holdfast.ops.runbook import NotGiven, Source
+from holdfast.plane.chosen_keys import check_keys
 from holdfast.plane.databases import open_database
 from holdfast.plane.inventory import inventory
 from holdfast.plane.ports import Database
@@ -192,7 +193,7 @@ class Scene:
         return self._opened.contender
 
     async def database(self) -> Database:
-        """The database of the plane, or `NotGiven`."""
+        """The database of the plane, or `NotGiven`. `BadInput` if its lock keys are not those of the settings."""
         if self._opened.database is None:
             _check_file(self.settings.database_url, "database")
             self._opened.database = open_database(self.settings.database_url, clock=self.clock)
@@ -201,6 +202,7 @@ class Scene:
             await database.read(lambda tx: tx.query(_PLANE))
         except Misconfigured as error:
             raise NotGiven(f"there is no plane in that database ({error})") from error
+        await check_keys(database, self.settings.names.keys)  # else every lock of it would look free
         return database
 
     async def close(self) -> None:

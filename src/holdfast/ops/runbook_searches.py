@@ -25,6 +25,7 @@ from holdfast.ops.runbook_plane_looks import is_at_rest
 from holdfast.ops.runbook_scene import Scene
 from holdfast.ops.runbook_suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN, LockFamily
+from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_id
 from holdfast.plane.ports import Database, Row, Tx
@@ -121,7 +122,8 @@ def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[Kind
             f"{number(look.findings.records, 'record', 'records')} of the ledger, for what went wrong with locks of "
             f"{noun}s in the last {lately(window_s)}"
         )
-        ranked = suspects_of_records(look.records, now_ns, *families)
+        wanted = [family_in_effect(scene.settings, family) for family in families]
+        ranked = suspects_of_records(look.records, now_ns, *wanted)
         return SuspectsFact.of(looked_at, ranked, complete=look.complete)
 
     return Step(f"{noun}s in ledger", looks_at, (by_hand,), Source.LEDGER, gather)
@@ -166,7 +168,7 @@ async def jobs_in_database(scene: Scene) -> SuspectsFact:
 # Runs in the lease store and in the database.
 
 
-def suspects_of_locks(locks: Sequence[LockFact]) -> list[Suspect]:
+def suspects_of_locks(locks: Sequence[LockFact], family: LockFamily = WORKFLOW_RUN) -> list[Suspect]:
     """Runs whose lock is held for longer than its TTL, then those that others wait for, the longest first. Pure."""
 
     def stuck(lock: LockFact) -> bool:
@@ -176,7 +178,7 @@ def suspects_of_locks(locks: Sequence[LockFact]) -> list[Suspect]:
         return stuck(lock), lock.waiters > 0, lock.age or 0.0
 
     found = [lock for lock in locks if lock.waiters or (lock.age or 0.0) >= HELD_S]
-    ranked = ((id_in(lock.key, WORKFLOW_RUN), lock) for lock in sorted(found, key=rank, reverse=True))
+    ranked = ((id_in(lock.key, family), lock) for lock in sorted(found, key=rank, reverse=True))
     return [Suspect(run, _held(lock), stuck(lock)) for run, lock in ranked if run is not None]
 
 
@@ -187,14 +189,15 @@ def _held(lock: LockFact) -> str:
 
 async def runs_in_leases(scene: Scene) -> SuspectsFact:
     """Runs whose lock is held or waited for now."""
-    looks = await scene.locks().list(WORKFLOW_RUN.pattern.partition("{")[0], LOOKED_AT)
+    family = family_in_effect(scene.settings, WORKFLOW_RUN)
+    looks = await scene.locks().list(family.pattern.partition("{")[0], LOOKED_AT)
     now_ns, ttl = scene.clock.now().wall, scene.ttl(WORKFLOW_RUN.name)
     locks = [LockFact.of(look, now_ns, ttl) for look in looks]
     looked_at = (
         f"{number(len(locks), 'run lock that is', 'run locks that are')} held now, for one held for {span(HELD_S)} or "
         f"waited for"
     )
-    return SuspectsFact.of(looked_at, suspects_of_locks(locks), complete=len(locks) < LOOKED_AT)
+    return SuspectsFact.of(looked_at, suspects_of_locks(locks, family), complete=len(locks) < LOOKED_AT)
 
 
 def run_bound(settings: Settings) -> float:

@@ -20,7 +20,7 @@ _START: Final = NextStep("holdfast up --only snapshot", "any host that reaches t
 
 def _lock(case: Case) -> LockFact | None:
     found = case.fact("lock", LocksFact)
-    return None if found is None else found.get(SNAPSHOT_WRITER.key())
+    return None if found is None else found.get(case.key(SNAPSHOT_WRITER))
 
 
 def _bounds(case: Case) -> tuple[float, float]:

@@ -1,7 +1,8 @@
 """`holdfast runbook before-ttl-change`: proves on a throw-away key that locks do what a change of TTL relies on.
 
-It writes one key of its own, `holdfast:runbook:before-ttl-change:<random>`, into the lease store, and nobody else's. It
-is given back at the end, and expires after `KEY_TTL_S` whatever happens. Tokens stay in memory: no fact has one.
+It writes one key of its own, `holdfast:runbook:before-ttl-change:<random>`, into the lease store, and nobody else's;
+with `names.keys`, its first word is that. It is given back at the end, and expires after `KEY_TTL_S` whatever happens.
+Tokens stay in memory: no fact has one.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _listening(key: str) -> Iterator[list[str]]:
 
 
 def _key(scene: Scene) -> str:
-    made: str = scene.notes.setdefault("key", PREFIX + scene.entropy.token()[:12])
+    made: str = scene.notes.setdefault("key", scene.settings.names.words.spelled(PREFIX) + scene.entropy.token()[:12])
     return made
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.measures import LADDER_NS, NOTHING, Histogram, Outcome
+from holdfast.core.names import DEFAULT
 from holdfast.core.spread import Figure, of_counts
 from holdfast.errors import Misconfigured
 from holdfast.observe.metric_table import TABLE
@@ -47,24 +48,29 @@ FALSE_REASONS: Final = frozenset({LossReason.EXPIRED, LossReason.UNCONFIRMED})
 COUNT_MAX: Final = 10**15
 
 
+def declared(name: str, prefix: str) -> str:
+    """A name under the plane's prefix of metrics, as the table has it."""
+    return f"{DEFAULT}_{name.removeprefix(f'{prefix}_')}"
+
+
 class Sample(NamedTuple):
     """One number of a page."""
 
-    name: str
+    name: str  # as the table has it, whichever prefix the plane has
     labels: Mapping[str, str]
     value: float
 
 
-def scrape(urls: Sequence[str], token: str | None = None) -> Gathered:
+def scrape(urls: Sequence[str], token: str | None = None, prefix: str = DEFAULT) -> Gathered:
     """What these processes have seen since they started."""
     found: list[Sample] = []
     for url in urls:
-        found += parse(ask(url, token=token, headers={"Accept": "text/plain"}), url)
+        found += parse(ask(url, token=token, headers={"Accept": "text/plain"}), url, prefix)
     where = urls[0] if len(urls) == 1 else f"{len(urls)} processes"
     return gather(found, f"{where}, since it started" if len(urls) == 1 else f"{where}, since they started")
 
 
-def parse(page: bytes, where: str) -> list[Sample]:
+def parse(page: bytes, where: str, prefix: str = DEFAULT) -> list[Sample]:
     """The samples of a page that are ours."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
@@ -73,13 +79,16 @@ def parse(page: bytes, where: str) -> list[Sample]:
     found: list[Sample] = []
     try:
         for metric in text_string_to_metric_families(page.decode()):
-            if metric.name.startswith("holdfast_"):
-                found += [Sample(each.name, each.labels, each.value) for each in metric.samples]
+            if metric.name.startswith(f"{prefix}_"):
+                found += [Sample(declared(each.name, prefix), each.labels, each.value) for each in metric.samples]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):  # it takes what it can get
         begins = page[:40].decode(errors="replace").strip()
         raise Misconfigured(f"{where} answered with something that is no page of metrics: {begins!r} …") from None
     if not found:
-        raise Misconfigured(f"{where} has no metrics of Holdfast; is it the right process, and the path /metrics?")
+        raise Misconfigured(
+            f"{where} has no metrics of Holdfast; is it the right process, and the path /metrics, and do its metrics "
+            f"begin with {prefix}_ (names.metrics)?"
+        )
     return found
 
 

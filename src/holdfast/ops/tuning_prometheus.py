@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from holdfast.core.names import DEFAULT, Names
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.bounded_http import TIMEOUT_S, ask, check_url
 from holdfast.ops.tuning_evidence import Gathered
@@ -31,8 +32,9 @@ _WINDOW: Final = re.compile(r"(?:[0-9]{1,6}(?:ms|[smhdwy]))+")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-def queries(window: str, match: Mapping[str, str] | None = None) -> dict[str, str]:
+def queries(window: str, match: Mapping[str, str] | None = None, prefix: str = DEFAULT) -> dict[str, str]:
     """What is asked, by the name of the sample that the answer becomes."""
+    names = Names(metrics=prefix)
     chosen = "{" + ", ".join(f'{name}="{value}"' for name, value in match.items()) + "}" if match else ""
     asked = {
         f"{metric}_bucket": f"sum by (le, {', '.join(labels)}) (increase({metric}_bucket{chosen}[{window}]))"
@@ -42,11 +44,16 @@ def queries(window: str, match: Mapping[str, str] | None = None) -> dict[str, st
         asked[gauge] = f"max(max_over_time({gauge}{chosen}[{window}]))"
     asked[TICK] = f"max by (loop) (max_over_time({TICK}{chosen}[{window}]))"
     asked[LOST] = f"sum by (family, reason) (increase({LOST}{chosen}[{window}]))"
-    return asked
+    return {name: names.spelled(query) for name, query in asked.items()}
 
 
 def ask_prometheus(
-    url: str, window: str = "7d", *, match: Mapping[str, str] | None = None, token: str | None = None
+    url: str,
+    window: str = "7d",
+    *,
+    match: Mapping[str, str] | None = None,
+    token: str | None = None,
+    prefix: str = DEFAULT,
 ) -> Gathered:
     """What it knows about the window. `match`: labels that tell this plane from others, such as `plane="blue"`."""
     base = check_url("prometheus", url).rstrip("/")
@@ -56,9 +63,13 @@ def ask_prometheus(
     for name, value in (match or {}).items():
         if not _LABEL.fullmatch(name) or not value.isprintable() or set(value) & {'"', "\\"}:
             raise BadInput("match", f"{name}={value!r:.60} is no label with a value", "give one such as plane=blue")
-    samples = [sample for name, query in queries(window, match).items() for sample in _answer(base, name, query, token)]
+    asked = queries(window, match, prefix)
+    samples = [sample for name, query in asked.items() for sample in _answer(base, name, query, token)]
     if not samples:
-        raise Misconfigured(f"{base} knows no metrics of Holdfast in the last {window}; does it scrape the processes?")
+        raise Misconfigured(
+            f"{base} knows no metrics of Holdfast in the last {window}; does it scrape the processes, and do their "
+            f"metrics begin with {prefix}_ (names.metrics)?"
+        )
     return gather(samples, f"the last {window}, {base}")
 
 

@@ -31,6 +31,7 @@ from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.chosen_keys import end_at_switch
 from holdfast.plane.flowparts import EnginePart, flow_loop_part
 from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
@@ -92,6 +93,7 @@ class Plane:
         self._states: dict[str, State] = dict.fromkeys(self.names, State.STARTING)
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._following: asyncio.Task[None] | None = None
+        self._keys: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[None] | None = None
         self._stopping: asyncio.Task[bool] | None = None
 
@@ -152,6 +154,7 @@ class Plane:
                 if name != API:
                     await self._start_part(name)
             self._following = asyncio.create_task(self._follow_tables(), name="follow the version of the tables")
+            self._keys = asyncio.create_task(self._watch_keys(), name="watch the prefix of keys")
         except BaseException:
             await self.stop(0.0)
             raise
@@ -238,6 +241,18 @@ class Plane:
             error = caught
         self._states[part.name] = State.FAILED
         say(_log, logging.ERROR, f"the {part.name} has ended", error, part=part.name)
+        self._fail(error)
+
+    async def _watch_keys(self) -> None:
+        """A process whose plane was switched to other lock keys would exclude no other: it must end."""
+        try:
+            await end_at_switch(self.ground.database, self.settings.names.keys)
+        except BadInput as error:
+            say(_log, logging.ERROR, "the lock keys of the plane were switched", error)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Tell whoever waits for the plane."""
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
             self._failure.exception()  # it is in the log, also if nobody waits
@@ -247,6 +262,9 @@ class Plane:
     async def _stop(self, grace: float) -> bool:
         if self._ground is not None:
             self.vitals.drain()
+        if self._keys is not None:
+            self._keys.cancel()
+            await asyncio.wait((self._keys,))
         if self._following is not None:
             if self.vitals.outgrown is None:
                 self._following.cancel()

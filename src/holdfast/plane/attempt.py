@@ -98,9 +98,11 @@ class Workplace:
         return self.delays.later(error, self.entropy.below)
 
 
-def lease_family(ttl: Duration | None, renew_every: Duration | None, failures: int | None) -> LockFamily:
+def lease_family(
+    ttl: Duration | None, renew_every: Duration | None, failures: int | None, family: LockFamily = WORKER_JOB
+) -> LockFamily:
     """The leases under which attempts are made, with times that work together; what is not given is as declared."""
-    chosen = WORKER_JOB.timed(
+    chosen = family.timed(
         None if ttl is None else duration_ns("lease_ttl", ttl, low_ns=1) / NS,
         None if renew_every is None else duration_ns("lease_renew_every", renew_every, low_ns=1) / NS,
         failures,

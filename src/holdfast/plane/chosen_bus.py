@@ -19,7 +19,7 @@ from holdfast.plane.buses import stream_of
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Tx
 
-_NAME: Final = "bus"
+NAME: Final = "bus"
 _IN_DATABASE: Final = "database"
 _GET: Final = sql("meta_get")
 _KEEP: Final = sql("meta_keep")
@@ -31,7 +31,7 @@ async def check_bus(database: Database, url: str | None, *, works: bool) -> None
     mine = _kept(url)
 
     async def keep(tx: Tx) -> str | None:
-        await tx.query(_KEEP, {"name": _NAME, "value": mine})
+        await tx.query(_KEEP, {"name": NAME, "value": mine})
         return await _known(tx)  # another process may have been quicker
 
     known = await database.read(_known)
@@ -53,7 +53,7 @@ async def switch_bus(database: Database, url: str | None) -> tuple[str | None, s
 
     async def put(tx: Tx) -> str | None:
         known = await _known(tx)
-        await tx.query(_PUT, {"name": _NAME, "value": mine})
+        await tx.query(_PUT, {"name": NAME, "value": mine})
         return known
 
     known = await database.write(put)
@@ -61,7 +61,7 @@ async def switch_bus(database: Database, url: str | None) -> tuple[str | None, s
 
 
 async def _known(tx: Tx) -> str | None:
-    rows = await tx.query(_GET, {"name": _NAME})
+    rows = await tx.query(_GET, {"name": NAME})
     return rows[0]["value"] if rows else None
 
 

@@ -29,7 +29,7 @@ from holdfast.aio.locks import Locks
 from holdfast.core.looping import Mode
 from holdfast.errors import BadInput
 from holdfast.plane.documents import Document
-from holdfast.plane.families import DEAD_LETTER_CLEANUP
+from holdfast.plane.families import DEAD_LETTER_CLEANUP, LockFamily
 from holdfast.plane.jobqueries import BEFORE_ALL, Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
@@ -132,10 +132,12 @@ class Cleanup:
         batches: int = BATCHES,
         flows: Sequence[FlowStep] = (),
         observer: Observer | None = None,
+        family: LockFamily = DEAD_LETTER_CLEANUP,
     ) -> None:
         """`flows`: what else there is to forget where there are workflows (`run_cleanup`)."""
         self.retention = (retention or Retention()).check()
-        self.document = Document(database, NAME, DEAD_LETTER_CLEANUP, clock, observer)
+        self.document = Document(database, NAME, family, clock, observer)
+        self._family = family
         self._locks = locks
         self._clock = clock
         self.batch = check_whole("batch", batch, 1, 100_000)
@@ -145,7 +147,7 @@ class Cleanup:
 
     def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
         """The loop that runs it."""
-        return Loop("cleanup", DEAD_LETTER_CLEANUP, interval, self.tick, locks=self._locks, mode=mode, **settings)
+        return Loop("cleanup", self._family, interval, self.tick, locks=self._locks, mode=mode, **settings)
 
     def now_ns(self) -> int:
         """The present, on the clock that rows carry their times on."""

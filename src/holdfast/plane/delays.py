@@ -18,7 +18,7 @@ from holdfast.core.looping import Mode
 from holdfast.core.run import Look
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import WORKFLOW_DELAYS
+from holdfast.plane.families import WORKFLOW_DELAYS, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
@@ -50,9 +50,16 @@ class Delays:
         self._left = 0
         self._scan = Scan("delay poller", self._due, "wake_ns")
 
-    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+    def loop(
+        self,
+        *,
+        family: LockFamily = WORKFLOW_DELAYS,
+        interval: Duration = INTERVAL,
+        mode: Mode | str = Mode.STICKY,
+        **settings: Any,
+    ) -> Loop:
         """The loop that runs it."""
-        return Loop("delays", WORKFLOW_DELAYS, interval, self.tick, locks=self._locks, mode=mode, **settings)
+        return Loop("delays", family, interval, self.tick, locks=self._locks, mode=mode, **settings)
 
     def statistics(self) -> DelayStatistics:
         """Counts so far."""

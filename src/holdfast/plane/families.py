@@ -4,6 +4,9 @@ Nothing in the plane takes a lock that is not declared here; a test reads the co
 its family and the ids in its name, never by a literal:
 
     async with families.SCHEDULER_JOB.lock(locks, job="42").acquire(): ...
+
+Keys are declared under the default prefix (`core.names`). A plane may choose another one (`names.keys`): then its
+parts take their locks from the families that `family_settings` makes of these.
 """
 
 from __future__ import annotations
@@ -109,6 +112,14 @@ class LockFamily:
             renewal=self.renewal if renew_every is None else renew_every,
             failures=self.failures if failures is None else failures,
         )
+
+    def under(self, prefix: str) -> Self:
+        """The same locks with another word before the first colon of their keys."""
+        return replace(self, pattern=f"{prefix}:{self.pattern.partition(':')[2]}")
+
+    def names(self, key: str, **ids: str) -> bool:
+        """Whether a key is that of these ids, under whichever prefix: a message may be older than the prefix."""
+        return key.partition(":")[2] == self.key(**ids).partition(":")[2]
 
     def key(self, **ids: str) -> str:
         """The name of one lock."""

@@ -1,7 +1,8 @@
-"""Which settings decide how long the locks of each family last, and the families with the times that are in effect.
+"""Which settings decide how the locks of each family are named and how long they last, and the families in effect.
 
 One place for who takes a lock, who lists it, who promises a takeover and who tunes it: they cannot disagree about a
-TTL, a renewal interval or a failure budget. Pure; does not check that the times work together, see `setting_rules`.
+key, a TTL, a renewal interval or a failure budget. Pure; does not check that the times work together, see
+`setting_rules`.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ FAMILY_KEYS: Final[Mapping[str, FamilyKeys]] = {
 
 
 def family_in_effect(settings: Values, family: LockFamily) -> LockFamily:
-    """The family with the times of the settings."""
+    """The family with the keys and the times of the settings."""
     keys = FAMILY_KEYS[family.name]
     timed = family.timed(
         ttl=settings.value(keys.ttl) * keys.factor,
         renew_every=settings.value(keys.renew_every),
         failures=settings.value(keys.failures),
     )
-    return replace(timed, retries=_retries(settings))
+    return replace(timed.under(settings.value("names.keys")), retries=_retries(settings))
 
 
 def _retries(settings: Values) -> Retries:

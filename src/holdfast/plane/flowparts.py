@@ -12,7 +12,7 @@ from holdfast.core.reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.families import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
 from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.opening import Ground
 from holdfast.plane.parts import LoopPart
@@ -79,6 +79,9 @@ def flow_loop_part(ground: Ground, name: str) -> LoopPart:
     engine = engine_of(ground, name)
     if name == "delays":
         delays = Delays(engine, ground.locks)
-        return LoopPart(delays.loop(**how), partial(readings.of_delays, delays))
+        return LoopPart(
+            delays.loop(family=family_in_effect(settings, WORKFLOW_DELAYS), **how), partial(readings.of_delays, delays)
+        )
     reconciler = RunReconciler(engine, ground.locks, patience=settings.runs.patience)
-    return LoopPart(reconciler.loop(**how), partial(readings.of_run_reconciler, reconciler))
+    loop = reconciler.loop(family=family_in_effect(settings, WORKFLOW_RECONCILER), **how)
+    return LoopPart(loop, partial(readings.of_run_reconciler, reconciler))

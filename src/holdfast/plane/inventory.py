@@ -1,7 +1,7 @@
 """The inventory of locks: every key that the plane takes, what kind it is, how long it lasts, and who takes it.
 
 Made from `families`, which is also where the locks themselves come from, so that it cannot say anything else than what
-runs. They are shown with the times that are in effect, if settings are given.
+runs. They are shown with the keys and the times that are in effect, if settings are given.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _line(family: LockFamily, settings: Settings | None) -> Line:
     renewed = settings is None or is_renewed(settings, family)
     return Line(
         family=family.name,
-        key=family.pattern,
+        key=timed.pattern,
         scope=family.scope,
         ttl=timed.ttl,
         renew_every=timed.renew_every if renewed else None,

@@ -26,7 +26,7 @@ from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.errors import BadInput, FencedOut, RowExists, RowMissing
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.families import SCHEDULER_JOB, LockFamily
 from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import (
     Changed,
@@ -79,10 +79,12 @@ class JobStore:
         *,
         slots: int | None = None,
         observer: Observer | None = None,
+        family: LockFamily = SCHEDULER_JOB,
     ) -> None:
         """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise.
 
-        `observer` is told which writes were refused, and which jobs were to be ended twice.
+        `observer` is told which writes were refused, and which jobs were to be ended twice. `family`: of the locks
+        under which jobs are written.
         """
         self.database = database
         self.clock = clock
@@ -90,9 +92,9 @@ class JobStore:
         self.slots = Slots(slots)
         self._bus = bus
         self._admission = Admission(
-            *("plane:jobs", SCHEDULER_JOB.name),
+            *("plane:jobs", family.name),
             names=("job",),
-            key=SCHEDULER_JOB.pattern,
+            key=family.pattern,
             observer=observer,
             clock=clock,
         )

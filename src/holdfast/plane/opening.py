@@ -23,9 +23,10 @@ from holdfast.errors import Misconfigured
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.buses import open_bus
 from holdfast.plane.chosen_bus import check_bus, switch_bus
+from holdfast.plane.chosen_keys import check_keys, switch_keys
 from holdfast.plane.databases import open_database
 from holdfast.plane.definitions import Definitions
-from holdfast.plane.families import APPROVAL
+from holdfast.plane.families import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.family_settings import families_in_effect
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.policing import Policing
@@ -144,15 +145,21 @@ async def founded(
         bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
         stack.push_async_callback(bus.close)
         slots = settings.scheduler.tenant_slots
-        store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit)
+        families = families_in_effect(settings)
+        jobs = families[SCHEDULER_JOB.name]
+        store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit, family=jobs)
         workers = Workers(database, clock)
         policing = Policing.of(settings, database, locks, clock, works=works)
         policing.count_ends(lambda: store.duplicate_ends)
-        families = families_in_effect(settings)
         approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
         definitions = Definitions(database, clock)
         quotas = RunQuotas(settings.runs.live_per_tenant, settings.runs.per_tree)
-        runs = RunStore(database, bus, definitions, approvals, clock, entropy, observer=audit, quotas=quotas)
+        runs = RunStore(
+            *(database, bus, definitions, approvals, clock, entropy),
+            observer=audit,
+            quotas=quotas,
+            family=families[WORKFLOW_RUN.name],
+        )
         flows = RunService(runs, approvals, bus)
         parts = Parts(
             *(database, bus, locks, store, workers),
@@ -162,6 +169,7 @@ async def founded(
             audit=audit,
             families=families,
             settings=settings,
+            names=settings.names.words,
         )
         service = Service(parts)
         ready = False
@@ -174,6 +182,7 @@ async def founded(
             if isinstance(leases := locks.ports.store, RidesAlong):
                 leases.ride(database)  # in one file there is one writer
             if not looks:
+                await check_keys(database, settings.names.keys, works=works)
                 await check_bus(database, settings.bus, works=works)
             await bus.prepare()
             await service.resources.prepare()
@@ -220,6 +229,18 @@ async def note_bus(settings: Settings) -> tuple[str | None, str]:
         return await switch_bus(database, settings.bus)
     finally:
         await database.close()
+
+
+async def note_keys(settings: Settings) -> tuple[str | None, str]:
+    """Switch the plane to the key prefix that the settings name; see `chosen_keys.switch_keys`."""
+    await make_tables(settings)
+    prefix = settings.names.keys
+    async with aio.connect(settings.lease_url, service="plane") as locks:
+        database = open_database(settings.database_url)
+        try:
+            return await switch_keys(database, locks, Workers(database, SystemClock()), prefix), prefix
+        finally:
+            await database.close()
 
 
 def make_state_directory() -> None:

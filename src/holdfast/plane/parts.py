@@ -18,7 +18,14 @@ from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.cleanup import Cleanup
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.families import (
+    DEAD_LETTER_CLEANUP,
+    RECONCILER,
+    REPLAYER,
+    SCHEDULER_JOB,
+    SNAPSHOT_WRITER,
+    WORKER_JOB,
+)
 from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.loops import Loop
 from holdfast.plane.opening import Ground
@@ -230,14 +237,23 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
         family = family_in_effect(settings, SCHEDULER_JOB)
         limits, delays = settings.limits.states, ground.policing.jitter.delays
         reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, family=family)
-        loop = reconciler.loop(interval=settings.reconciler.interval, **how)
+        loop = reconciler.loop(
+            family=family_in_effect(settings, RECONCILER), interval=settings.reconciler.interval, **how
+        )
         return LoopPart(loop, partial(readings.of_reconciler, reconciler))
     if name == "replayer":
         look = placement_of(ground, actor="replayer")
-        replayer = Replayer(look, limits=settings.limits.states, interval=settings.replayer.interval)
-        return LoopPart(replayer.loop(**how), partial(readings.of_replayer, replayer, look))
+        replayer = Replayer(
+            look,
+            limits=settings.limits.states,
+            interval=settings.replayer.interval,
+            runs=family_in_effect(settings, WORKER_JOB),
+        )
+        loop = replayer.loop(family=family_in_effect(settings, REPLAYER), **how)
+        return LoopPart(loop, partial(readings.of_replayer, replayer, look))
     if name == "snapshot":
-        snapshots = Snapshots(ground.database, ground.clock, ground.audit)
+        family = family_in_effect(settings, SNAPSHOT_WRITER)
+        snapshots = Snapshots(ground.database, ground.clock, ground.audit, family)
         writer = SnapshotWriter(ground.workers, snapshots, locks, ground.clock)
         return LoopPart(writer.loop(interval=settings.snapshot.interval, **how))
     flows = (finished_runs, old_approvals)
@@ -248,6 +264,7 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
         retention=settings.cleanup.retention,
         flows=flows,
         observer=ground.audit,
+        family=family_in_effect(settings, DEAD_LETTER_CLEANUP),
     )
     loop = cleanup.loop(interval=settings.cleanup.interval, **how)
     return LoopPart(loop, lambda: readings.of_cleanup(cleanup.statistics()))
@@ -284,6 +301,7 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         lease_ttl=chosen.lease_ttl,
         lease_renew_every=chosen.lease_renew_every,
         lease_failures=chosen.lease_failures,
+        family=family_in_effect(settings, WORKER_JOB),
         cancel_grace=chosen.cancel_grace,
         clock=ground.clock,
         entropy=ground.entropy,

@@ -33,6 +33,7 @@ from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families
 from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.escalation import Escalator
+from holdfast.plane.family_settings import families_in_effect
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.policy_model import BUSY_JITTER
@@ -79,7 +80,7 @@ class Policing:
         """As the settings want it. Without `works` no policy file is read: a process that only looks has no say."""
         policy = PlanePolicy(database, clock)
         who = locks.house.owner
-        locks.house.witness.name_items({name: family.pattern for name, family in families.FAMILIES.items()})
+        locks.house.witness.name_items({name: family.pattern for name, family in families_in_effect(settings).items()})
         # The owner of a process names it: it has the host, the process id and, unless one was given, a random part.
         signals = Signals(
             database, clock, process=f"{who}/{locks.house.entropy.token()[:8]}", witness=locks.house.witness

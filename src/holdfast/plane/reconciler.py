@@ -100,9 +100,16 @@ class Reconciler:
         ]
         self._deadlines = Scan("reconciler of deadlines", self._expiring, "deadline_ns", **sizes)
 
-    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+    def loop(
+        self,
+        *,
+        family: LockFamily = RECONCILER,
+        interval: Duration = INTERVAL,
+        mode: Mode | str = Mode.STICKY,
+        **settings: Any,
+    ) -> Loop:
         """The loop that runs it."""
-        return Loop("reconciler", RECONCILER, interval, self.tick, locks=self._locks, mode=mode, **settings)
+        return Loop("reconciler", family, interval, self.tick, locks=self._locks, mode=mode, **settings)
 
     def statistics(self) -> ReconcilerStatistics:
         """Counts so far, and the jobs that were stale when the last tick began."""

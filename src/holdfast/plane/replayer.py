@@ -33,7 +33,7 @@ from holdfast.core.dispatching import StateLimits
 from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode, replay_problems
 from holdfast.errors import BackendError, BadInput, RetryLater
-from holdfast.plane.families import REPLAYER, WORKER_JOB
+from holdfast.plane.families import REPLAYER, WORKER_JOB, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
@@ -83,8 +83,12 @@ class Replayer:
         batch: int = BATCH,
         batches: int = BATCHES,
         at_once: int = AT_ONCE,
+        runs: LockFamily = WORKER_JOB,
     ) -> None:
-        """`redispatch`: how long an attempt waits for a worker before it is sent again (half of its time limit)."""
+        """`redispatch`: how long an attempt waits for a worker before it is sent again (half of its time limit).
+
+        `runs`: of the locks that workers hold while they run a job.
+        """
         self.limits = limits or StateLimits()
         self._interval_ns = duration_ns("interval", interval)
         half_ns = self.limits.dispatched_ns // 2
@@ -94,6 +98,7 @@ class Replayer:
             raise BadInput("limits", "; ".join(problems), "replay sooner, tick more often, or time out later")
         self._placement = placement
         self._store = placement.store
+        self._runs = runs
         self._replayed: Counter[str] = Counter()
         self._tally: Counter[str] = Counter()
         self._in_vain: set[tuple[str, ...]] = set()
@@ -111,10 +116,10 @@ class Replayer:
             )
         )
 
-    def loop(self, *, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+    def loop(self, *, family: LockFamily = REPLAYER, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
         """The loop that runs it; its first scan is at the start."""
         settings = {"at_once": True, "mode": mode, **settings}
-        return Loop("replayer", REPLAYER, self._interval_ns / NS, self.tick, locks=self._placement.locks, **settings)
+        return Loop("replayer", family, self._interval_ns / NS, self.tick, locks=self._placement.locks, **settings)
 
     def statistics(self) -> ReplayerStatistics:
         """Counts so far."""
@@ -177,7 +182,7 @@ class Replayer:
         attempt = row["id"], row["attempt"], run_fence
         if attempt in self._sent:
             return
-        lock = WORKER_JOB.key(job=row["id"])
+        lock = self._runs.key(job=row["id"])
         if (await self._placement.locks.inspect(lock)).held:
             self._tally["running"] += 1
             return

@@ -85,6 +85,7 @@ def apart(message: Message) -> list[Message]:
 
 
 def _single(said: Mapping[str, Any]) -> Message:
+    # Which prefix the plane has does not matter: whoever reads a result looks at the rest of its key (`names`).
     job, attempt = check_id("job", said.get("job")), check_whole("attempt", said.get("attempt"), 0, 2**31)
     run = granted(WORKER_JOB.key(job=job), check_whole(_FENCE, said.get(_FENCE), 1, FENCE_MAX))  # both were checked
     body = {name: value for name, value in said.items() if name != _FENCE}

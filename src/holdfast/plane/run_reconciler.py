@@ -33,7 +33,7 @@ from holdfast.core.workflow import StepKind
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane import subjects
 from holdfast.plane.engine import NOT_AGAIN, Engine
-from holdfast.plane.families import WORKFLOW_RECONCILER
+from holdfast.plane.families import WORKFLOW_RECONCILER, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
@@ -80,9 +80,16 @@ class RunReconciler:
             for statement, most in ((_MOVING, MOVING_PER_TICK), (_WAITING, WAITING_PER_TICK))
         ]
 
-    def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
+    def loop(
+        self,
+        *,
+        family: LockFamily = WORKFLOW_RECONCILER,
+        interval: Duration = INTERVAL,
+        mode: Mode | str = Mode.STICKY,
+        **settings: Any,
+    ) -> Loop:
         """The loop that runs it."""
-        return Loop("runs", WORKFLOW_RECONCILER, interval, self.tick, locks=self._locks, mode=mode, **settings)
+        return Loop("runs", family, interval, self.tick, locks=self._locks, mode=mode, **settings)
 
     def statistics(self) -> RunReconcilerStatistics:
         """Counts so far."""

@@ -39,7 +39,7 @@ from holdfast.plane import subjects
 from holdfast.plane.consequences import Consequences, Following, Gates, over
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.expression_quota import ExpressionQuota
-from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.families import WORKFLOW_RUN, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_id
@@ -121,8 +121,9 @@ class RunStore:
         *,
         observer: Observer | None = None,
         quotas: RunQuotas | None = None,
+        family: LockFamily = WORKFLOW_RUN,
     ) -> None:
-        """`observer` is told which writes were refused."""
+        """`observer` is told which writes were refused. `family`: of the locks under which runs are written."""
         self.database = database
         self.clock = clock
         self.entropy = entropy
@@ -133,11 +134,10 @@ class RunStore:
         self.expression_quota = ExpressionQuota(clock, entropy.below)
         self.decided_apart = 0  # decisions that took too long for a transaction
         self._consequences = Consequences(bus, definitions, gates, clock, quotas)
-        key = WORKFLOW_RUN.pattern
         self._admission = Admission(
-            *("plane:runs", WORKFLOW_RUN.name),
+            *("plane:runs", family.name),
             names=("run",),
-            key=key,
+            key=family.pattern,
             allow_degraded=True,
             observer=observer,
             clock=clock,

@@ -78,7 +78,7 @@ def report_of(message: Message) -> Report:
     body = message.body
     job = check_id("job", body.get("job"))
     run = message.fence
-    if run is None or run.key != WORKER_JOB.key(job=job):
+    if run is None or not WORKER_JOB.names(run.key, job=job):
         raise BadInput("fence", f"{message.id} does not carry the fence of a lease on job {job}", "say it under one")
     attempt = check_whole("attempt", body.get("attempt"), 0, 2**31)
     made_ns = check_whole("made_ns", body.get("made_ns", 0), 0, TIME_MAX)

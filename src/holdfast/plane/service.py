@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.aio.locks import Locks
 from holdfast.core.jobs import JobState
+from holdfast.core.names import Names
 from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
 from holdfast.inspection import Inspection
@@ -101,8 +102,9 @@ class Parts:
     flows: RunService | None = None  # without them, there are no workflows
     policing: Policing | None = None  # in a process of the plane
     audit: Audit | None = None  # where one is kept
-    families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the times in effect
+    families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the keys and times in effect
     settings: Settings = field(default_factory=Settings)
+    names: Names = field(default_factory=Names)  # what keys and metrics begin with
 
 
 class Service:

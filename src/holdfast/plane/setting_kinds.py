@@ -6,7 +6,7 @@ Promises: every value is either understood or `BadInput` with a fix; a secret th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -181,6 +181,31 @@ class Text:
     def parse(self, name: str, text: str) -> str:
         """See `Kind`."""
         return self.check(name, text)
+
+    def shown(self, value: str) -> str:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word that a rule of its own accepts."""
+
+    example: str
+    rule: Callable[[str, object], str]  # returns the word, or raises `BadInput` for a field
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"a word such as {self.example}"
+
+    def check(self, name: str, value: object) -> str:
+        """See `Kind`."""
+        return self.rule(name, value)
+
+    def parse(self, name: str, text: str) -> str:
+        """See `Kind`."""
+        return self.rule(name, text)
 
     def shown(self, value: str) -> str:
         """See `Kind`."""

@@ -24,6 +24,7 @@ from holdfast.plane.cleanup import Retention
 from holdfast.plane.family_settings import FAMILY_KEYS, families_in_effect, is_renewed
 from holdfast.plane.flow_settings import ApprovalSettings, DelaySettings, EngineSettings, RunSettings
 from holdfast.plane.log_settings import LogSettings
+from holdfast.plane.name_settings import NameSettings
 from holdfast.plane.otel_settings import OtelSettings
 from holdfast.plane.setting_keys import KIND as _KIND
 from holdfast.plane.setting_keys import failures as _failures
@@ -292,6 +293,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "audit": AuditSettings,
     "log": LogSettings,
     "otel": OtelSettings,
+    "names": NameSettings,
 }
 
 
@@ -342,6 +344,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     log: LogSettings = field(default_factory=LogSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
+    names: NameSettings = field(default_factory=NameSettings)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     file: str | None = field(default=None, compare=False)  # that was read
 

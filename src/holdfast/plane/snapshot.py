@@ -18,7 +18,7 @@ from typing import Any, Final
 from holdfast.aio.locks import Locks
 from holdfast.core.looping import Mode
 from holdfast.plane.documents import Document
-from holdfast.plane.families import SNAPSHOT_WRITER
+from holdfast.plane.families import SNAPSHOT_WRITER, LockFamily
 from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.model import Heartbeat
 from holdfast.plane.ports import Database
@@ -101,8 +101,15 @@ def snapshot_of(live: Sequence[Heartbeat], captured_ns: int, writer: str) -> Sna
 class Snapshots:
     """The reading side."""
 
-    def __init__(self, database: Database, clock: Clock, observer: Observer | None = None) -> None:
-        self.document = Document(database, NAME, SNAPSHOT_WRITER, clock, observer)
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        observer: Observer | None = None,
+        family: LockFamily = SNAPSHOT_WRITER,
+    ) -> None:
+        self.family = family  # of the lock that a writer holds
+        self.document = Document(database, NAME, family, clock, observer)
 
     async def latest(self) -> Snapshot | None:
         """The last snapshot; None: none was written yet."""
@@ -133,7 +140,7 @@ class SnapshotWriter:
     def loop(self, *, interval: Duration = INTERVAL, mode: Mode | str = Mode.STICKY, **settings: Any) -> Loop:
         """The loop that runs it; its first attempt is at the start, so that there is a snapshot soon."""
         settings = {"at_once": True, "mode": mode, **settings}
-        return Loop("snapshot", SNAPSHOT_WRITER, interval, self.tick, locks=self._locks, **settings)
+        return Loop("snapshot", self._snapshots.family, interval, self.tick, locks=self._locks, **settings)
 
     async def tick(self, tick: Tick) -> None:
         """Write one. `FencedOut`: somebody newer writes them now."""

@@ -33,6 +33,7 @@ from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
 from holdfast.plane.attempt import Attempt, Workplace, lease_family
 from holdfast.plane.currency import Currency
 from holdfast.plane.executing import Crew
+from holdfast.plane.families import LockFamily
 from holdfast.plane.finished import Finished
 from holdfast.plane.model import Heartbeat, check_whole
 from holdfast.plane.ports import Bus, Consumption
@@ -96,6 +97,7 @@ class Worker:
         lease_ttl: Duration | None = None,
         lease_renew_every: Duration | None = None,
         lease_failures: int | None = None,
+        family: LockFamily = families.WORKER_JOB,
         cancel_grace: Duration = 5.0,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -107,6 +109,7 @@ class Worker:
         `progress` stores what functions report with `ctx.progress()`; None: it is not stored.
         `name` must be this worker's alone. `lease_ttl` bounds how soon another takes over (30 s); the lease is renewed
         every `lease_renew_every` (a third of that), and given up when `lease_failures` (3) renewals in a row failed.
+        `family` names these leases: where the plane has a key prefix of its own, so must its workers.
         `cancel_grace` is how long a function may go on after it was asked to stop, before its lease is given up.
         """
         self.name = _own_name(app) if name is None else check_name("name", name)
@@ -116,8 +119,8 @@ class Worker:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
-        family = lease_family(lease_ttl, lease_renew_every, lease_failures)
-        self._ack_wait_ns = round(family.ttl * NS)  # whoever is silent for so long has lost its lease as well
+        leases = lease_family(lease_ttl, lease_renew_every, lease_failures, family)
+        self._ack_wait_ns = round(leases.ttl * NS)  # whoever is silent for so long has lost its lease as well
         # A lease that is written with the plane's own commits is durable with all that stands before it.
         store = locks.ports.store
         self._leases_last = isinstance(store, RidesAlong) and store.rides
@@ -145,7 +148,7 @@ class Worker:
             finished=Finished(),
             statistics=self._counts,
             hurried=self._hurried,
-            family=family,
+            family=leases,
             cancel_grace_ns=self._cancel_grace_ns,
             delays=delays,
             currency=currency,

@@ -22,7 +22,7 @@ from holdfast.core.jobs import JobState
 from holdfast.errors import HoldfastError, RowMissing
 from holdfast.flows.saying import say
 from holdfast.inspection import Inspection
-from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.families import Scope
 from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Document, Service, Worker
 from holdfast.plane.status import LETTERS, Brief, Tally
@@ -49,7 +49,6 @@ COUNTING_S: Final = 120.0
 LOCKS: Final = 200
 OK: Final = "ok"
 
-_LOOPS: Final = [LoopShown(family=each.name, key=each.key()) for each in FAMILIES.values() if each.scope is Scope.LOOP]
 _STEADY: Final = timedelta(milliseconds=300)
 _log: Final = logging.getLogger("holdfast.web")
 
@@ -130,6 +129,8 @@ class Board:
         self._ground = _Kept(self._read_ground, 0.9 * interval)
         self._tally = _Count(self._read_tally, 0.9 * interval)
         self._views: dict[str | None, _View] = {}
+        families = service.parts.families.values()
+        self._loops = [LoopShown(family=each.name, key=each.key()) for each in families if each.scope is Scope.LOOP]
 
     async def status(self, caller: Caller, after: str | None) -> bytes:
         """What the plane looks like for this caller, as JSON: at once, or when there is more than the mark says."""
@@ -149,7 +150,7 @@ class Board:
             every=self.interval,
             tenant=tenant,
             parts=ground.parts,
-            loops=_LOOPS if tenant is None else None,
+            loops=self._loops if tenant is None else None,
         )
         changes: dict[str, object] = {}
         if tally is not None:
@@ -165,7 +166,7 @@ class Board:
         if ground.snapshot is not None:
             changes["snapshot"] = SnapshotLine.of(ground.snapshot)
         if ground.locks is not None and tenant is None:
-            locks = [LockLine.of(each, ground.at_ns) for each in ground.locks]
+            locks = [LockLine.of(each, ground.at_ns, self.service.parts.families) for each in ground.locks]
             changes["locks"] = Lines[LockLine](items=locks, gone=[])
             changes["locks_left_out"] = len(ground.locks) > LOCKS
         return shown.model_copy(update=changes)
@@ -196,7 +197,7 @@ class Board:
         """Some of the locks that are held; those of loops in any case."""
         found = {each.key: each for each in (await self.service.locks(limit=LOCKS + 1))[0]}
         if len(found) > LOCKS:
-            for loop in _LOOPS:
+            for loop in self._loops:
                 found |= {each.key: each for each in (await self.service.locks(prefix=loop.key, limit=1))[0]}
         return list(found.values())
 

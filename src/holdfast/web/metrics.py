@@ -43,4 +43,5 @@ async def text(vitals: Vitals, answers: Answers, accept: str, *, jobs: bool) -> 
     `jobs`: count the live jobs and runs of the plane too, which asks the database.
     """
     live = await vitals.live() if jobs else []
-    return prometheus.rendered([*vitals.readings(), answers.reading(), *live], accept)
+    readings = [*vitals.readings(), answers.reading(), *live]
+    return prometheus.rendered(readings, accept, vitals.service.parts.names.metrics)

@@ -7,13 +7,14 @@ not known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import Field, StringConstraints
 
 from holdfast.inspection import Inspection
-from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import Document, Worker
 from holdfast.plane.status import SPAN_NS, Brief, Ends
@@ -149,9 +150,9 @@ class LockLine(Told):
     waiters: int
 
     @classmethod
-    def of(cls, seen: Inspection, now_ns: int) -> LockLine:
+    def of(cls, seen: Inspection, now_ns: int, families: Mapping[str, LockFamily]) -> LockLine:
         """For going out."""
-        family = FAMILIES.get(seen.family or "")
+        family = families.get(seen.family or "")
         left_ns = None if seen.remaining is None else round(seen.remaining * NS)
         return cls(
             key=seen.key,
