@@ -19,6 +19,7 @@ from holdfast.core.retry import RetryDelays
 from holdfast.description import LockSettings
 from holdfast.errors import (
     AcquireTimeout,
+    AlreadyHeld,
     BackendError,
     BadInput,
     Closed,
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AcquireTimeout",
+    "AlreadyHeld",
     "BackendError",
     "BadInput",
     "Closed",

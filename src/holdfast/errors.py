@@ -4,6 +4,7 @@
     ├── BadInput (ValueError)           an argument, name, URL or file is wrong; nothing was sent anywhere
     ├── LockBusy                        somebody else holds the lock; `retry_after` says when to try again
     │   └── AcquireTimeout (TimeoutError)   … and it stayed that way for the whole `timeout`
+    ├── AlreadyHeld (RuntimeError)      the caller holds the lock and would wait for itself; a bug, not contention
     ├── LeaseLost                       it was ours and is no longer; `reason` says why; stop writing
     ├── NotOwner                        release or renewal of a lease that is not (or no longer) ours
     ├── FencedOut                       storage has seen a newer fence; this write changed nothing
@@ -91,6 +92,18 @@ class LockBusy(HoldfastError):
 
 class AcquireTimeout(LockBusy, TimeoutError):
     """The lock stayed busy for the whole time the caller was willing to wait."""
+
+
+class AlreadyHeld(HoldfastError, RuntimeError):
+    """The thread or task that wants to wait for this lock holds it: the wait would never end.
+
+    This is a mistake in the program and not contention, so it is no `LockBusy`: trying again later does not help.
+    """
+
+    def __init__(self, message: str, *, key: str = "", holder: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.holder = holder
 
 
 class LeaseLost(HoldfastError):

@@ -199,6 +199,15 @@ class RidesAlong(Protocol):
         ...
 
 
+class Held(Protocol):
+    """A lease that this process holds, as its other callers see it."""
+
+    @property
+    def runs_out(self) -> bool:
+        """Whether nothing renews it, so that it ends with its TTL."""
+        ...
+
+
 class Place(Protocol):
     """One caller's place in line at the local mutex of one key."""
 
@@ -206,8 +215,18 @@ class Place(Protocol):
     """The token that the store may know while the caller does not know the answer. It outlives the flow that asked: an
     interrupt on the way from the flow to the caller must not lose the grant."""
 
+    caller: object
+    """A mark of the thread or task that would wait for itself if it came here again. None: it may be any."""
+
+    held: Held | None
+    """The lease of the caller who is inside, once there is one."""
+
     async def enter(self, timeout_ns: int | None) -> bool:
-        """Wait for this caller's turn. False: the time is over. Zero does not wait. First come, first served."""
+        """Wait for this caller's turn. First come, first served.
+
+        False: the time is over, and the caller stands in line until it leaves or goes on waiting here. Zero does not
+        wait, and does not join the line.
+        """
         ...
 
     def leave(self) -> None:
@@ -223,8 +242,12 @@ class Gate(Protocol):
         """Whether the `Locks` was closed: then nobody gets in, and those who wait are sent away with `Closed`."""
         ...
 
-    def place(self, key: str) -> Place:
+    def place(self, key: str, caller: object = None) -> Place:
         """A place for one caller; it is not in line until it enters."""
+        ...
+
+    def inside(self, key: str) -> Place | None:
+        """The place of the caller who is inside. None: the key is free in this process."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 import weakref
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Self
 
 from holdfast.condition import Condition
 from holdfast.core.lease import Standing, State
@@ -85,6 +85,16 @@ class HeldLease:
     def progress(self) -> None:
         """Report that the work is getting somewhere. With `stall_after` set, renewal stops when these reports do."""
         self._tenure.progress()
+
+    def hand_over(self) -> Self:
+        """Say that any thread or task may release this lease, and return it.
+
+        Call it before you pass the lease on. The caller that acquired it may then wait for the lock again, as all
+        others may; until then such a wait is `AlreadyHeld`.
+        """
+        if self._tenure.place is not None:
+            self._tenure.place.caller = None
+        return self
 
     def let_run_out(self) -> None:
         """Do not mind if this lease is dropped: it is meant to be held until it expires."""

@@ -11,6 +11,7 @@ import pytest
 from holdfast import errors
 from holdfast.errors import (
     AcquireTimeout,
+    AlreadyHeld,
     BackendError,
     BadExpression,
     BadInput,
@@ -37,6 +38,7 @@ SAMPLES: list[HoldfastError] = [
     BadInput("ttl", "is wrong", "fix it"),
     LockBusy("lock busy", key="k", holder="svc@host:1/a", retry_after=0.5),
     AcquireTimeout("still busy", key="k", holder=None, retry_after=1.5),
+    AlreadyHeld("already held", key="k", holder="svc@host:1/a"),
     LeaseLost("gone", key="k", reason="stolen", fence=7),
     NotOwner(key="k"),
     FencedOut("stale", fence=3, seen=4, key="k", resource="invoices 42"),

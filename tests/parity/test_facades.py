@@ -116,7 +116,7 @@ def test_what_waits_in_one_colour_is_awaited_in_the_other(name: str) -> None:
     """Nothing is a coroutine in the blocking colour; whatever talks to a store or waits is one in the other."""
     for each, value in members(getattr(holdfast, name)).items():
         assert not inspect.iscoroutinefunction(value), each
-    local = {"is_set", "remaining", "ensure_held", "progress", "let_run_out", "condition"} | NEVER_AWAITED
+    local = {"is_set", "remaining", "ensure_held", "progress", "let_run_out", "hand_over", "condition"} | NEVER_AWAITED
     for each, value in members(getattr(aio, name)).items():
         if inspect.isfunction(value):
             assert inspect.iscoroutinefunction(value) == (each not in local), each

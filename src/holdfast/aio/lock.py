@@ -13,7 +13,7 @@ from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
 from holdfast.named import NamedLock
 from holdfast.ports import Place
-from holdfast.runtime.loops import Body, caller_task
+from holdfast.runtime.loops import Body, caller_task, this_task
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:
@@ -37,10 +37,14 @@ class Lock(NamedLock, Generic[L]):
         self._entered: dict[object, list[Body]] = {}
 
     async def acquire(self, timeout: Duration | None = None) -> L:
-        """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own)."""
+        """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own).
+
+        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself. `Lease.hand_over` says
+        that another one will release it.
+        """
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key)
+        place = locks.ports.runtime.gate.place(wish.key, this_task())
         try:
             possession = await acquiring.acquire(
                 locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place
@@ -51,9 +55,9 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     async def try_acquire(self) -> L | None:
-        """Take the lock if it is free; None if it is busy. Never waits for a holder."""
+        """Take the lock if it is free; None if it is busy, also when the caller holds it. Never waits for a holder."""
         locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key)
+        place = locks.ports.runtime.gate.place(wish.key, this_task())
         try:
             answer = await acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
             if isinstance(answer, Busy):

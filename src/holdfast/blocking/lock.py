@@ -14,7 +14,7 @@ from holdfast.inspection import Inspection
 from holdfast.named import NamedLock
 from holdfast.ports import Place
 from holdfast.runtime.driving import run_now
-from holdfast.runtime.threads import caller_id
+from holdfast.runtime.threads import caller_id, this_thread
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:
@@ -38,10 +38,17 @@ class Lock(NamedLock, Generic[L]):
         self._entered: dict[int, list[L]] = {}
 
     def acquire(self, timeout: Duration | None = None) -> L:
-        """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own)."""
+        """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own).
+
+        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself. `Lease.hand_over` says
+        that another one will release it.
+        """
+        return self._acquire(timeout, this_thread.mark)
+
+    def _acquire(self, timeout: Duration | None, caller: object) -> L:
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key)
+        place = locks.ports.runtime.gate.place(wish.key, caller)
         try:
             possession = run_now(
                 acquiring.acquire(locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place)
@@ -52,9 +59,9 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     def try_acquire(self) -> L | None:
-        """Take the lock if it is free; None if it is busy. Never waits for a holder."""
+        """Take the lock if it is free; None if it is busy, also when the caller holds it. Never waits for a holder."""
         locks, wish = self._locks, self._wish(self._locks)
-        place = locks.ports.runtime.gate.place(wish.key)
+        place = locks.ports.runtime.gate.place(wish.key, this_thread.mark)
         try:
             answer = run_now(
                 acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)

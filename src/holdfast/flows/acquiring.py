@@ -26,6 +26,7 @@ from holdfast.core.timing import Timing
 from holdfast.core.waiting import Waiter, pause
 from holdfast.errors import (
     AcquireTimeout,
+    AlreadyHeld,
     BackendError,
     BadInput,
     Closed,
@@ -273,6 +274,8 @@ async def acquire(
     contest = _Contest(patience.came, place)
     try:
         ports.observer.waits(contest, wish.family)
+        if timeout_ns is None:
+            _refuse_to_wait_for_itself(ports, wish, place)
         if not await place.enter(timeout_ns):
             raise _timed_out(ports, wish, patience, None)
         contest.token = ports.entropy.token()
@@ -291,6 +294,22 @@ async def acquire(
         _over(ports, wish, contest, _outcome(error))
         await _withdraw(ports, wish, contest, error)
         raise
+
+
+def _refuse_to_wait_for_itself(ports: Ports, wish: Wish, place: Place) -> None:
+    """Raise if the caller is inside already: nobody else releases that lease, so a wait without a limit never ends."""
+    inside = ports.runtime.gate.inside(wish.key)
+    if inside is None or place.caller is None or inside.caller != place.caller:
+        return
+    if inside.held is not None and inside.held.runs_out:
+        return
+    raise AlreadyHeld(
+        f"{noun(wish.family)} already held: {wish.key} is held by this same thread or task ({wish.owner}), which would "
+        "wait for itself forever; use the lease that it has, or release that first. If another thread or task releases "
+        "it, call lease.hand_over() before you pass it on; or give acquire() a timeout",
+        key=wish.key,
+        holder=wish.owner,
+    )
 
 
 def _over(ports: Ports, wish: Wish, contest: _Contest, outcome: Outcome) -> None:

@@ -152,6 +152,8 @@ class Household:
         if not looked_after:
             return tenure
         tenure.place, tenure.contested = possession.place, possession.contested
+        if tenure.place is not None:
+            tenure.place.held = tenure
         tenure.tell_first(self._ended)
         tenure.on_over = self.keeper.drop
         tenure.on_unconfirmed = self._unconfirmed

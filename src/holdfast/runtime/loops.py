@@ -6,8 +6,10 @@ Every object here belongs to one event loop. What other threads may call (`leave
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -16,6 +18,7 @@ from typing import Any
 from holdfast.core.lease import State
 from holdfast.errors import Closed
 from holdfast.flows.saying import say
+from holdfast.ports import Held
 from holdfast.runtime.callbacks import guarded
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS
@@ -37,34 +40,36 @@ def on_loop(loop: asyncio.AbstractEventLoop, thread_id: int, act: Callable[[], N
 class LoopPlace:
     """One task's place in line at one key."""
 
-    __slots__ = ("_gate", "_key", "_turn", "asked", "inside")
+    __slots__ = ("_gate", "_key", "_turn", "asked", "caller", "held", "inside")
 
-    def __init__(self, gate: LoopGate, key: str) -> None:
+    def __init__(self, gate: LoopGate, key: str, caller: object) -> None:
         self._gate = gate
         self._key = key
-        self._turn: asyncio.Future[None] | None = None
+        self._turn: asyncio.Future[None] | None = None  # once it stands in line
         self.inside = False
         self.asked: str | None = None
+        self.caller = caller
+        self.held: Held | None = None
 
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for the turn."""
         line = self._gate.lines.get(self._key)
         if line is None:
-            self._gate.lines[self._key] = deque()
+            self._gate.lines[self._key] = deque((self,))
             self.inside = True
+        if self.inside:
             return True
-        if timeout_ns is not None and timeout_ns <= 0:
-            return False
+        if self._turn is None:
+            if timeout_ns is not None and timeout_ns <= 0:
+                return False
+            self._gate.lines[self._key].append(self)
         turn = self._turn = self._gate.loop.create_future()
-        line.append(self)
         timer = None if timeout_ns is None else self._gate.loop.call_later(timeout_ns / NS, _resolve, turn)
         try:
             await turn
         finally:
             if timer is not None:
                 timer.cancel()
-            if not self.inside:
-                line.remove(self)
         if self._gate.closed:
             raise Closed
         return self.inside
@@ -81,18 +86,22 @@ class LoopPlace:
             _resolve(self._turn)
 
     def leave(self) -> None:
-        """Let the next one in. The finally clause of `enter` steps out of the line, so nothing else is needed here."""
+        """Let the next one in, or step out of the line."""
         on_loop(self._gate.loop, self._gate.thread_id, self._leave)
 
     def _leave(self) -> None:
+        self.held = None
         line = self._gate.lines.get(self._key)
-        if line is None or not self.inside:
+        if line is None or not (self.inside or self._turn):
             return
+        first = line[0]
+        with contextlib.suppress(ValueError):  # it has left
+            line.remove(self)
         self.inside = False
-        if line:
-            line.popleft().called()
-        else:
+        if not line:
             del self._gate.lines[self._key]
+        elif line[0] is not first:
+            line[0].called()
 
 
 def _resolve(turn: asyncio.Future[None]) -> None:
@@ -116,13 +125,18 @@ class LoopGate:
             for place in line:
                 place.sent_away()
 
-    def place(self, key: str) -> LoopPlace:
+    def place(self, key: str, caller: object = None) -> LoopPlace:
         """A place for one caller."""
-        return LoopPlace(self, key)
+        return LoopPlace(self, key, caller)
+
+    def inside(self, key: str) -> LoopPlace | None:
+        """The place of the caller who is inside."""
+        line = self.lines.get(key)
+        return line[0] if line else None
 
     def waiting(self) -> int:
         """How many callers stand in line."""
-        return sum(map(len, self.lines.values()))
+        return sum(len(line) - 1 for line in self.lines.values())
 
 
 class LoopRuntime:
@@ -229,6 +243,14 @@ class Body:
 
 
 caller_task = asyncio.current_task
+
+
+def this_task() -> object:
+    """A mark of the running task. It does not keep the task alive: a task may have its own lease as its result."""
+    task = asyncio.current_task()
+    return None if task is None else weakref.ref(task)
+
+
 running_loop = asyncio.get_running_loop
 
 

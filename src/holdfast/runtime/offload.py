@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+from holdfast.runtime.loops import this_task
+
 
 class _Lease(Protocol):
     def release(self) -> bool: ...
@@ -15,7 +17,7 @@ class _Lease(Protocol):
 
 
 class _Lock(Protocol):
-    def acquire(self) -> _Lease: ...
+    def _acquire(self, timeout: None, caller: object) -> _Lease: ...
 
 
 def exclusively(
@@ -28,7 +30,8 @@ def exclusively(
     @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
         lock = lock_for(args, kwargs)
-        waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
+        # The task holds the lease, not the thread of the pool that waits for it.
+        waiting = asyncio.ensure_future(asyncio.to_thread(lock._acquire, None, this_task()))  # noqa: SLF001 - as below
         try:
             lease = await asyncio.shield(waiting)
         except asyncio.CancelledError:

@@ -102,6 +102,11 @@ class Tenure:
         return self.holder is not None and self.holder() is None
 
     @property
+    def runs_out(self) -> bool:
+        """Whether nothing renews it, so that it ends with its TTL. A degraded lease has no TTL in any store."""
+        return self.forsaken or (self.grant is not None and not self.timing.auto_renew)
+
+    @property
     def degraded(self) -> bool:
         """Whether the store knows nothing of this lease."""
         return self.grant is None

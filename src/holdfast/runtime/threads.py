@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.errors import Closed
 from holdfast.flows.saying import say
+from holdfast.ports import Held
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.mutex import Mutex
 from holdfast.types import NS
@@ -26,16 +27,28 @@ _log = logging.getLogger("holdfast")
 caller_id = threading.get_ident
 
 
+class _ThisThread(threading.local):
+    """A mark that no other thread has. The ident of a thread that has ended is given to a new one; this is not."""
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+
+this_thread = _ThisThread()
+
+
 class ThreadPlace:
     """One thread's place in line at one key. Whoever stands first is inside."""
 
-    __slots__ = ("_gate", "_key", "_turn", "asked")
+    __slots__ = ("_gate", "_key", "_turn", "asked", "caller", "held")
 
-    def __init__(self, gate: ThreadGate, key: str) -> None:
+    def __init__(self, gate: ThreadGate, key: str, caller: object) -> None:
         self._gate = gate
         self._key = key
-        self._turn: threading.Lock | None = None
+        self._turn: threading.Lock | None = None  # once it stands in line
         self.asked: str | None = None
+        self.caller = caller
+        self.held: Held | None = None
 
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for the turn."""
@@ -44,21 +57,20 @@ class ThreadPlace:
             line = self._gate.lines.setdefault(self._key, fresh := deque((self,)))
             if line is fresh:
                 return True
-            if line and timeout_ns is not None and timeout_ns <= 0:
-                return False
-            turn = self._turn = threading.Lock()
-            turn.acquire()
-            line.append(self)
-            if line[0] is self:  # an interrupt left an empty line behind
-                return True
+            turn = self._turn
+            if turn is None:
+                if line and timeout_ns is not None and timeout_ns <= 0:
+                    return False
+                turn = self._turn = threading.Lock()
+                turn.acquire()
+                line.append(self)
+                if line[0] is self:  # an interrupt left an empty line behind
+                    return True
         turn.acquire(timeout=-1 if timeout_ns is None else min(timeout_ns / NS, threading.TIMEOUT_MAX))
-        with self._gate.mutex:
-            if line[0] is self and not self._gate.closed:
-                return True
-            line.remove(self)
         if self._gate.closed:
             raise Closed
-        return False
+        with self._gate.mutex:
+            return line[0] is self
 
     def called(self) -> None:
         """It is this place's turn. Called by the one who leaves, under the gate's mutex; once more does no harm."""
@@ -75,6 +87,7 @@ class ThreadPlace:
             raise
 
     def _leave(self) -> None:
+        self.held = None
         with self._gate.mutex:
             line = self._gate.lines.get(self._key)
             if line is None:
@@ -105,9 +118,15 @@ class ThreadGate:
                 for place in line:
                     place.called()
 
-    def place(self, key: str) -> ThreadPlace:
+    def place(self, key: str, caller: object = None) -> ThreadPlace:
         """A place for one caller."""
-        return ThreadPlace(self, key)
+        return ThreadPlace(self, key, caller)
+
+    def inside(self, key: str) -> ThreadPlace | None:
+        """The place of the caller who is inside."""
+        with self.mutex:
+            line = self.lines.get(key)
+            return line[0] if line else None
 
     def waiting(self) -> int:
         """How many callers stand in line."""
