@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.lease import Event, Standing
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
@@ -203,6 +204,19 @@ class Held(Protocol):
     """A lease that this process holds, as its other callers see it."""
 
     @property
+    def grant(self) -> Grant | None:
+        """What the store granted. None: the store knows nothing of it."""
+        ...
+
+    def standing(self) -> Standing:
+        """Its state at this moment. A loss that is noticed here frees the local mutex."""
+        ...
+
+    def end(self, event: Event) -> Standing:
+        """It has ended, for a reason that is not time."""
+        ...
+
+    @property
     def runs_out(self) -> bool:
         """Whether nothing renews it, so that it ends with its TTL."""
         ...
@@ -220,6 +234,11 @@ class Place(Protocol):
 
     held: Held | None
     """The lease of the caller who is inside, once there is one."""
+
+    @property
+    def next(self) -> bool:
+        """Whether this caller is the first of those who wait."""
+        ...
 
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for this caller's turn. First come, first served.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 import weakref
 from typing import Literal, NoReturn, Self
@@ -14,7 +13,7 @@ from holdfast.flows.acquiring import noun
 from holdfast.ports import SharesDatabase
 from holdfast.runtime.household import Household
 from holdfast.runtime.tenure import Tenure
-from holdfast.types import NS, Duration, LossReason, duration_ns
+from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint
 
 
 class HeldLease:
@@ -61,7 +60,7 @@ class HeldLease:
     @property
     def fingerprint(self) -> str:
         """Six characters that tell two grants apart in logs without giving the token away."""
-        return hashlib.sha256(self._tenure.token.encode()).hexdigest()[:6]
+        return fingerprint(self._tenure.token)
 
     def remaining(self) -> float:
         """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""

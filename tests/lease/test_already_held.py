@@ -167,8 +167,8 @@ async def test_a_coroutine_that_calls_itself_under_its_own_lock_is_refused(tasks
     awaited, blocking = tasks.locks(), holdfast.connect("memory://")
 
     def calls_itself(locks: Any) -> Callable[[int], Any]:
-        @locks.exclusive("tree", ttl=5)
-        async def visit(depth: int) -> int:  # type: ignore[untyped-decorator]  # either colour
+        @locks.exclusive("tree", ttl=5)  # type: ignore[untyped-decorator]  # either colour
+        async def visit(depth: int) -> int:
             found: int = await visit(depth + 1)
             return found
 

@@ -39,8 +39,8 @@ class Lock(NamedLock, Generic[L]):
     async def acquire(self, timeout: Duration | None = None) -> L:
         """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own).
 
-        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself. `Lease.hand_over` says
-        that another one will release it.
+        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself.
+        `Lease.hand_over` says that another one will release it.
         """
         limit = self._description.timeout_ns if timeout is None else timeout_ns(timeout)
         locks, wish = self._locks, self._wish(self._locks)
@@ -55,7 +55,7 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     async def try_acquire(self) -> L | None:
-        """Take the lock if it is free; None if it is busy, also when the caller holds it. Never waits for a holder."""
+        """Take the lock if it is free. None if it is busy, also for its own holder. Never waits for a holder."""
         locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key, this_task())
         try:

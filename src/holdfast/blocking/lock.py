@@ -40,8 +40,8 @@ class Lock(NamedLock, Generic[L]):
     def acquire(self, timeout: Duration | None = None) -> L:
         """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own).
 
-        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself. `Lease.hand_over` says
-        that another one will release it.
+        Without any timeout, `AlreadyHeld` if the same thread or task holds it: it would wait for itself.
+        `Lease.hand_over` says that another one will release it.
         """
         return self._acquire(timeout, this_thread.mark)
 
@@ -59,7 +59,7 @@ class Lock(NamedLock, Generic[L]):
             raise
 
     def try_acquire(self) -> L | None:
-        """Take the lock if it is free; None if it is busy, also when the caller holds it. Never waits for a holder."""
+        """Take the lock if it is free. None if it is busy, also for its own holder. Never waits for a holder."""
         locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key, this_thread.mark)
         try:

@@ -20,6 +20,7 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.exercise import Pretended
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind, Record
+from holdfast.core.lease import Event
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
 from holdfast.core.timing import Timing
@@ -37,13 +38,15 @@ from holdfast.errors import (
 )
 from holdfast.flows.health import StoreHealth
 from holdfast.ports import Place, Ports, Watch
-from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns
+from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns, fingerprint
 
 # The policy is asked when the store fails, not before: it may have been switched while the caller waited.
 OnErrorOf: TypeAlias = Callable[[str | None], OnError]
 
 CLEANUP_WAIT_NS = 20 * MS  # a healthy store has answered by then; a hung one is left to the background
 LEAST_REQUEST_NS = 20 * MS
+TRUSTED_NS = 100 * MS  # most leases are released sooner, and nobody asks the store about their holders
+ASK_AGAIN_NS = NS  # a caller that waits for a holder in this process asks the store about it so often
 FAIR_REQUEST_NS = 100 * MS  # silence for a shorter time proves nothing about the store
 
 _WAIT, _GRANTED = Measure.WAIT, Outcome.GRANTED  # looked up in every acquisition, and slowly on an enum of Python 3.11
@@ -205,7 +208,7 @@ async def attempt(
 ) -> Possession | Busy:
     """Ask once and wait only for the answer. The caller owns `place` and leaves it unless it possesses."""
     came = ports.clock.now()
-    if not await place.enter(0):
+    if not await _enter(ports, health, wish, place, Patience(came, 0)):
         ports.observer.measured(_WAIT, wish.family, Outcome.BUSY, 0)
         return Busy(wish.key, "another holder in this process", None)
     contest = _Contest(came, place)
@@ -274,9 +277,7 @@ async def acquire(
     contest = _Contest(patience.came, place)
     try:
         ports.observer.waits(contest, wish.family)
-        if timeout_ns is None:
-            _refuse_to_wait_for_itself(ports, wish, place)
-        if not await place.enter(timeout_ns):
+        if not await _enter(ports, health, wish, place, patience):
             raise _timed_out(ports, wish, patience, None)
         contest.token = ports.entropy.token()
         if wish.fair:
@@ -296,14 +297,64 @@ async def acquire(
         raise
 
 
-def _refuse_to_wait_for_itself(ports: Ports, wish: Wish, place: Place) -> None:
-    """Raise if the caller is inside already: nobody else releases that lease, so a wait without a limit never ends."""
+async def _enter(ports: Ports, health: StoreHealth, wish: Wish, place: Place, patience: Patience) -> bool:
+    """Wait for the local mutex. False: the time is over.
+
+    The holder in this process may have lost the key without knowing it: an operator broke the lock, or the store was
+    emptied. Other processes see a free key then, and so must this one. So a caller that does not wait asks the store
+    about the holder, and of those who wait the first one does, now and then.
+    """
+    if await place.enter(0):
+        return True
+    if patience.timeout_ns == 0 or (patience.timeout_ns is None and _waits_for_itself(ports, wish, place)):
+        await _ask_for_the_holder(ports, health, wish, patience)
+        if await place.enter(0):
+            return True
+        if patience.timeout_ns is None and _waits_for_itself(ports, wish, place):
+            raise _already_held(wish)
+    pause_ns = TRUSTED_NS
+    while True:
+        left_ns = patience.left_ns(ports.clock.now())
+        if await place.enter(pause_ns if left_ns is None else min(pause_ns, left_ns)):
+            return True
+        if patience.over(ports.clock.now()):
+            return False
+        if place.next:
+            await _ask_for_the_holder(ports, health, wish, patience)
+        pause_ns = ASK_AGAIN_NS
+
+
+async def _ask_for_the_holder(ports: Ports, health: StoreHealth, wish: Wish, patience: Patience) -> None:
+    """End the lease that this process holds if the store has another holder of the key, or none.
+
+    A store that does not answer soon leaves things as they are: the renewal finds out later.
+    """
+    inside = ports.runtime.gate.inside(wish.key)
+    held = None if inside is None else inside.held
+    if held is None or not held.standing().live or held.grant is None or health.open:
+        return
+    left_ns = patience.left_ns(ports.clock.now()) or FAIR_REQUEST_NS
+    if left_ns < LEAST_REQUEST_NS:
+        return
+    mark = fingerprint(held.grant.token)
+    try:
+        found = await ports.store.inspect(wish.key, min(left_ns, FAIR_REQUEST_NS, ports.request_timeout_ns))
+    except BackendError:
+        return
+    if found is None or found.fingerprint != mark:
+        held.end(Event.REFUSED)
+
+
+def _waits_for_itself(ports: Ports, wish: Wish, place: Place) -> bool:
+    """Whether the caller is inside already, and its lease does not end unless somebody releases it."""
     inside = ports.runtime.gate.inside(wish.key)
     if inside is None or place.caller is None or inside.caller != place.caller:
-        return
-    if inside.held is not None and inside.held.runs_out:
-        return
-    raise AlreadyHeld(
+        return False
+    return inside.held is None or not inside.held.runs_out
+
+
+def _already_held(wish: Wish) -> AlreadyHeld:
+    return AlreadyHeld(
         f"{noun(wish.family)} already held: {wish.key} is held by this same thread or task ({wish.owner}), which would "
         "wait for itself forever; use the lease that it has, or release that first. If another thread or task releases "
         "it, call lease.hand_over() before you pass it on; or give acquire() a timeout",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.lease import Event
 from holdfast.ports import Ports
 from holdfast.types import AuditRecord
 
@@ -14,6 +15,11 @@ async def force_release(ports: Ports, key: str, actor: str, reason: str) -> Audi
     record = await ports.store.force_release(key, actor, reason, ports.request_timeout_ns)
     if record is None:
         return None
+    # A holder in this process learns of it now, and the key is free here as it is everywhere else.
+    inside = ports.runtime.gate.inside(key)
+    held = None if inside is None else inside.held
+    if held is not None and held.grant is not None and held.grant.fence < record.fence:
+        held.end(Event.REFUSED)
     same = holding is not None and holding.fence == record.previous_fence
     family = (holding.family if same and holding is not None else "") or "default"
     if ports.observer.tally(Kind.FORCED, family):

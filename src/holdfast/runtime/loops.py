@@ -74,6 +74,12 @@ class LoopPlace:
             raise Closed
         return self.inside
 
+    @property
+    def next(self) -> bool:
+        """Whether this is the first of those who wait."""
+        line = self._gate.lines.get(self._key)
+        return line is not None and len(line) > 1 and line[1] is self
+
     def called(self) -> None:
         """It is this place's turn."""
         self.inside = True

@@ -72,6 +72,13 @@ class ThreadPlace:
         with self._gate.mutex:
             return line[0] is self
 
+    @property
+    def next(self) -> bool:
+        """Whether this is the first of those who wait."""
+        with self._gate.mutex:
+            line = self._gate.lines.get(self._key)
+            return line is not None and len(line) > 1 and line[1] is self
+
     def called(self) -> None:
         """It is this place's turn. Called by the one who leaves, under the gate's mutex; once more does no harm."""
         if self._turn is not None:

@@ -10,7 +10,6 @@ use its `wall` reading. The clock is passed in, so that the simulator runs this 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ from holdfast.errors import Unavailable
 from holdfast.ports import Clock
 from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.system import SystemClock
-from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal
+from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal, fingerprint
 
 AUDIT_MAX = 1000  # the oldest records make room: a process that lives for months must not grow by them
 _SWEEP_MIN = 256  # below so many keys it does not matter that expired ones lie around
@@ -275,7 +274,7 @@ class MemoryTable:
             family=entry.family,
             granted_wall_ns=entry.granted_wall_ns,
             remaining_ns=entry.expires_ns - now.boot,
-            fingerprint=hashlib.sha256(entry.token.encode()).hexdigest()[:6],
+            fingerprint=fingerprint(entry.token),
             waiters=max(tickets, len(self._listeners.get(key, {}))),  # a fair waiter has a ticket and listens too
         )
 
