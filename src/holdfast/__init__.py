@@ -16,7 +16,7 @@ from holdfast.blocking.locks import Locks, connect
 from holdfast.condition import Condition
 from holdfast.core import backoff
 from holdfast.core.retry import RetryDelays
-from holdfast.description import LockSettings
+from holdfast.description import LockSettings, UsageWarning
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,
@@ -79,6 +79,7 @@ __all__ = [
     "Timeout",
     "Unavailable",
     "Unfenced",
+    "UsageWarning",
     "aio",
     "backoff",
     "connect",

@@ -5,6 +5,7 @@ Made once, checked once, immutable, and cheap to pass around. Settings that cann
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,10 @@ from holdfast.ports import Capabilities
 from holdfast.types import Duration, Guarantee, check_key, check_label, duration_ns
 
 OnLoss: TypeAlias = Literal["cancel", "flag"]
+
+
+class UsageWarning(UserWarning):
+    """A call that is allowed and, by its looks, means something else than it does."""
 
 
 class LockSettings(TypedDict, total=False):
@@ -79,6 +84,9 @@ _TIMING = (
 )
 
 
+_OF_REDIS_PY = {"blocking", "blocking_timeout", "lock_class", "raise_on_release_error", "sleep", "thread_local"}
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Description:
     """A checked description. Made for every lock, and never changed."""
@@ -112,6 +120,8 @@ def describe(
 
     Programs describe the same kind of lock again and again under other names: what was checked once is remembered.
     """
+    if "timeout" in settings and "ttl" not in settings and settings["timeout"] is not None:
+        _warn_of_timeout()
     if "on_lost" in settings or "on_warning" in settings:  # callbacks must not be kept alive
         return _described(name, risk, settings, owner, capabilities)
     # With their types: 1, 1.0 and True are equal, and not all of them are right everywhere.
@@ -121,6 +131,21 @@ def describe(
     except TypeError:  # a value that cannot be remembered
         return _described(name, risk, settings, owner, capabilities)
     return model.named(name)
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_timeout() -> None:
+    """Once in a process: the redis-py lock calls `timeout` what is `ttl` here."""
+    if not _warned:
+        _warned.add("timeout")
+        warnings.warn(
+            "lock(timeout=…) without ttl: timeout is how long `with` waits for the lock, and the lease has the default "
+            "ttl of 30 s. In redis-py, timeout is what ttl is here: give ttl=… for that. To limit the wait, give both",
+            UsageWarning,
+            stacklevel=4,
+        )
 
 
 @lru_cache(maxsize=256)
@@ -137,6 +162,8 @@ def _described(
     unknown = settings.keys() - LockSettings.__annotations__.keys()
     if unknown:
         known = ", ".join(sorted(LockSettings.__annotations__))
+        if unknown & _OF_REDIS_PY:
+            known += ". What redis-py calls timeout is ttl here, its blocking_timeout is timeout, its sleep is retry"
         raise BadInput(", ".join(sorted(unknown)), "is not a setting of a lock", f"there are: {known}")
     given: Mapping[str, Any] = settings
     chosen = {field: given[field] for field in _TIMING if field in given}

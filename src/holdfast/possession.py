@@ -96,7 +96,7 @@ class HeldLease:
         return self
 
     def let_run_out(self) -> None:
-        """Do not mind if this lease is dropped: it is meant to be held until it expires."""
+        """Do not mind if this lease is dropped: it is held until it expires, and the end of a block keeps it too."""
         self._abandonable = False
 
     def _found_at_exit(self, before: Standing, refused: bool) -> LeaseLost | None:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import pytest
 
 from holdfast import LeaseLost
 from lease.stage import LIMIT_S, Stage
+
+Begin: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+
+@pytest.fixture(params=["lock", "lease"])
+def begin(request: pytest.FixtureRequest) -> Begin:
+    """What a block is made of: the lock, or a lease that was acquired before it."""
+
+    async def block(lock: Any) -> Any:
+        return lock if request.param == "lock" else await lock.acquire()
+
+    return block
 
 
 async def test_a_block_gives_the_lock_back_whatever_its_body_does(stage: Stage) -> None:
@@ -28,54 +42,54 @@ async def test_a_block_gives_the_lock_back_whatever_its_body_does(stage: Stage) 
     assert locks.statistics().held == 0
 
 
-async def test_a_loss_that_nobody_noticed_is_raised_at_the_end_of_the_block(stage: Stage) -> None:
+async def test_a_loss_that_nobody_noticed_is_raised_at_the_end_of_the_block(stage: Stage, begin: Begin) -> None:
     stage.stop_time()
     locks = stage.locks()
     with pytest.raises(LeaseLost) as raised:
-        async with locks.lock("k", ttl=10) as lease:
+        async with await begin(locks.lock("k", ttl=10)) as lease:
             stage.stand_still(20)
     assert (raised.value.key, raised.value.reason, raised.value.fence) == ("k", "expired", lease.fence)
     assert stage.plan.calls["release"] == 0
 
 
-async def test_a_loss_never_replaces_the_bodys_exception_but_is_noted_on_it(stage: Stage) -> None:
+async def test_a_loss_never_replaces_the_bodys_exception_but_is_noted_on_it(stage: Stage, begin: Begin) -> None:
     stage.stop_time()
     locks = stage.locks()
     with pytest.raises(ZeroDivisionError) as raised:
-        async with locks.lock("k", ttl=10):
+        async with await begin(locks.lock("k", ttl=10)):
             stage.stand_still(20)
             raise ZeroDivisionError
     assert any("lock lost: k (expired)" in note for note in raised.value.__notes__)
 
 
-async def test_a_release_that_the_store_refuses_is_a_loss_at_the_end_of_the_block(stage: Stage) -> None:
+async def test_a_release_that_the_store_refuses_is_a_loss_at_the_end_of_the_block(stage: Stage, begin: Begin) -> None:
     stage.stop_time()
     locks, operator = stage.locks(), stage.locks()
     with pytest.raises(LeaseLost, match="not ours any more") as raised:
-        async with locks.lock("k", ttl=30):
+        async with await begin(locks.lock("k", ttl=30)):
             await operator.force_release("k", reason="drill")
     assert raised.value.reason == "stolen"
     with pytest.raises(ZeroDivisionError) as other:
-        async with locks.lock("k", ttl=30):
+        async with await begin(locks.lock("k", ttl=30)):
             await operator.force_release("k", reason="drill")
             raise ZeroDivisionError
     assert any("not ours any more" in note for note in other.value.__notes__)
     assert locks.statistics().not_owned == 2
 
 
-async def test_what_ensure_held_raised_is_raised_once_and_not_noted_on_itself(stage: Stage) -> None:
+async def test_what_ensure_held_raised_is_raised_once_and_not_noted_on_itself(stage: Stage, begin: Begin) -> None:
     stage.stop_time()
     locks = stage.locks()
     with pytest.raises(LeaseLost) as raised:
-        async with locks.lock("k", ttl=10) as lease:
+        async with await begin(locks.lock("k", ttl=10)) as lease:
             stage.stand_still(20)
             lease.ensure_held()
     assert getattr(raised.value, "__notes__", []) == []
 
 
-async def test_a_lease_that_was_released_inside_its_block_ends_it_quietly(stage: Stage) -> None:
+async def test_a_lease_that_was_released_inside_its_block_ends_it_quietly(stage: Stage, begin: Begin) -> None:
     locks = stage.locks()
-    async with locks.lock("k", ttl=5) as lease:
+    async with await begin(locks.lock("k", ttl=5)) as lease:
         assert await lease.release()
     assert stage.plan.calls["release"] == 1
 
@@ -98,11 +112,11 @@ async def test_blocks_can_be_nested_and_one_lock_used_by_many(stage: Stage) -> N
     assert len(set(seen)) == 20
 
 
-async def test_a_lost_lease_cancels_the_body_and_the_cancellation_becomes_the_loss(tasks: Stage) -> None:
+async def test_a_lost_lease_cancels_the_body_and_the_cancellation_becomes_the_loss(tasks: Stage, begin: Begin) -> None:
     locks = tasks.locks()
     cancelled = False
     with pytest.raises(LeaseLost) as raised:
-        async with locks.lock("k", ttl=0.1, auto_renew=False):
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             try:
                 await asyncio.sleep(LIMIT_S)
             except asyncio.CancelledError:
@@ -116,30 +130,32 @@ async def test_a_lost_lease_cancels_the_body_and_the_cancellation_becomes_the_lo
     await asyncio.sleep(0)  # and nothing of it is left over
 
 
-async def test_flag_leaves_the_body_alone_and_tells_at_the_end(tasks: Stage) -> None:
+async def test_flag_leaves_the_body_alone_and_tells_at_the_end(tasks: Stage, begin: Begin) -> None:
     locks = tasks.locks()
     finished = False
     with pytest.raises(LeaseLost):
-        async with locks.lock("k", ttl=0.1, auto_renew=False, on_loss="flag") as lease:
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False, on_loss="flag")) as lease:
             assert await lease.lost.wait(LIMIT_S)
             await asyncio.sleep(0.01)
             finished = True
     assert finished
 
 
-async def test_a_body_that_swallows_the_cancellation_still_ends_in_the_loss(tasks: Stage) -> None:
+async def test_a_body_that_swallows_the_cancellation_still_ends_in_the_loss(tasks: Stage, begin: Begin) -> None:
     locks = tasks.locks()
     with pytest.raises(LeaseLost):
-        async with locks.lock("k", ttl=0.1, auto_renew=False):
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(LIMIT_S)
     await asyncio.sleep(0)
 
 
-async def test_what_a_cancelled_body_raises_instead_is_kept_and_the_loss_is_noted_on_it(tasks: Stage) -> None:
+async def test_what_a_cancelled_body_raises_instead_is_kept_and_the_loss_is_noted_on_it(
+    tasks: Stage, begin: Begin
+) -> None:
     locks = tasks.locks()
     with pytest.raises(ZeroDivisionError) as raised:
-        async with locks.lock("k", ttl=0.1, auto_renew=False):
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             try:
                 await asyncio.sleep(LIMIT_S)
             except asyncio.CancelledError:
@@ -148,12 +164,14 @@ async def test_what_a_cancelled_body_raises_instead_is_kept_and_the_loss_is_note
     await asyncio.sleep(0)
 
 
-async def test_a_cancellation_from_outside_stays_one_even_if_the_lease_is_lost_as_well(tasks: Stage) -> None:
+async def test_a_cancellation_from_outside_stays_one_even_if_the_lease_is_lost_as_well(
+    tasks: Stage, begin: Begin
+) -> None:
     locks = tasks.locks()
     inside = asyncio.Event()
 
     async def work() -> None:
-        async with locks.lock("k", ttl=0.1, auto_renew=False):
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             try:
                 inside.set()
                 await asyncio.sleep(LIMIT_S)
@@ -169,24 +187,24 @@ async def test_a_cancellation_from_outside_stays_one_even_if_the_lease_is_lost_a
     assert task.cancelled()
 
 
-async def test_a_timeout_around_the_block_and_the_loss_inside_do_not_get_mixed_up(tasks: Stage) -> None:
+async def test_a_timeout_around_the_block_and_the_loss_inside_do_not_get_mixed_up(tasks: Stage, begin: Begin) -> None:
     locks = tasks.locks()
     with pytest.raises(LeaseLost):
-        async with asyncio.timeout(LIMIT_S), locks.lock("k", ttl=0.1, auto_renew=False):
+        async with asyncio.timeout(LIMIT_S), await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             await asyncio.sleep(LIMIT_S)
     with pytest.raises(TimeoutError) as raised:
-        async with asyncio.timeout(0.05), locks.lock("k", ttl=30):
+        async with asyncio.timeout(0.05), await begin(locks.lock("k", ttl=30)):
             await asyncio.sleep(LIMIT_S)
     assert not isinstance(raised.value, LeaseLost)
     assert not await locks.lock("k").locked()
 
 
-async def test_a_task_group_sees_the_loss_and_stops_the_others(tasks: Stage) -> None:
+async def test_a_task_group_sees_the_loss_and_stops_the_others(tasks: Stage, begin: Begin) -> None:
     locks = tasks.locks()
     stopped = asyncio.Event()
 
     async def guarded() -> None:
-        async with locks.lock("k", ttl=0.1, auto_renew=False):
+        async with await begin(locks.lock("k", ttl=0.1, auto_renew=False)):
             await asyncio.sleep(LIMIT_S)
 
     async def other() -> None:
@@ -203,31 +221,77 @@ async def test_a_task_group_sees_the_loss_and_stops_the_others(tasks: Stage) -> 
     assert stopped.is_set()
 
 
-async def test_a_loss_that_the_body_itself_found_out_leaves_no_cancellation_behind(tasks: Stage) -> None:
+async def test_a_loss_that_the_body_itself_found_out_leaves_no_cancellation_behind(tasks: Stage, begin: Begin) -> None:
     tasks.stop_time()
     locks = tasks.locks()
     with pytest.raises(LeaseLost):
-        async with locks.lock("k", ttl=10) as lease:
+        async with await begin(locks.lock("k", ttl=10)) as lease:
             tasks.stand_still(20)
             lease.ensure_held()
     await asyncio.sleep(0)  # on Python 3.11 a cancellation that was requested and taken back would strike here
     await asyncio.sleep(0)
     with pytest.raises(LeaseLost):
-        async with locks.lock("k", ttl=10) as lease:
+        async with await begin(locks.lock("k", ttl=10)) as lease:
             tasks.stand_still(20)
             assert not lease.held
     await asyncio.sleep(0)
 
 
-async def test_a_body_that_found_the_loss_and_goes_on_is_cancelled_at_its_next_await(tasks: Stage) -> None:
+async def test_a_body_that_found_the_loss_and_goes_on_is_cancelled_at_its_next_await(
+    tasks: Stage, begin: Begin
+) -> None:
     tasks.stop_time()
     locks = tasks.locks()
     went_on = False
     with pytest.raises(LeaseLost):
-        async with locks.lock("k", ttl=10) as lease:
+        async with await begin(locks.lock("k", ttl=10)) as lease:
             tasks.stand_still(20)
             assert not lease.held
             await asyncio.sleep(0.05)
             went_on = True
     assert not went_on
     await asyncio.sleep(0)
+
+
+async def test_a_lease_can_end_its_own_block_and_is_spent_then(stage: Stage) -> None:
+    locks = stage.locks()
+    lease = await locks.lock("k", ttl=5).acquire()
+    async with lease as same:
+        assert same.fence == lease.fence
+        assert lease.held
+    assert not await locks.lock("k", ttl=5).locked()
+    with pytest.raises(LeaseLost, match="was released"):
+        async with lease:
+            raise AssertionError("it never gets here")
+    tried = await locks.lock("k", ttl=5).try_acquire()
+    assert tried is not None
+    async with locks.lock("another", ttl=5), tried:
+        assert tried.held
+    assert not tried.held
+
+
+async def test_a_lease_that_was_lost_before_its_block_refuses_to_begin_it(stage: Stage) -> None:
+    stage.stop_time()
+    lease = await stage.locks().lock("k", ttl=10).acquire()
+    stage.stand_still(20)
+    with pytest.raises(LeaseLost, match="expired"):
+        async with lease:
+            raise AssertionError("it never gets here")
+
+
+async def test_a_block_of_a_hold_keeps_it(stage: Stage) -> None:
+    locks = stage.locks()
+    lease = await locks.hold("nightly", ttl=30)
+    assert lease is not None
+    async with lease:
+        assert lease.held
+    assert await locks.hold("nightly", ttl=30) is None
+    assert await lease.release()
+    assert await locks.hold("nightly", ttl=30) is not None
+
+
+async def test_a_block_of_a_leader_lease_ends_its_term(stage: Stage) -> None:
+    leader = stage.locks().leader("scheduler", lease=3, renew_deadline=2, retry=0.1)
+    async with await leader.campaign() as term:
+        assert term.held
+    assert not (await leader.current()).held

@@ -25,6 +25,8 @@ OWN: dict[str, str] = {
     "Lock.__exit__": "with",
     "Lock.__aenter__": "async with",
     "Lock.__aexit__": "async with",
+    **{f"{lease}.__{each}__": "with" for lease in ("Lease", "DegradedLease") for each in ("enter", "exit")},
+    **{f"{lease}.__{each}__": "async with" for lease in ("Lease", "DegradedLease") for each in ("aenter", "aexit")},
     "Leader.__enter__": "with",
     "Leader.__exit__": "with",
     "Leader.__aenter__": "async with",

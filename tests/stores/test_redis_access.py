@@ -278,3 +278,19 @@ def test_nothing_is_sent_when_a_store_is_opened() -> None:
     assert engine.capabilities.engine == "redis"
     assert not isinstance(engine.blocking, Grant)
     engine.close()
+
+
+@pytest.mark.parametrize("renamed", ["EVALSHA", "EVAL", "PTTL"])
+def test_a_command_that_was_renamed_away_is_named_with_the_fix(play: Play, own_redis: StartRedis, renamed: str) -> None:
+    server = own_redis(args=("--rename-command", renamed, ""))
+    named = "command of a script" if renamed == "PTTL" else f"the command {renamed}"
+
+    async def scenario(store: Store) -> None:
+        request = ask("job")
+        with pytest.raises(Misconfigured, match=rf"does not know .*{named}.*rename-command.*EVAL EVALSHA") as caught:
+            await store.acquire(request, SOON)
+            await store.inspect("job", SOON)
+            await store.acquire(ask("job"), SOON)  # busy: asks how long
+        assert request.token not in str(caught.value)
+
+    play(server.url, scenario)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 from weakref import ref
 
 from holdfast.core.lease import Standing, State
@@ -15,7 +16,7 @@ from holdfast.flows.releasing import Released
 from holdfast.ports import Place, Ports
 from holdfast.possession import Degraded, Granted, HeldLease
 from holdfast.runtime.household import Household
-from holdfast.runtime.loops import LoopRuntime
+from holdfast.runtime.loops import Body, LoopRuntime
 from holdfast.runtime.signals import LoopLost
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import Duration
@@ -49,14 +50,16 @@ class Lost:
 
 
 class AnyLease(HeldLease):
-    """Possession of a lock, full or degraded."""
+    """Possession of a lock, full or degraded. `async with lease:` ends as `async with lock:` does."""
 
-    __slots__ = ("_place", "_ports")
+    __slots__ = ("_bodies", "_cancels", "_place", "_ports")
 
     def __init__(self, house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> None:
         super().__init__(house, tenure)
         self._ports = ports
         self._place = place
+        self._bodies: list[Body] = []
+        self._cancels = True  # a loss cancels the body of an `async with`, unless the lock's `on_loss` says otherwise
 
     @property
     def lost(self) -> Lost:
@@ -102,10 +105,28 @@ class AnyLease(HeldLease):
             if self._place is not None:
                 self._place.leave()
 
+    async def __aenter__(self) -> Self:
+        self.ensure_held()
+        self._begin_block()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bodies.pop().left(error):
+            raise self._lost_error(self._tenure.standing()) from error
+        await self._leave_block(error)
+
+    def _begin_block(self) -> None:
+        body = Body()
+        self._bodies.append(body)
+        if self._cancels:
+            self._tenure.tell(body.told)
+
     async def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
         before = self._tenure.standing()
-        outcome = await self._release(before) if before.live else Released.UNKNOWN
+        outcome = await self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
         if lost is not None:
             self._report_at_exit(lost, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.aio.lease import AnyLease, DegradedLease, Lease, call_back, lease_of
+from holdfast.aio.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease import Event
 from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
@@ -13,7 +13,7 @@ from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
 from holdfast.named import NamedLock
 from holdfast.ports import Place
-from holdfast.runtime.loops import Body, caller_task, this_task
+from holdfast.runtime.loops import caller_task, this_task
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Lock(NamedLock, Generic[L]):
     def __init__(self, locks: Locks, description: Description) -> None:
         super().__init__(description)
         self._locks = locks
-        self._entered: dict[object, list[Body]] = {}
+        self._entered: dict[object, list[L]] = {}
 
     async def acquire(self, timeout: Duration | None = None) -> L:
         """Wait for the lock. `AcquireTimeout` if it is still busy after `timeout` (by default the lock's own).
@@ -90,6 +90,7 @@ class Lock(NamedLock, Generic[L]):
         tenure = locks.house.take(wish, possession)
         try:
             lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+            lease._cancels = description.on_loss == "cancel"  # noqa: SLF001 - one implementation in two files
             if description.on_lost is not None or description.on_warning is not None:
                 call_back(locks.runtime, lease, tenure, description)
             locks.house.keep(tenure)
@@ -100,23 +101,18 @@ class Lock(NamedLock, Generic[L]):
 
     async def __aenter__(self) -> L:
         lease = await self.acquire()
-        body = Body(lease)
-        self._entered.setdefault(caller_task(), []).append(body)
-        if self._description.on_loss == "cancel":
-            lease._tenure.tell(body.told)  # noqa: SLF001 - lock and lease are one implementation in two files
+        self._entered.setdefault(caller_task(), []).append(lease)
+        lease._begin_block()  # noqa: SLF001 - as above
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         mine = self._entered[caller_task()]
-        body = mine.pop()
+        lease = mine.pop()
         if not mine:
             del self._entered[caller_task()]
-        lease: AnyLease = body.lease
-        if body.left(error):
-            raise lease._lost_error(lease._tenure.standing()) from error  # noqa: SLF001 - as above
-        await lease._leave_block(error)  # noqa: SLF001 - as above
+        await lease.__aexit__(kind, error, trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self._locks.reconnection(), self._description)

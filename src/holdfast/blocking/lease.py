@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 from weakref import ref
 
 from holdfast.core.lease import Standing, State
@@ -50,7 +51,7 @@ class Lost:
 
 
 class AnyLease(HeldLease):
-    """Possession of a lock, full or degraded."""
+    """Possession of a lock, full or degraded. `with lease:` ends as `with lock:` does."""
 
     __slots__ = ("_place", "_ports")
 
@@ -103,10 +104,23 @@ class AnyLease(HeldLease):
             if self._place is not None:
                 self._place.leave()
 
+    def __enter__(self) -> Self:
+        self.ensure_held()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._leave_block(error)
+        finally:
+            if self._abandonable:
+                self.release()  # does nothing, unless an interrupt struck before the line above
+
     def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
         before = self._tenure.standing()
-        outcome = self._release(before) if before.live else Released.UNKNOWN
+        outcome = self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
         if lost is not None:
             self._report_at_exit(lost, error)

@@ -209,10 +209,9 @@ class Body:
     that came from outside as well stays one.
     """
 
-    __slots__ = ("_cancelled", "_inside", "_loop", "_outer", "_task", "lease")
+    __slots__ = ("_cancelled", "_inside", "_loop", "_outer", "_task")
 
-    def __init__(self, lease: Any) -> None:
-        self.lease = lease
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         if task is None:

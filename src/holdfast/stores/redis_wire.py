@@ -156,6 +156,7 @@ _BUSY_SERVER: Final = frozenset(
     ]
 )
 _IN_SCRIPT = re.compile(r"@?user_script: ?\d+: -?([A-Z]{2,}) ")
+_UNKNOWN_COMMAND = re.compile(r"unknown command [`'\"]?(?P<name>\w+)|unknown redis command", re.IGNORECASE)
 _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with.*", re.DOTALL)
 
 
@@ -175,6 +176,13 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
         return Misconfigured(
             f"{where}: {text}; url user: grant {_user(address)} with ACL SETUSER ~{address.prefix}* "
             f"~{address.namespace}:* &{address.namespace}:ear:* {USER_COMMANDS}, and to operators {OPERATOR_COMMANDS}"
+        )
+    if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:
+        missing = unknown["name"]
+        which = f"does not know the command {missing.upper()}" if missing else "does not know a command of a script"
+        return Misconfigured(
+            f"{where} {which}; server: remove its rename-command from the configuration (an ACL can keep other users "
+            f"from it), or have a proxy in between pass it on; Holdfast needs {USER_COMMANDS.replace('+', '').upper()}"
         )
     if code in ("HFTYPE", "WRONGTYPE"):
         kind = text.partition(" ")[2].partition(" ")[0] if code == "HFTYPE" else ""
