@@ -140,6 +140,15 @@ class SharesDatabase(Protocol):
 
 
 @runtime_checkable
+class TellsTime(Protocol):
+    """A store with a wall clock of its own, which all its clients can read."""
+
+    async def time_ns(self, timeout_ns: int) -> int:
+        """Nanoseconds since 1970. Errors are those of `Store`."""
+        ...
+
+
+@runtime_checkable
 class TakesMany(Protocol):
     """A store that answers for many keys in one request. What each of them gets is what it would get by itself.
 

@@ -14,10 +14,10 @@ from holdfast.blocking.leader import Leader
 from holdfast.blocking.lease import DegradedLease, Lease, block
 from holdfast.blocking.lock import Lock
 from holdfast.connection import AnyLocks, Reconnection, open_locks
-from holdfast.core import backoff
+from holdfast.core import backoff, windows
 from holdfast.description import LockSettings, describe
 from holdfast.errors import BadInput
-from holdfast.flows import acquiring, breaking, primitive
+from holdfast.flows import acquiring, breaking, clocks, primitive
 from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.ports import Observer
 from holdfast.runtime.driving import run_now
@@ -27,7 +27,7 @@ from holdfast.runtime.offload import exclusively
 from holdfast.runtime.threads import ThreadRuntime
 from holdfast.stores.registry import Engine
 from holdfast.template import NameTemplate
-from holdfast.types import Busy, Duration, check_key, duration_ns
+from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,11 +50,32 @@ class Locks(AnyLocks):
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
         return Lock(self, describe(name, risk, settings, self.open_house().owner, self.capabilities))
 
-    def hold(self, name: str, *, ttl: Duration, family: str = "default") -> Lease | None:
-        """Take a lock for its whole TTL, once per window: it is neither renewed nor released, and expiry rotates it.
+    def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
+        """Take the present window of time: a lease for one caller of all replicas, None for all others.
 
-        None while somebody (perhaps we ourselves) has it. Made for periodic loops with many replicas.
+        Windows begin at multiples of `window` since 1970 (UTC), by the clock of the store if it has one (Redis), else
+        by this host's. The lease is neither renewed nor released. If the work failed, `release()` lets another
+        caller have the same window. Windows do not exclude each other: hold a lock for that.
         """
+        window_ns = duration_ns("window", window, low_ns=MS, high_ns=windows.LONGEST_NS)
+        check_key("name", name)
+        began = self.ports.clock.now()
+        key = windows.key(name, run_now(clocks.shared_ns(self.ports)), window_ns)
+        lease = self._take(key, windows.ttl_ns(window_ns) / NS, family)
+        if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= windows.skew_ns(window_ns):
+            return None  # paused for so long that another caller may have had this window, and its key be gone
+        return lease
+
+    def hold(self, name: str, *, ttl: Duration, family: str = "default") -> Lease | None:
+        """Take a lock for its whole TTL: it is neither renewed nor released, and expiry rotates it.
+
+        None while any caller, also this one, has it. For loops with many replicas; the TTL must be shorter than the
+        period of the loop, because a tick that comes before the expiry finds the lock taken. `once` needs no such care.
+        """
+        return self._take(name, ttl, family)
+
+    def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
+        """A lease that is left to run out."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
         wish = replace(describe(name, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
         place = self._runtime.gate.place(wish.key)

@@ -40,7 +40,7 @@ from holdfast.stores.redis_wire import (
     refusal,
     unknown_command,
 )
-from holdfast.types import MS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
+from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal
 
 CAPABILITIES: Final = Capabilities(
     engine="redis", guarantee=Guarantee.FENCED, wakeups=True, fair=True, durable=False, shared=True, many=True
@@ -267,6 +267,16 @@ class RedisStore:
             case [[bytes(value), int(left_ms), int(tickets), int(ears)]]:
                 return holding(key, value, left_ms, max(tickets, ears))
         raise garbled(self._address, "an inspection")
+
+    async def time_ns(self, timeout_ns: int) -> int:
+        """See `ports.TellsTime`."""
+        reply = await self._asker.call(pack(("TIME",)), self._driver.deadline(timeout_ns))
+        if isinstance(reply, ReplyError):
+            raise refusal(reply, self._address)
+        match reply:
+            case [bytes(seconds), bytes(micros)] if seconds.isdigit() and micros.isdigit():
+                return int(seconds) * NS + int(micros) * 1000
+        raise garbled(self._address, "its time")
 
     async def holdings(self, prefix: str, limit: int, timeout_ns: int, after: str = "") -> list[Holding]:
         """See `ports.Store.holdings`. Walks the whole key space in steps (SCAN) and shows only values of our format."""
