@@ -93,7 +93,7 @@ def test_skipped_is_0_and_never_silent(shell: Shell) -> None:
 def test_json_says_every_step_on_stderr_and_leaves_stdout_to_the_command(shell: Shell) -> None:
     done = shell.run("run", "n", "--json", "--", "sh", "-c", 'echo "$HOLDFAST_FENCE"; exit 3')
     events = done.events()
-    assert list(events) == ["granted", "ended"]
+    assert list(events) == ["store", "granted", "ended"]
     assert events["granted"]["fence"] == int(done.out)
     assert events["granted"]["guaranteed"] is True
     assert (events["ended"]["code"], done.code) == (3, 3)
@@ -104,6 +104,7 @@ def test_who_waits_runs_as_soon_as_the_lock_is_free(shell: Shell) -> None:
         lease = locks.lock("nightly", ttl=60).acquire()
         waiting = shell.start("run", "nightly", "--json", "--", "echo", "ran")
         assert waiting.stderr is not None
+        assert '"event": "store"' in waiting.stderr.readline()
         assert '"event": "busy"' in waiting.stderr.readline()
         assert lease.release()
         done = shell.finish(waiting)
@@ -116,6 +117,7 @@ def test_a_signal_ends_the_wait_and_nothing_runs(shell: Shell, number: signal.Si
     with shell.locks() as locks, locks.lock("nightly", ttl=60) as lease:
         waiting = shell.start("run", "nightly", "--json", "--", "echo", "ran")
         assert waiting.stderr is not None
+        assert '"event": "store"' in waiting.stderr.readline()
         assert '"event": "busy"' in waiting.stderr.readline()
         waiting.send_signal(number)
         done = shell.finish(waiting)

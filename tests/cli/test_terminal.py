@@ -109,16 +109,18 @@ def test_release_asks_and_yes_fences_the_holder_out(shell: Shell) -> None:
 
 @pytest.mark.requires("R22")
 def test_watch_draws_a_table_and_ends_cleanly_with_ctrl_c(shell: Shell) -> None:
-    with shell.locks() as locks, typing(shell, "watch", "--interval", "0.1") as session:
-        session.sees("no lock is held")
-        lease = locks.lock("nightly", ttl=600).acquire()
-        session.sees("nightly taken by test@")
-        session.sees(str(lease.fence))
-        assert lease.release()
-        session.sees("nightly free")
-        session.type("\x03")
-        assert session.ends() == 0
-        assert "Traceback" not in session.shown
+    with shell.locks() as locks:
+        locks.ping()  # makes the file: watching does not
+        with typing(shell, "watch", "--interval", "0.1") as session:
+            session.sees("no lock is held")
+            lease = locks.lock("nightly", ttl=600).acquire()
+            session.sees("nightly taken by test@")
+            session.sees(str(lease.fence))
+            assert lease.release()
+            session.sees("nightly free")
+            session.type("\x03")
+            assert session.ends() == 0
+            assert "Traceback" not in session.shown
 
 
 def test_a_terminal_is_told_for_whom_it_waits(shell: Shell) -> None:

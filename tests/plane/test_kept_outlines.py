@@ -89,7 +89,7 @@ async def as_version_1(database: Database) -> None:
             await tx.query(f"DROP TABLE {table}")
             await tx.query(made)
             for row in rows:
-                kept = {name: value for name, value in row.items() if name not in {"outline", "outlined"}}
+                kept = {name: value for name, value in row.items() if name not in {"outline", "outlined", "root"}}
                 names = ", ".join(kept)
                 places = ", ".join(f":{name}" for name in kept)
                 await tx.query(f"INSERT INTO {table} ({names}) VALUES ({places})", kept)

@@ -180,6 +180,7 @@ COMPARED: dict[str, str] = {
     "plane/definitions.py": "digests of workflows, which are no secrets",
     "plane/resource_locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
     "plane/statements.py": "a word of a statement",
+    "stores/hint_socket.py": "a constant of the socket interface",
     "stores/memory_table.py": "one process, which holds all tokens itself; see docs/security.md",
     "stores/quorum_late.py": "our own tokens, in a table of this process",
     "stores/redis_store.py": "our own token in the answer to our own question",

@@ -59,6 +59,7 @@ _NEXT_TENANT: Final = sql("cleanup_next_tenant")
 _SURPLUS: Final = sql("cleanup_surplus")
 _WORKERS: Final = sql("worker_sweep")
 _INCREMENTAL: Final = 2  # of `PRAGMA auto_vacuum`
+_PAGES: Final = ("PRAGMA freelist_count", "PRAGMA page_count", "PRAGMA auto_vacuum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +231,7 @@ class Cleanup:
         """Give free pages of a SQLite file back to the file system. Postgres does that by itself."""
         if tx.dialect != "sqlite":
             return Counter(), progress, False
-        (free,), (pages,), (mode,) = [
-            tuple((await tx.query(f"PRAGMA {name}"))[0].values())
-            for name in ("freelist_count", "page_count", "auto_vacuum")
-        ]
+        (free,), (pages,), (mode,) = [tuple((await tx.query(each))[0].values()) for each in _PAGES]
         surplus = 0 if mode != _INCREMENTAL or free < FREE_PAGES_MIN else free - pages // FREE_SHARE
         for _ in range(min(surplus, FREED_AT_ONCE)):
             await tx.query("PRAGMA incremental_vacuum(1)")  # Python's driver frees one page per call
