@@ -5,6 +5,7 @@ A block may be preceded directly by HTML comments, one per line:
     <!-- requires: R44 R49 -->   the requirements that this block proves when it is executed
     <!-- no-run: reason -->      a Python block that is only compiled, and why
     <!-- run -->                 a console block whose `$ holdfast …` lines are executed and compared
+    <!-- file: app.py -->        a Python block that the page's console blocks find under this name
 
 Python blocks are executed unless they say otherwise; console blocks are not unless they say so.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_COMMENT = re.compile(r"<!--\s*(?P<name>requires|no-run|run)(?::\s*(?P<value>.*?))?\s*-->")
+_COMMENT = re.compile(r"<!--\s*(?P<name>requires|no-run|run|file)(?::\s*(?P<value>.*?))?\s*-->")
 _FENCE = re.compile(r"```(?P<language>[a-z]*)")
 
 
@@ -34,6 +35,7 @@ class Block:
     requires: tuple[str, ...]
     no_run: str | None
     run: bool
+    file: str | None = None
 
     @property
     def executed(self) -> bool:
@@ -94,4 +96,5 @@ def _block(page: Path, section: str, start: int, language: str, lines: list[str]
         requires=tuple(notes.get("requires", "").replace(",", " ").split()),
         no_run=notes.get("no-run"),
         run="run" in notes,
+        file=notes.get("file"),
     )

@@ -101,23 +101,54 @@ def test_python_that_is_not_run_compiles_and_says_why_it_is_not_run(page: Path) 
     "session", [block for page in PAGES for block in blocks(page) if block.run], ids=lambda block: str(block.where)
 )
 def test_a_shell_session_prints_what_the_page_says(session: Block, tmp_path: Path) -> None:
-    environment = os.environ | {"PATH": f"{_shell_command(tmp_path)}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
-    for command, expected in steps(session):
-        if exported := re.fullmatch(r"export (\w+)=(\S+)", command):
-            environment[exported[1]] = exported[2]
-            continue
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=tmp_path,
+    environment = os.environ | {
+        "PATH": f"{_shell_command(tmp_path)}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "HOLDFAST_API_PORT": "0",
+    }
+    for block in blocks(session.page):
+        if block.file is not None:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+    with ExitStack() as stack:
+        for command, expected in steps(session):
+            if exported := re.fullmatch(r"export (\w+)=(\S+)", command):
+                environment[exported[1]] = exported[2]
+            elif background := re.fullmatch(r"(holdfast .*[^&\s])\s*&(?:\s+#.*)?", command):
+                stack.enter_context(_background(background[1], tmp_path, environment))
+            else:
+                done = subprocess.run(
+                    ["sh", "-c", command],
+                    cwd=tmp_path,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                )
+                check_output(f"{session.where} $ {command}", expected, done.stdout, done.returncode)
+
+
+@contextmanager
+def _background(command: str, directory: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`command &` of a session: it runs until the session ends, and then ends cleanly."""
+    log = directory / "background.log"
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=60,
         )
-        check_output(f"{session.where} $ {command}", expected, done.stdout, done.returncode)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            code = process.wait(60)
+    assert code == 0, f"$ {command} & ended with {code}:\n{log.read_text(encoding='utf-8')}"
 
 
 def steps(session: Block) -> list[tuple[str, list[str]]]:
@@ -213,3 +244,11 @@ def test_output_is_compared_loosely(expected: list[str], output: str, code: int)
 def test_and_yet_it_is_compared(expected: list[str], output: str, code: int) -> None:
     with pytest.raises(AssertionError, match="here"):
         check_output("here", expected, output, code)
+
+
+def test_a_background_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match=r"false & ended with 1"),
+        _background("false", tmp_path, dict(os.environ)) as process,
+    ):
+        process.wait(60)

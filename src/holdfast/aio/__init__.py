@@ -1,8 +1,10 @@
 """Leases for asyncio: the same names as in `holdfast`, awaited.
 
-async with holdfast.aio.connect("redis://localhost") as locks:
-async with locks.lock("run:42", ttl=20) as lease:
-...
+For example::
+
+    async with holdfast.aio.connect("redis://localhost") as locks:
+        async with locks.lock("run:42", ttl=20) as lease:
+            ...
 """
 
 from holdfast.aio.leader import Leader

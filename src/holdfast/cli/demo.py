@@ -23,7 +23,7 @@ from holdfast.cli.demo_account import Account
 from holdfast.cli.demo_stage import Actor, Cast, Event, Show, Stalled
 from holdfast.cli.exits import Exit
 from holdfast.cli.lease_stores import url_of
-from holdfast.cli.options import Url
+from holdfast.cli.options import OwnUrl
 from holdfast.cli.screen import cell, plain_table, put_json
 from holdfast.errors import BackendError, BadInput
 
@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 def demo(
     context: typer.Context,
-    url: Url = None,
+    url: OwnUrl = None,
     fast: Annotated[bool, typer.Option("--fast", help="Short leases and no pauses for reading.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print events and the verdict as JSON lines.")] = False,
 ) -> int:

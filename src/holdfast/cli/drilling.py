@@ -16,7 +16,7 @@ import typer
 from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
 from holdfast.cli.lease_stores import opened, reading, url_of
-from holdfast.cli.options import Json, Url
+from holdfast.cli.options import Json, OwnUrl, TestUrl
 from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import settings
 from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say
@@ -123,7 +123,7 @@ def listing(
 def _command(name: str) -> Callable[..., int]:
     def command(
         context: typer.Context,
-        url: Url = None,
+        url: OwnUrl = None,
         config: Config = None,
         store: Store = None,
         ttl: Ttl = None,
@@ -141,7 +141,7 @@ def _command(name: str) -> Callable[..., int]:
 
 def _storm(
     context: typer.Context,
-    url: Url = None,
+    url: OwnUrl = None,
     config: Config = None,
     store: Store = None,
     ttl: Ttl = None,
@@ -247,7 +247,7 @@ def _ends_in_order() -> Iterator[None]:
 
 def mark(
     context: typer.Context,
-    url: Url = None,
+    url: TestUrl = None,
     config: MarkConfig = None,
     seconds: Annotated[
         float, duration_option("--for", help="How long from now; at most a week. [dim](a day)[/dim]")
@@ -283,7 +283,7 @@ def _mark_deployment(deployment: Deployment, seconds: float, *, as_json: bool) -
     out().print(cell(f"holdfast drill unmark {deployment.option} takes it back", "dim"), soft_wrap=True)
 
 
-def unmark(context: typer.Context, url: Url = None, config: MarkConfig = None, json: Json = False) -> int:
+def unmark(context: typer.Context, url: TestUrl = None, config: MarkConfig = None, json: Json = False) -> int:
     """Say that drills may not run there any more. Exits 1 when they might not anyway."""
     from holdfast.drills.permission import unmark as take_mark
 

@@ -44,7 +44,11 @@ Bus = Annotated[
 ]
 Leases = Annotated[
     str | None,
-    typer.Option("--leases", metavar="URL", help="Where leases are kept: redis://… [dim](default: the database)[/dim]"),
+    typer.Option(
+        "--leases",
+        metavar="URL",
+        help="Where leases are kept: redis://… [dim](default: the database, if it is a SQLite file)[/dim]",
+    ),
 ]
 ProbeHost = Annotated[
     str | None,
@@ -56,7 +60,7 @@ ProbePort = Annotated[
         "--probe-port", metavar="N", help="The port of health and metrics; 0: any that is free. [dim](0)[/dim]"
     ),
 ]
-NoProbe = Annotated[bool, typer.Option("--no-probe", help="Serve no health and metrics, unless the API runs here.")]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="Do not serve health and metrics (an API always does).")]
 
 Audit = Annotated[
     str | None,

@@ -31,7 +31,7 @@ export class Locks {
     show(byId('locks-empty'), held.length === 0);
     if (bound) hint(byId('locks-empty'), 'Locks name the work of every tenant, and your token is bound to one.');
     else if (!model.locks_known) hint(byId('locks-empty'), 'The leases cannot be read now.');
-    else hint(byId('locks-empty'), 'No other lock is held. Jobs hold one each while they run; so can you:', 'holdfast run deploy -- sleep 60');
+    else hint(byId('locks-empty'), 'No other lock is held. Each running job holds one.');
     const more = model.locks_left_out ? ', and more' : '';
     write(byId('locks-note'), bound || !model.locks_known ? '' : `${plural(all.length, 'lease')} held${more}`);
     this.tick(now);
