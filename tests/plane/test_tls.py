@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import socket
 import ssl
+import textwrap
 import threading
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
+import nats.aio.client
 import pytest
 
 from fixtures_tls import TlsFiles
@@ -224,3 +227,48 @@ async def test_tls_that_is_offered_and_not_demanded_is_taken(
         with pytest.raises(Unavailable):  # it ends there: this is no NATS
             await _of_the_bus(f"tls://ada:{SECRET}@127.0.0.1:{server.port}")
         assert any(SECRET.encode() in each for each in server.heard)
+
+
+def _library_calls(monkeypatch: pytest.MonkeyPatch, new: str) -> None:
+    """Replace the statement by which the library calls our check."""
+    client = nats.aio.client.Client
+    source = textwrap.dedent(inspect.getsource(client._process_connect_init))
+    call = "await self._process_info(srv_info, initial_connection=True)"
+    assert source.count(call) == 1
+    made: dict[str, Any] = {}
+    exec(source.replace(call, new), vars(nats.aio.client), made)
+    monkeypatch.setattr(client, "_process_connect_init", made["_process_connect_init"])
+
+
+@pytest.mark.asyncio
+async def test_a_library_that_does_not_await_our_check_is_refused_before_it_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As nats-py 2.9.0 and 2.9.1: an ordinary function, called without `await`, so that an override never runs."""
+    _library_calls(monkeypatch, "self._process_info(srv_info, initial_connection=True)")
+    monkeypatch.setattr(nats.aio.client.Client, "_process_info", lambda self, info, initial_connection=False: None)
+    with Listener(first=INFO) as server:
+        with pytest.raises(Misconfigured, match=r"no connection was made.*nats-py>=2\.12,<3"):
+            await _of_the_bus(f"tls://ada:{SECRET}@127.0.0.1:{server.port}")
+        assert server.heard == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["_process_info", "_connect_command"])
+async def test_a_library_without_a_method_that_we_override_is_refused(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(nats.aio.client.Client, method)
+    with Listener(first=INFO) as server:
+        with pytest.raises(Misconfigured, match="no connection was made"):
+            await _of_the_bus(f"tls://ada:{SECRET}@127.0.0.1:{server.port}")
+        assert server.heard == []
+
+
+@pytest.mark.asyncio
+async def test_a_library_that_skips_our_check_sends_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    _library_calls(monkeypatch, "pass")
+    with Listener(first=INFO) as server:
+        with pytest.raises(Misconfigured, match="does not offer TLS"):
+            await _of_the_bus(f"tls://ada:{SECRET}@127.0.0.1:{server.port}")
+        assert set(server.heard) == {b""}
