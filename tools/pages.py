@@ -12,10 +12,13 @@ Python blocks are executed unless they say otherwise; console blocks are not unl
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from marks import is_empty
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -46,6 +49,18 @@ class Block:
     def where(self) -> str:
         """Page and line, as people and editors write it."""
         return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
+
+    @property
+    def claimant(self) -> str:
+        """Page and section: the name under which the block claims requirements."""
+        return f"{self.page.relative_to(ROOT).as_posix()}#{self.section}"
+
+    @property
+    def empty(self) -> bool:
+        """Whether executing it does nothing."""
+        if self.language == "console":
+            return not re.search(r"^\$ \S", self.text, re.MULTILINE)
+        return is_empty(ast.parse(self.text).body)
 
 
 def pages() -> list[Path]:

@@ -15,7 +15,7 @@ from holdfast.cli import main
 from holdfast.cli.exits import MEANING, Exit, exit_for
 from holdfast.errors import AcquireTimeout, BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
 from repository.source import ROOT
-from servers import free_port, redis_executables, start_redis
+from servers import RedisExecutable, free_port, start_redis
 
 Refuses: TypeAlias = Callable[..., None]
 
@@ -131,9 +131,8 @@ def test_a_store_that_is_not_there_is_69(refuses: Refuses, words: list[str]) -> 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("executable", redis_executables(), ids=str)
-def test_a_wrong_password_is_78_and_is_not_shown(shell: Shell, executable: Any) -> None:
-    with start_redis(executable, args=("--requirepass", "right")) as server:
+def test_a_wrong_password_is_78_and_is_not_shown(shell: Shell, redis_executable: RedisExecutable) -> None:
+    with start_redis(redis_executable, args=("--requirepass", "right")) as server:
         url = server.url.replace("redis://", "redis://:hunter2@")
         done = shell.run("locks", "--url", url)
         assert (done.code, done.out) == (Exit.CONFIG, "")

@@ -7,9 +7,8 @@ import pytest
 from cli.sessions import Shell
 from holdfast.plane.families import FAMILIES
 
-pytestmark = pytest.mark.requires("R70")
 
-
+@pytest.mark.requires("R70")
 def test_it_lists_every_lock_with_its_kind(shell: Shell) -> None:
     done = shell.run("inventory")
     assert (done.code, done.err) == (0, "")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.sessions import Shell
-from servers import redis_executables, start_redis
+from servers import RedisExecutable, start_redis
 
 STORE = {"store", "source"}
 FIELDS = {"key", "held", "owner", "fence", "family", "since", "remaining", "waiters", "fingerprint"}
@@ -165,9 +165,8 @@ def test_watch_in_a_pipe_prints_lines(shell: Shell) -> None:
 
 @pytest.mark.server
 @pytest.mark.requires("R22")
-@pytest.mark.parametrize("executable", redis_executables(), ids=str)
-def test_a_lock_of_another_library_is_shown_as_such(shell: Shell, executable: Any) -> None:
-    with start_redis(executable) as server:
+def test_a_lock_of_another_library_is_shown_as_such(shell: Shell, redis_executable: RedisExecutable) -> None:
+    with start_redis(redis_executable) as server:
         server.cli("SET", "theirs", "some-token", "NX", "PX", 600_000)
         done = shell.run("inspect", "theirs", "--url", server.url)
         assert done.code == 0

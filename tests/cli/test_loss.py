@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cli.sessions import Done, Shell, alive, pid_in, state, until
-from servers import RedisExecutable, redis_executables, start_redis
+from servers import RedisExecutable, start_redis
 
 # A command whose child and grandchild ignore TERM, and who say who they are.
 STUBBORN = 'trap "" TERM; sh -c "echo \\$\\$ > grandchild; while :; do sleep 1; done" & echo $$ > child; wait; wait'
@@ -60,9 +60,8 @@ def test_a_lost_lock_is_not_released_from_under_its_new_owner(shell: Shell) -> N
 
 @pytest.mark.server
 @pytest.mark.requires("R39")
-@pytest.mark.parametrize("executable", redis_executables(), ids=str)
-def test_a_store_that_dies_costs_the_lease_and_so_the_command(shell: Shell, executable: RedisExecutable) -> None:
-    with start_redis(executable) as server:
+def test_a_store_that_dies_costs_the_lease_and_so_the_command(shell: Shell, redis_executable: RedisExecutable) -> None:
+    with start_redis(redis_executable) as server:
         process, child, grandchild = started(shell, "--url", server.url, "--ttl", "1", "--grace", "0.2")
         server.kill()
         done = shell.finish(process)

@@ -32,8 +32,6 @@ from servers import RedisServer, start_redis
 from token_commands import look_at_a_drill, look_at_commands, look_at_runbooks, recording_environment, unknown_commands
 from token_stage import CALLERS, PASSWORD, Sinks, listening, use_asyncio, use_blocking
 
-pytestmark = pytest.mark.requires("R39")
-
 Outage = Callable[[], Any]
 
 SETTINGS: Final = """

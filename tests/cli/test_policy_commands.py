@@ -13,8 +13,6 @@ from holdfast.cli.app import run_app
 from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 
-pytestmark = pytest.mark.requires("R104")
-
 
 class Here:
     """`holdfast` as this process runs it, which is enough where nothing depends on the process being its own."""
@@ -42,7 +40,7 @@ def plane(here: Here) -> Here:
     return here
 
 
-@pytest.mark.requires("R76", "R91")
+@pytest.mark.requires("R76", "R91", "R104")
 def test_an_incident_from_look_to_history(plane: Here) -> None:
     assert "nobody has switched anything" in plane.run("policy", "show").out
     nameless = plane.run("policy", "set", "high", "fail_closed")
@@ -84,7 +82,7 @@ def test_an_exercise_is_begun_shown_and_ended(plane: Here) -> None:
     assert plane.run("policy", "exercise").out.splitlines()[1].startswith("workflow.run")
 
 
-@pytest.mark.requires("R84", "R92")
+@pytest.mark.requires("R84", "R92", "R104")
 def test_a_running_plane_follows_a_command_and_its_metrics_say_so(shell: Shell) -> None:
     furnish(shell)
     up = Up(shell)
@@ -101,6 +99,7 @@ def test_a_running_plane_follows_a_command_and_its_metrics_say_so(shell: Shell) 
     assert up.end().code == 0
 
 
+@pytest.mark.requires("R104")
 def test_without_a_plane_a_file_is_edited(here: Here) -> None:
     file = here.directory / "policy.toml"
     file.write_text('# ours\n[risk]\nlow = "wait"  # crawls\n')

@@ -9,8 +9,6 @@ import pytest
 from cli.sessions import Shell, Typing
 from holdfast.ops.runbooks import RUNBOOKS
 
-pytestmark = pytest.mark.requires("R39")
-
 
 def test_without_a_name_they_are_listed_with_when_and_what_they_need(shell: Shell) -> None:
     done = shell.run("runbook")
@@ -36,6 +34,7 @@ def test_what_was_not_given_is_said_and_nothing_is_made(shell: Shell) -> None:
     assert not (shell.directory / "plane.db").exists()
 
 
+@pytest.mark.requires("R39")
 def test_a_finding_that_needs_action_has_an_exit_code_of_its_own_and_a_command_to_type(shell: Shell) -> None:
     assert shell.run("up", "--prepare", "--database", "sqlite:///plane.db").code == 0
     asked = ("runbook", "snapshot-leader", "--database", "sqlite:///plane.db")
@@ -49,6 +48,7 @@ def test_a_finding_that_needs_action_has_an_exit_code_of_its_own_and_a_command_t
 
 
 @pytest.mark.parametrize(("name", "noun"), [("duplicate-dispatch", "job"), ("workflow-contention", "run")])
+@pytest.mark.requires("R39")
 def test_what_an_alert_names_can_be_typed_as_it_stands(shell: Shell, name: str, noun: str) -> None:
     """No alert knows an id, and a plane that is not there yet has none."""
     lost = shell.run("runbook", name, "--database", "sqlite:///plane.db")

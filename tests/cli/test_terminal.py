@@ -57,7 +57,6 @@ def test_ctrl_c_stops_the_script_that_we_are_part_of(shell: Shell) -> None:
         assert "WENT ON" not in session.shown
 
 
-@pytest.mark.requires("R39")
 def test_ctrl_z_and_fg_work_in_a_shell_with_job_control(shell: Shell) -> None:
     with typing(shell, "--norc", "--noprofile", "-i", program="/bin/bash") as session:
         session.type(

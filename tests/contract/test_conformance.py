@@ -82,10 +82,13 @@ def only_text_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not others
 
 
+_HERE = "tests/contract/test_conformance.py::test_the_store_keeps_its_contract"
+
+
 def _marks(subject: Subject, check: Check | None = None) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.server] if subject.server else []
     if check is not None and check.proves:
-        marks.append(pytest.mark.requires(*check.proves))
+        marks.append(pytest.mark.requires(*check.proves, by=f"{_HERE}[{check.name.replace(' ', '_')}]"))
     return marks
 
 

@@ -10,8 +10,6 @@ from holdfast.core.escalation import Evidence, Rule, due, judge
 from holdfast.core.policy import OnError
 from holdfast.types import NS
 
-pytestmark = pytest.mark.requires("R96", "R106")
-
 RULE = Rule()
 COUNTS = st.integers(0, 10_000)
 
@@ -28,6 +26,7 @@ COUNTS = st.integers(0, 10_000)
         (0, 100, 0, False),  # duplicates without an outage have another cause
     ],
 )
+@pytest.mark.requires("R96", "R106")
 def test_it_takes_a_high_rate_of_fallbacks_and_rising_duplicates(
     fallbacks: int, duplicates: int, before: int, *, escalate: bool
 ) -> None:
@@ -36,6 +35,7 @@ def test_it_takes_a_high_rate_of_fallbacks_and_rising_duplicates(
     assert verdict.rate == pytest.approx(fallbacks / 300)
 
 
+@pytest.mark.requires("R106")
 def test_the_verdict_says_what_it_was_decided_by() -> None:
     assert judge(RULE, Evidence(60, 7, 2)).because == (
         "0.2 fallbacks a second over 300 s (limit 0.1), and 7 duplicates after 2 in the 300 s before"
@@ -45,6 +45,7 @@ def test_the_verdict_says_what_it_was_decided_by() -> None:
 
 
 @given(COUNTS, COUNTS, COUNTS, st.integers(0, 100), st.integers(0, 100))
+@pytest.mark.requires("R96")
 def test_more_fallbacks_and_more_duplicates_never_calm_it(
     fallbacks: int, duplicates: int, before: int, more: int, doubled: int
 ) -> None:
@@ -52,6 +53,7 @@ def test_more_fallbacks_and_more_duplicates_never_calm_it(
         assert judge(RULE, Evidence(fallbacks + more, duplicates + doubled, before)).escalate
 
 
+@pytest.mark.requires("R96")
 def test_a_class_is_judged_after_a_whole_window_of_doing_what_it_does() -> None:
     since = 1_000 * NS
     assert not due(RULE, OnError.FAIL_OPEN, since, since + RULE.window_ns - 1)

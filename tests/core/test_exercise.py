@@ -11,8 +11,6 @@ from holdfast.core.exercise import WHOLE, Exercise, parse_exercise, refusal
 from holdfast.core.policy import OnError
 from holdfast.errors import BadInput
 
-pytestmark = pytest.mark.requires("R103")
-
 OPEN, CLOSED, WAIT = OnError.FAIL_OPEN, OnError.FAIL_CLOSED, OnError.WAIT
 
 
@@ -22,6 +20,7 @@ def test_a_share_that_cannot_be_drawn_is_refused(share: Any) -> None:
         parse_exercise("workflow.run", share)
 
 
+@pytest.mark.requires("R103")
 def test_a_share_is_kept_to_the_millionth() -> None:
     assert parse_exercise("f", 0.01).parts == 10_000
     assert parse_exercise("f", 1).parts == WHOLE
@@ -45,12 +44,14 @@ def test_a_share_is_kept_to_the_millionth() -> None:
         (Exercise("f", 1, forced=True), None, CLOSED, False),  # without a class there is no policy to exercise
     ],
 )
+@pytest.mark.requires("R103")
 def test_only_work_that_would_go_on_is_touched_unless_forced(
     plan: Exercise, risk: str | None, mode: OnError, *, concerned: bool
 ) -> None:
     assert plan.concerns(risk, mode) is concerned
 
 
+@pytest.mark.requires("R103")
 def test_the_whole_draws_always_and_a_share_as_often_as_chance_says() -> None:
     assert all(Exercise("f", WHOLE).draws(random.Random(1).randrange) for _ in range(100))
     seeded, again = random.Random(5), random.Random(5)

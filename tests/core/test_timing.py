@@ -36,7 +36,7 @@ def test_the_defaults_are_thirty_seconds_renewed_every_ten() -> None:
     assert timing.loss_age_ns() == 30 * NS - 302 * MS - 3 * NS
 
 
-@pytest.mark.requires("R121", "R122", "R123", "R125")
+@pytest.mark.requires("R121", "R122", "R123")
 def test_the_scheduler_lock_of_sixty_seconds_is_renewed_every_twenty() -> None:
     timing = settle(ttl=60)
     assert timing.renew_every_ns == 20 * NS

@@ -237,7 +237,6 @@ def test_a_folder_of_any_name_can_be_guarded(tmp_path: Path) -> None:
     assert (folder / "x").read_bytes() == b"1"
 
 
-@pytest.mark.requires("R57")
 def test_a_held_lease_writes_and_a_lost_one_is_refused_before_anything_is_written(
     files: GuardedFiles[Fenced], folder: Path, lease: holdfast.Lease
 ) -> None:

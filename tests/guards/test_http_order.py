@@ -15,7 +15,7 @@ from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of
 from holdfast.guards.http_headers import request_headers
 from holdfast.guards.records import FenceRecord, SqliteRecord, ThreadedRecord
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R34", "R47")]
+pytestmark = pytest.mark.asyncio
 
 KEY = "invoice:42"
 LIMIT_S = 30.0
@@ -143,6 +143,7 @@ async def test_nobody_waits_for_the_handler_of_a_read(stage: Stage) -> None:
     assert (await older.status(), await newer.status()) == (204, 204)
 
 
+@pytest.mark.requires("R34", "R47")
 async def test_whoever_is_overtaken_while_waiting_is_refused_and_does_not_run(stage: Stage) -> None:
     first = stage.ask("first", 1)
     await stage.enters("first")
@@ -158,6 +159,7 @@ async def test_whoever_is_overtaken_while_waiting_is_refused_and_does_not_run(st
     assert stage.story == ["first begins", "first ends", "third begins", "third ends"]
 
 
+@pytest.mark.requires("R34", "R47")
 async def test_whoever_is_overtaken_in_another_process_while_waiting_is_refused(
     stage: Stage, record: ThreadedRecord
 ) -> None:
@@ -243,6 +245,7 @@ async def test_a_request_that_is_cancelled_leaves_no_trace_and_frees_the_way(sta
     assert stage.guard._lanes._lanes == {}
 
 
+@pytest.mark.requires("R34", "R47")
 async def test_an_older_holder_that_stops_in_the_middle_of_its_body_does_not_hold_up_the_newer_one(
     stage: Stage,
 ) -> None:
@@ -265,6 +268,7 @@ async def test_a_body_arrives_whole_while_nobody_newer_comes(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@pytest.mark.requires("R34", "R47")
 async def test_an_update_is_lost_without_the_order_and_kept_with_it(
     record: ThreadedRecord, ordered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

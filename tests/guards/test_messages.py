@@ -44,7 +44,6 @@ def inbox(record: SqliteRecord) -> Inbox[CarriedFence]:
 # The producer.
 
 
-@pytest.mark.requires("R57")
 def test_a_held_lease_stamps_what_it_sends_with_lock_and_fence_and_without_its_token(lease: holdfast.Lease) -> None:
     headers = stamped(lease, {"Content-Type": "text/plain"})
     assert headers == {
@@ -55,7 +54,6 @@ def test_a_held_lease_stamps_what_it_sends_with_lock_and_fence_and_without_its_t
     assert carried_in(headers) == CarriedFence("invoice:42", lease.fence)
 
 
-@pytest.mark.requires("R57")
 def test_a_lost_lease_stamps_nothing(released: holdfast.Lease) -> None:
     with pytest.raises(LeaseLost):
         stamped(released)

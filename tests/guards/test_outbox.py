@@ -33,7 +33,7 @@ def stage(outbox_stage: Stage) -> Stage:
     return outbox_stage
 
 
-@pytest.mark.requires("R58", "R57")
+@pytest.mark.requires("R58")
 def test_a_message_is_there_when_the_transaction_is_committed_and_gone_when_it_is_not(stage: Stage) -> None:
     with pytest.raises(ZeroDivisionError), stage.transaction() as outbox:
         outbox.add(A, "invoices", b"never")
@@ -118,7 +118,6 @@ def test_the_message_and_the_guarded_write_stand_or_fall_together(tmp_path: Path
         assert connection.execute("SELECT count(*) FROM holdfast_guard_outbox").fetchone() == (1,)
 
 
-@pytest.mark.requires("R57")
 def test_a_lost_lease_publishes_nothing(stage: Stage, lease: holdfast.Lease) -> None:
     stage.add(lease, "held")
     lease.release()

@@ -302,7 +302,6 @@ async def test_full_leases_are_taken_and_lost_ones_are_refused(pg: Stage, lease:
 
 
 @every_postgres
-@pytest.mark.requires("R88")
 async def test_a_lease_without_a_fence_writes_unchecked_and_loses_no_memory(
     pg: Stage, degraded: holdfast.DegradedLease
 ) -> None:

@@ -12,8 +12,6 @@ from holdfast.core.history import Kind
 from holdfast.errors import BadInput
 from lease.stage import Stage
 
-pytestmark = pytest.mark.requires("R103")
-
 POLICY = {"low": "fail_open", "high": "fail_closed", "patient": "wait"}
 
 
@@ -21,6 +19,7 @@ def run_lock(locks: Any, number: int = 1, risk: str = "low") -> Any:
     return locks.lock(f"run:{number}", ttl=30, family="workflow.run", risk=risk)
 
 
+@pytest.mark.requires("R103")
 async def test_the_share_is_exactly_what_was_drawn_and_the_store_is_not_asked_for_those(stage: Stage) -> None:
     stage.stop_time()
     drawn: list[int] = []
@@ -45,7 +44,7 @@ async def test_the_share_is_exactly_what_was_drawn_and_the_store_is_not_asked_fo
     assert stage.plan.calls["acquire"] == 200 - sum(degraded)
 
 
-@pytest.mark.requires("R85", "R95")
+@pytest.mark.requires("R85", "R95", "R103")
 async def test_what_is_exercised_is_counted_and_logged_apart_from_what_fell_back(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,6 +64,7 @@ async def test_what_is_exercised_is_counted_and_logged_apart_from_what_fell_back
     assert "exercise" in line.message
 
 
+@pytest.mark.requires("R103")
 async def test_only_a_class_that_fails_open_and_only_the_family_is_touched(stage: Stage) -> None:
     locks = stage.locks(policy=POLICY)
     locks.exercise.begin("workflow.run", 1)
@@ -94,6 +94,7 @@ async def test_try_acquire_takes_the_same_path(stage: Stage) -> None:
     await lease.release()
 
 
+@pytest.mark.requires("R103")
 async def test_a_lease_of_an_exercise_is_promoted_as_after_an_outage(stage: Stage) -> None:
     stage.stop_time()
     locks = stage.locks(policy=POLICY)
@@ -106,6 +107,7 @@ async def test_a_lease_of_an_exercise_is_promoted_as_after_an_outage(stage: Stag
     await lease.release()
 
 
+@pytest.mark.requires("R103")
 async def test_where_the_lock_is_held_elsewhere_the_exercise_finds_out_as_after_an_outage(stage: Stage) -> None:
     stage.stop_time()
     locks, others = stage.locks(policy=POLICY), stage.locks()

@@ -29,7 +29,6 @@ def numbers(by_outcome: Any) -> dict[str, int]:
     return {str(outcome): found.number for outcome, found in by_outcome.items()}
 
 
-@pytest.mark.requires("R32")
 async def test_a_wait_is_measured_however_it_ended(stage: Stage) -> None:
     """W44: also a wait in vain, with bounds on both sides of its limit."""
     stage.stop_time()

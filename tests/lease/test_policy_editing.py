@@ -14,8 +14,6 @@ from holdfast.errors import BadInput
 from holdfast.runtime.policies import read_policy_file
 from holdfast.runtime.policy_editing import edit_policy_file, edited
 
-pytestmark = pytest.mark.requires("R104")
-
 FILE = """\
 # what we agreed on in May
 title = "ours"
@@ -86,6 +84,7 @@ def test_rights_and_links_stay_and_what_is_missing_is_made(tmp_path: Path) -> No
     st.from_regex(r"[A-Za-z0-9._:/-]{1,12}", fullmatch=True),
     st.sampled_from(OnError),
 )
+@pytest.mark.requires("R104")
 def test_editing_does_what_it_says_for_every_class(classes: dict[str, OnError], risk: str, mode: OnError) -> None:
     text = ""
     for name, each in classes.items():

@@ -126,7 +126,6 @@ async def test_after_a_release_the_keeper_asks_for_nothing_more(stage: Stage) ->
     assert locks.statistics().held == 0
 
 
-@pytest.mark.requires("R55")
 async def test_acquire_with_an_unknown_outcome_is_undone(stage: Stage) -> None:
     from holdfast import Timeout
 

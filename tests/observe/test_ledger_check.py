@@ -107,7 +107,6 @@ wishes = st.none() | st.builds(
 )
 
 
-@pytest.mark.requires("R101")
 @given(ledgers(), wishes, st.integers(0, 3))
 def test_a_check_of_files_says_what_the_rules_say_of_every_record(
     files: dict[str, list[bytes]], wanted: Wanted | None, skew_ns: int

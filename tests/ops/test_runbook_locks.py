@@ -14,6 +14,7 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry, start_http_server
 
 import holdfast.aio
+from fixtures_redis import REDIS
 from fixtures_scheduling import holds
 from holdfast.aio.locks import Locks
 from holdfast.observe import prometheus
@@ -25,12 +26,12 @@ from holdfast.ops.runbook_outage import LOG_TEXT
 from holdfast.ops.runbook_ttl import PREFIX
 from holdfast.plane.settings import Settings
 from ops.runbook_stage import found, reported
-from servers import RedisExecutable, RedisServer, redis_executables, start_redis
+from servers import RedisExecutable, RedisServer, start_redis
 
 pytestmark = pytest.mark.asyncio
 
 
-NEWEST = [pytest.param(each, id=str(each), marks=pytest.mark.server) for each in redis_executables()[-1:]]
+NEWEST = REDIS[-1:]
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ class Notes:
         self.records.append(record)
 
 
-@pytest.mark.requires("R121", "R123")
 async def test_many_jobs_are_locked_changed_and_unlocked_by_one_commit(
     one_file: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from holdfast.types import NS
 from policy_stage import Replica, ShiftedClock, replica
 from servers import RedisServer
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R91", "R93", "R96")]
+pytestmark = pytest.mark.asyncio
 
 RULE = Rule()
 
@@ -53,6 +53,7 @@ async def duplicate(each: Replica, times: int = 1) -> None:
         each.policing.signals.step_repeated(run="r-1", step=str(number))
 
 
+@pytest.mark.requires("R91", "R93", "R96")
 async def test_both_signs_together_make_high_risk_work_fail_closed_and_it_stays_so(
     here: str, clock: ShiftedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,6 +74,7 @@ async def test_both_signs_together_make_high_risk_work_fail_closed_and_it_stays_
         assert str((await each.policing.policy.current())["low"].mode) == "fail_open"
 
 
+@pytest.mark.requires("R93", "R96")
 async def test_exercises_and_steady_duplicates_are_no_reason(here: str, clock: ShiftedClock) -> None:
     async with replica(here, clock, rule=RULE, run=False) as each:
         await opened_up(each, clock)
@@ -148,7 +150,7 @@ def scraped(ground: Ground) -> list[str]:
 
 
 @pytest.mark.server
-@pytest.mark.requires("R80", "R84", "R85", "R92", "R94", "R97")
+@pytest.mark.requires("R80", "R84", "R85", "R91", "R92", "R94", "R96", "R97")
 async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
     tmp_path: Path, clock: ShiftedClock, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

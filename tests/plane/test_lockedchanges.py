@@ -31,7 +31,6 @@ async def waiting(plane: Replica, number: int) -> list[Job]:
     return [await plane.submit(payload=at) for at in range(number)]
 
 
-@pytest.mark.requires("R121", "R123")
 async def test_jobs_that_come_together_share_a_request_for_locks_and_a_transaction(
     sqlite_planes: Planes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

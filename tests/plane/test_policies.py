@@ -18,7 +18,7 @@ from holdfast.plane.ports import Database
 from holdfast.types import NS
 from lease.stage import ManualClock
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R74", "R100", "R104")]
+pytestmark = pytest.mark.asyncio
 
 OPEN, CLOSED, WAIT = OnError.FAIL_OPEN, OnError.FAIL_CLOSED, OnError.WAIT
 
@@ -48,6 +48,7 @@ async def modes(policy: PlanePolicy) -> dict[str, OnError]:
     return {risk: each.mode for risk, each in (await policy.current()).items()}
 
 
+@pytest.mark.requires("R104")
 async def test_every_switch_is_in_the_history_with_who_why_whence_and_when(
     policy: PlanePolicy, clock: ManualClock
 ) -> None:
@@ -158,6 +159,7 @@ async def say(
     return await policy.say(words, actor="host", reason="settings", source=source, said_ns=said_ns)
 
 
+@pytest.mark.requires("R104")
 async def test_a_file_speaks_when_it_says_something_new_and_not_at_every_start(policy: PlanePolicy) -> None:
     assert await say(policy, low=OPEN, money=CLOSED) == ["low", "money"]
     assert await say(policy, low=OPEN, money=CLOSED) == []
@@ -193,6 +195,7 @@ async def test_a_word_that_had_to_wait_does_not_overrule_a_later_one(policy: Pla
     assert await say(policy, Source.FILE, clock.wall, low=WAIT) == ["low"]
 
 
+@pytest.mark.requires("R74", "R100")
 async def test_what_is_built_in_holds_where_nobody_has_said_anything(policy: PlanePolicy) -> None:
     await switch(policy, "low", "fail_closed")
     await policy.build_in()

@@ -20,7 +20,7 @@ from holdfast.runtime.policy_editing import edit_policy_file
 from holdfast.types import NS
 from policy_stage import ShiftedClock, replica
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R74", "R104")]
+pytestmark = pytest.mark.asyncio
 
 SLOW = 3600 * NS  # nothing arrives by polling
 OPEN, CLOSED, WAIT = OnError.FAIL_OPEN, OnError.FAIL_CLOSED, OnError.WAIT
@@ -36,7 +36,7 @@ def here(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal"
 
 
-@pytest.mark.requires("R77", "R99", "R100")
+@pytest.mark.requires("R77", "R99", "R100", "R104")
 async def test_a_switch_reaches_all_processes_by_its_bell_and_locks_obey(plane_url: str, clock: ShiftedClock) -> None:
     async with (
         replica(plane_url, clock, name="a", poll_ns=SLOW) as a,
@@ -62,6 +62,7 @@ async def test_without_a_bell_a_switch_arrives_by_looking(here: str, clock: Shif
         assert b.modes["high"] == "wait"
 
 
+@pytest.mark.requires("R74")
 async def test_a_process_that_starts_has_the_policy_before_its_first_lock(here: str, clock: ShiftedClock) -> None:
     async with replica(here, clock, run=False) as first:
         await first.policing.policy.set("low", "fail_closed", actor="ada", reason="incident")
@@ -76,6 +77,7 @@ async def test_a_process_that_starts_has_the_policy_before_its_first_lock(here: 
             await restarted.locks.lock("k", ttl=5, risk="low").acquire()
 
 
+@pytest.mark.requires("R74")
 async def test_a_process_cannot_start_without_knowing_the_policy(here: str, clock: ShiftedClock) -> None:
     async with replica(here, clock, begin=False, run=False) as each:
         each.database.down = True
@@ -124,6 +126,7 @@ async def test_each_process_logs_a_switch_once_with_who_and_why(
 # Files.
 
 
+@pytest.mark.requires("R104")
 async def test_a_policy_file_reaches_every_process_and_the_history(
     here: str, clock: ShiftedClock, tmp_path: Path
 ) -> None:

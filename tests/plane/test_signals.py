@@ -16,7 +16,7 @@ from holdfast.types import NS
 from lease.stage import ManualClock
 from policy_stage import Brittle, ShiftedClock, replica
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R91", "R93")]
+pytestmark = pytest.mark.asyncio
 
 WINDOW = 300 * NS
 
@@ -43,6 +43,7 @@ async def rows(place: Brittle) -> int:
     return len(await place.read(lambda tx: tx.query("SELECT number FROM plane_signal")))
 
 
+@pytest.mark.requires("R91", "R93")
 async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: Brittle, clock: ManualClock) -> None:
     witness = Witness()
     a = Signals(place, clock, process="a", witness=witness)
@@ -68,6 +69,7 @@ async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: 
     )
 
 
+@pytest.mark.requires("R93")
 async def test_nothing_is_counted_twice_however_often_it_is_written(place: Brittle, clock: ManualClock) -> None:
     witness, ends = Witness(), [5]
     signals = Signals(place, clock, process="a", witness=witness)
@@ -88,6 +90,7 @@ async def test_nothing_is_counted_twice_however_often_it_is_written(place: Britt
     assert place.asked == asked  # what did not happen is not written
 
 
+@pytest.mark.requires("R91", "R93")
 async def test_a_window_is_compared_with_the_one_before_it(place: Brittle, clock: ManualClock) -> None:
     signals = Signals(place, clock, process="a")
     for number, wait in ((1, 200), (2, 300), (5, 0)):
@@ -149,7 +152,7 @@ async def test_a_flood_of_duplicates_does_not_drown_the_log_and_loses_no_count(
     assert signals.totals[Label(Sign.STEP)] == 500
 
 
-@pytest.mark.requires("R84", "R92")
+@pytest.mark.requires("R84", "R91", "R92")
 async def test_a_process_writes_what_it_counts_by_itself_and_its_last_counts_at_the_end(plane_url: str) -> None:
     clock = ShiftedClock()
     async with replica(plane_url, clock, name="a") as a, replica(plane_url, clock, name="b", run=False) as b:

@@ -329,7 +329,6 @@ async def test_errors_are_told_in_turn_too(file: SqliteDatabase, disk: Disk) -> 
         await again
 
 
-@pytest.mark.requires("R6")
 async def test_a_sync_that_failed_is_an_unknown_outcome_and_later_ones_are_not_believed(
     path: str, file: SqliteDatabase, disk: Disk
 ) -> None:

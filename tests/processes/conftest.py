@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from servers import RedisExecutable, RedisServer, redis_executables, start_redis
+from fixtures_redis import REDIS
+from servers import RedisExecutable, RedisServer, start_redis
 
-SERVERS = [pytest.param(server, id=str(server), marks=pytest.mark.server) for server in redis_executables()]
 
-
-@pytest.fixture(params=["sqlite", *SERVERS])
+@pytest.fixture(params=["sqlite", *REDIS])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store of this test's own."""
     if isinstance(request.param, RedisExecutable):
@@ -22,7 +21,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path}/leases.db"
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=REDIS)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A Redis that the test may stop and start."""
     with start_redis(request.param) as server:

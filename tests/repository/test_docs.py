@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -73,10 +73,21 @@ def _own_log() -> Iterator[None]:
     log.handlers[:] = before
 
 
+def claimed(page_blocks: Iterable[Block]) -> list[pytest.MarkDecorator]:
+    """The claims of the blocks, each under the section in which it stands."""
+    return [pytest.mark.requires(*block.requires, by=block.claimant) for block in page_blocks if block.requires]
+
+
+def program_blocks(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python" and block.executed]
+
+
 @pytest.mark.usefixtures("_own_log")
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=named(page), marks=claimed(program_blocks(page))) for page in PAGES]
+)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = source([block for block in blocks(page) if block.language == "python" and block.executed])
+    program = source(program_blocks(page))
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     with ExitStack() as stack:
@@ -98,7 +109,13 @@ def test_python_that_is_not_run_compiles_and_says_why_it_is_not_run(page: Path) 
 
 
 @pytest.mark.parametrize(
-    "session", [block for page in PAGES for block in blocks(page) if block.run], ids=lambda block: str(block.where)
+    "session",
+    [
+        pytest.param(block, id=block.where, marks=claimed([block]))
+        for page in PAGES
+        for block in blocks(page)
+        if block.run
+    ],
 )
 def test_a_shell_session_prints_what_the_page_says(session: Block, tmp_path: Path) -> None:
     environment = os.environ | {

@@ -138,7 +138,6 @@ PLANTED: dict[str, tuple[planted.Plant, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.requires("R105")
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, rule, swarm = PLANTED[name]

@@ -209,7 +209,6 @@ def test_a_cancelled_acquire_is_undone_in_order_on_the_same_connection(
     asyncio.run(main())
 
 
-@pytest.mark.requires("R89")
 def test_a_server_that_comes_back_empty_refuses_the_old_lease_and_goes_on_with_the_fences(
     play: Play, own_redis: StartRedis
 ) -> None:

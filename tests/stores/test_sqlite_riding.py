@@ -105,7 +105,6 @@ async def test_they_share_a_commit_with_whatever_else_is_written(store: SqliteSt
     assert [type(each) for each in ends[2]] == [Busy, Grant]
 
 
-@pytest.mark.requires("R5")
 async def test_the_lease_of_a_dead_process_is_free_at_once_and_that_of_a_living_one_is_not(
     store: SqliteStore, database: SqliteDatabase
 ) -> None:
@@ -129,7 +128,6 @@ async def test_one_that_ran_out_is_somebody_elses_and_is_not_given_back(store: S
     assert await store.release_many([taken], CALL) == [True]
 
 
-@pytest.mark.requires("R20")
 async def test_who_waits_for_one_is_told_when_it_is_given_back(store: SqliteStore) -> None:
     mine = grants_of(await store.acquire_many(asks("a", "b"), CALL))
     watch = await store.watch("a")
@@ -139,7 +137,6 @@ async def test_who_waits_for_one_is_told_when_it_is_given_back(store: SqliteStor
     await watch.close()
 
 
-@pytest.mark.requires("R6")
 async def test_a_file_that_does_not_answer_in_time_is_a_timeout_and_leaves_nothing_behind(
     store: SqliteStore, database: SqliteDatabase
 ) -> None:

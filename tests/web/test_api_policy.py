@@ -8,7 +8,7 @@ import pytest
 
 from web_stage import Stage
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R104")]
+pytestmark = pytest.mark.asyncio
 
 WANTED = {"risk": "high", "mode": "fail_closed", "reason": "duplicates"}
 
@@ -25,6 +25,7 @@ async def get(web: Stage, path: str, who: str | None = "viewer") -> tuple[int, d
     return answer.status_code, answer.json()
 
 
+@pytest.mark.requires("R104")
 async def test_a_switch_is_made_shown_and_in_the_history_with_its_caller(web: Stage) -> None:
     assert await get(web, "/policy/history") == (200, {"items": []})
     status, made = await put(web, mode="fail_open")

@@ -17,14 +17,15 @@ import pytest
 import holdfast
 from cli.planes import Up
 from cli.sessions import LIMIT_S, Shell, until
+from fixtures_redis import REDIS
 from freezing import freeze
 from holdfast.ops.runbook import Severity
 from holdfast.plane.settings import Settings
 from ops.runbook_stage import found, reported
-from servers import RedisExecutable, RedisServer, redis_executables, start_redis
+from servers import RedisExecutable, RedisServer, start_redis
 
 HERE = Path(__file__).resolve().parent
-NEWEST = [pytest.param(each, id=str(each), marks=pytest.mark.server) for each in redis_executables()[-1:]]
+NEWEST = REDIS[-1:]
 
 
 @pytest.fixture(scope="module")
