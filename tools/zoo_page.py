@@ -45,14 +45,16 @@ def render() -> str:
         "seed is a simulated world: `python -m holdfast.testing.simulate --seed N --trace` shows one. The seed that is",
         "named found the bug quickest; where what a seed draws has changed since (with the simulator, or with the",
         f"version of Python) the first {SEEDS_MAX} are searched. `pytest tests/zoo` runs all of it.",
+        "",
+        "The last column names the [requirements](requirements.md) that a bug breaks and its finder claims to prove.",
     ]
     for title, mutants in HOUSES.items():
         lines += [
             "",
             f"## {title}",
             "",
-            "| bug | whose | planted in | found by | what breaks |",
-            "|---|---|---|---|---|",
+            "| bug | whose | planted in | found by | what breaks | attacks |",
+            "|---|---|---|---|---|---|",
         ]
         lines += [_row(mutant) for mutant in mutants]
     return "\n".join([*lines, ""])
@@ -60,7 +62,8 @@ def render() -> str:
 
 def _row(mutant: Mutant) -> str:
     where = PurePosixPath("src/holdfast") / mutant.where
-    cells = (f"**{mutant.name}**. {mutant.mistake}", mutant.whose, f"`{where}`", mutant.finder.who, mutant.finder.sign)
+    name, finder = f"**{mutant.name}**. {mutant.mistake}", mutant.finder
+    cells = (name, mutant.whose, f"`{where}`", finder.who, finder.sign, " ".join(mutant.attacks))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -127,7 +127,7 @@ async def test_a_section_enters_and_applies_several_moves_in_one_write(plane: Re
     await lease.release()
 
 
-@pytest.mark.requires("R124")
+@pytest.mark.requires("R71", "R124")
 async def test_a_scheduler_that_was_overtaken_between_enter_and_apply_changes_nothing(plane: Replica) -> None:
     job = await plane.submit()
     entered = await plane.store.enter(fence_of(job, 10), job.id)

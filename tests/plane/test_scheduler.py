@@ -288,6 +288,7 @@ async def test_a_second_result_and_a_result_after_a_cancel_change_nothing_and_ar
     assert await plane.running() == ({"default": 0}, {POOL: 0})
 
 
+@pytest.mark.requires("R71")
 async def test_a_result_of_a_worker_that_was_overtaken_is_refused(plane: Replica) -> None:
     """W5: a worker that was paused for longer than its lease comes back after another has begun."""
     job = await dispatched(plane)

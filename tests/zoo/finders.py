@@ -57,6 +57,11 @@ class Seed:
         rules = " or ".join(sorted(self.rules, key=lambda rule: int(rule[1:])))
         return f"{rules}: {self.text}" if self.text else rules
 
+    @property
+    def claimant(self) -> str:
+        """The test that runs the worlds without planted bugs."""
+        return "tests/sim/test_simulation.py::test_no_rule_is_broken_whatever_goes_wrong"
+
     def finds(self, seed: int) -> bool:
         """Whether one world shows it."""
         return any(each.rule in self.rules and self.text in each.text for each in run_seed(seed).violations)
@@ -94,6 +99,11 @@ class Sentence:
     def sign(self) -> str:
         """What the kit says."""
         return self.says
+
+    @property
+    def claimant(self) -> str:
+        """The test of the kit, with this check."""
+        return f"tests/contract/test_conformance.py::test_the_store_keeps_its_contract[{self.name.replace(' ', '_')}]"
 
     def url(self, ground: Ground) -> str:
         """Where the store is."""
@@ -145,6 +155,11 @@ class GuardSentence:
         """What the kit says."""
         return self.says
 
+    @property
+    def claimant(self) -> str:
+        """The test of the kit."""
+        return "tests/guards/test_conformance.py::test_rows_of_a_sqlite_file_keep_the_contract"
+
     def factory(self, ground: Ground) -> Callable[[str], Any]:
         """Opens a resource."""
         return prepared(ground.folder)
@@ -161,6 +176,11 @@ class RedisGuardSentence(GuardSentence):
 
     server: ClassVar[bool] = True
     guard: ClassVar[str] = "keys of Redis"
+
+    @property
+    def claimant(self) -> str:
+        """The test of the kit on Redis."""
+        return "tests/guards/test_redis_conformance.py::test_guarded_keys_keep_the_contract"
 
     def factory(self, ground: Ground) -> Callable[[str], Any]:
         """Opens a resource."""
@@ -186,7 +206,12 @@ class Test:
     @property
     def who(self) -> str:
         """The id of the test."""
-        return f"`tests/{self.module.replace('.', '/')}.py::{self.name}`"
+        return f"`{self.claimant}`"
+
+    @property
+    def claimant(self) -> str:
+        """The test itself."""
+        return f"tests/{self.module.replace('.', '/')}.py::{self.name}"
 
     @property
     def sign(self) -> str:
@@ -214,10 +239,11 @@ def _call(
 ) -> None:
     if not inspect.iscoroutinefunction(function):
         with ExitStack() as servers:
-            function(**given, **{name: _ARGUMENTS[name](ground, servers) for name in wanted})
+            function(**given, **{name: _argument(name, ground, servers) for name in wanted})
         return
     if set(wanted) & {"stage", "tasks"}:
-        _play(function, given, wanted[0], patch)
+        others = {name: ground.fixture(name) for name in wanted if name not in {"stage", "tasks"}}
+        _play(function, {**given, **others}, next(name for name in wanted if name not in others), patch)
         return
 
     async def run() -> None:
@@ -239,6 +265,10 @@ _ARGUMENTS: dict[str, Callable[[Ground, ExitStack], Any]] = {
 }
 
 
+def _argument(name: str, ground: Ground, servers: ExitStack) -> Any:
+    return _ARGUMENTS[name](ground, servers) if name in _ARGUMENTS else ground.fixture(name)
+
+
 class _Hasty(Buses):
     """A test that fails leaves handlers behind; they are not waited for."""
 
@@ -257,7 +287,7 @@ async def _opened_for(name: str, ground: Ground, stack: AsyncExitStack) -> Any:
         planes = Planes(database, f"sqlite:///{ground.folder}/leases.db")
         stack.push_async_callback(planes.close)
         return planes if name == "planes" else await planes.open()
-    return _ARGUMENTS[name](ground, ExitStack())
+    return _argument(name, ground, ExitStack())
 
 
 def _play(

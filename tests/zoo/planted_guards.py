@@ -43,6 +43,7 @@ def rule(patch: pytest.MonkeyPatch, which: Rule, old: str, new: str) -> None:
     "many: the fence on the write only",
     where="guards/lua/enter.lua",
     found_by=RedisGuardSentence("a lower write is refused after a higher enter", "a write after a higher enter"),
+    attacks=("R34", "R47"),
 )
 def a_script_that_reads_without_registering(patch: pytest.MonkeyPatch) -> None:
     """The read leaves no trace, so a paused holder writes over what its successor has read: the lost update."""
@@ -55,6 +56,7 @@ def a_script_that_reads_without_registering(patch: pytest.MonkeyPatch) -> None:
     found_by=RedisGuardSentence(
         "neighbouring fences are told apart over the whole range", "fence 10 was refused (9 seen)"
     ),
+    attacks=("R28", "R34", "R47"),
 )
 def fences_compared_as_text(patch: pytest.MonkeyPatch) -> None:
     """The script compares digits as text, in which 9 comes after 10."""
@@ -68,6 +70,7 @@ def fences_compared_as_text(patch: pytest.MonkeyPatch) -> None:
     "many: what is deleted is forgotten",
     where="guards/lua/delete.lua",
     found_by=RedisGuardSentence("deleting leaves a memory", "value and fence after deleting"),
+    attacks=("R34",),
 )
 def a_delete_that_takes_the_fence_with_it(patch: pytest.MonkeyPatch) -> None:
     """The fence goes with the data, and an older holder brings the data back."""
@@ -78,6 +81,7 @@ def a_delete_that_takes_the_fence_with_it(patch: pytest.MonkeyPatch) -> None:
     "many: strictly greater",
     where="guards/statements.py",
     found_by=GuardSentence("the same fence writes as often as it likes", "nothing was changed"),
+    attacks=("R58",),
 )
 def a_statement_that_wants_a_greater_fence(patch: pytest.MonkeyPatch) -> None:
     """The second write of the same holder is refused."""
@@ -88,6 +92,7 @@ def a_statement_that_wants_a_greater_fence(patch: pytest.MonkeyPatch) -> None:
     "many: a lease that was checked once is trusted to the end",
     where="guards/statements.py",
     found_by=GuardSentence("a section ends when somebody newer enters", "a write in a section that is over"),
+    attacks=("R47", "R58", "R69"),
 )
 def a_section_that_is_not_checked_again(patch: pytest.MonkeyPatch) -> None:
     """Writes of a section that was entered are not compared with the fence that stands there by then."""

@@ -33,7 +33,12 @@ async def _nothing(*_: object) -> None:
     """What was left out."""
 
 
-@keep("many: a deadline counted from the reply", where="flows/acquiring.py", found_by=broken(0, "C4", "C10"))
+@keep(
+    "many: a deadline counted from the reply",
+    where="flows/acquiring.py",
+    found_by=broken(0, "C4", "C10"),
+    attacks=("R1",),
+)
 def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
     """The lease is believed to run from when the store's answer arrived, not from when it was asked."""
     ask_once, answered = acquiring.try_once, Tenure.answered
@@ -46,14 +51,19 @@ def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tenure, "answered", lambda self, answer, sent, now: answered(self, answer, now, now))
 
 
-@keep("many: not owned as one strike of several", where="runtime/tenure.py", found_by=broken(5, "C10"))
+@keep(
+    "many: not owned as one strike of several",
+    where="runtime/tenure.py",
+    found_by=broken(5, "C10"),
+    attacks=("R1", "R119"),
+)
 def not_owned_counted_as_a_strike(patch: pytest.MonkeyPatch) -> None:
     """A renewal that the store refuses counts as one failure of three, and the holder goes on."""
     answered = Tenure.answered
     patch.setattr(Tenure, "answered", lambda self, answer, sent, now: answered(self, answer or None, sent, now))
 
 
-@keep("python-redis-lock #85, #91, #33", where="aio/lease.py", found_by=broken(17, "C10"))
+@keep("python-redis-lock #85, #91, #33", where="aio/lease.py", found_by=broken(17, "C10"), attacks=("R1",))
 def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
     """Only a background thread says that a lease is lost; while it is starved the holder goes on."""
 
@@ -65,7 +75,7 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AnyLease, "ensure_held", ensure_held)
 
 
-@keep("aioredlock #46, #64", where="core/lease.py", found_by=broken(19, "C4", "C10"))
+@keep("aioredlock #46, #64", where="core/lease.py", found_by=broken(19, "C4", "C10"), attacks=("R1", "R108"))
 def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
     """Time alone never ends a lease for its holder; only a refused renewal does."""
     patch.setattr(table, "judge", lambda standing, timing, now, tail_ns=0: standing)
@@ -76,6 +86,7 @@ def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
     "many: the monotonic clock, which stands still while a host sleeps",
     where="core/lease.py",
     found_by=broken(21, "C4", "C10"),
+    attacks=("R1",),
 )
 def suspend_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Ages are measured on a clock that does not count the time for which the host was suspended."""
@@ -87,7 +98,7 @@ def suspend_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acquiring, "elapsed_ns", by_the_monotonic_clock)
 
 
-@keep("many: no room for clocks that drift apart", where="core/timing.py", found_by=broken(36, "C4"))
+@keep("many: no room for clocks that drift apart", where="core/timing.py", found_by=broken(36, "C4"), attacks=("R117",))
 def no_room_for_drift(patch: pytest.MonkeyPatch) -> None:
     """The holder uses the whole TTL, as if its clock and the store's ran alike."""
     patch.setattr(Timing, "valid_ns", lambda self: self.ttl_ns)
@@ -98,6 +109,7 @@ def no_room_for_drift(patch: pytest.MonkeyPatch) -> None:
     "many: a lost lease released at the end of the work",
     where="aio/lease.py",
     found_by=broken(33, "C8", text="a lost lease was released"),
+    attacks=("R124",),
 )
 def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
     """A lease that was lost is released at the end of the work, though the key may be somebody else's by then."""
@@ -180,6 +192,7 @@ def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
         "test_a_blip_makes_the_lease_doubtful_and_an_answer_makes_it_whole_again",
         at='assert lease.state == "held"',
     ),
+    attacks=("R118", "R127"),
 )
 def no_renewal_after_the_first_that_failed(patch: pytest.MonkeyPatch) -> None:
     """After one renewal that brought no answer the renewer never asks for this lease again."""
@@ -199,6 +212,7 @@ def no_renewal_after_the_first_that_failed(patch: pytest.MonkeyPatch) -> None:
         "test_three_failed_periods_abandon_the_lease_though_many_attempts_failed_before",
         at='assert lease.lost.reason == "unconfirmed"',
     ),
+    attacks=("R45", "R119", "R123", "R127"),
 )
 def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
     """Renewals without an answer are never counted against the budget of failures, and the holder goes on."""
@@ -210,7 +224,12 @@ def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(table, "unknown", uncounted)
 
 
-@keep("many: a swallowed renewal error", where="runtime/tenure.py", found_by=broken(2, "C4", "C10"))
+@keep(
+    "many: a swallowed renewal error",
+    where="runtime/tenure.py",
+    found_by=broken(2, "C4", "C10"),
+    attacks=("R123", "R127"),
+)
 def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """Whatever a renewal raises is swallowed, and the lease counts as renewed."""
     answered = Tenure.answered
@@ -227,6 +246,7 @@ def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     found_by=Test(
         "lease.test_renewal", "test_renewal_keeps_a_lease_for_as_long_as_the_work_takes", at="assert lease.held"
     ),
+    attacks=("R15", "R45", "R52", "R82", "R89"),
 )
 def renewals_are_capped(patch: pytest.MonkeyPatch) -> None:
     """A lease is renewed a few times and then no more, however long the work takes."""
@@ -278,6 +298,7 @@ def a_loss_is_swallowed_at_the_end_of_the_block(patch: pytest.MonkeyPatch) -> No
         at="an orphan holds the key",
         given={"scenario": "acquire_and_release", "contended": False, "way": "as the answer arrives"},
     ),
+    attacks=("R45",),
 )
 def a_cancelled_acquire_is_not_undone(patch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled while the store's grant is on its way leaves a key that nobody knows of."""

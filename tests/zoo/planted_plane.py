@@ -96,6 +96,7 @@ def busy_counted_against_the_budget(patch: pytest.MonkeyPatch) -> None:
         "test_a_result_of_a_worker_that_was_overtaken_is_refused",
         at="assert (await plane.job(job)).state is JobState.RUNNING",
     ),
+    attacks=("R71",),
 )
 def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
     """A report is believed by the number of its attempt, whatever fence it comes under."""
@@ -110,6 +111,7 @@ def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
         "test_a_scheduler_that_was_overtaken_between_enter_and_apply_changes_nothing",
         at="with pytest.raises(FencedOut) as refused",
     ),
+    attacks=("R71",),
 )
 def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
     """The row is written by its id and version; a newer scheduler that has entered and written nothing is not seen."""

@@ -92,6 +92,7 @@ def an_interrupted_connection_is_used_again(patch: pytest.MonkeyPatch) -> None:
     found_by=RedisSentence(
         "a release with another token changes nothing", "a release with a token that is not the holder's"
     ),
+    attacks=("R4", "R17"),
 )
 def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     """The script deletes the key without comparing what it holds."""
@@ -109,10 +110,22 @@ def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     found_by=RedisSentence(
         "a renewal with another token is refused and changes nothing", "a renewal with a token that is not the holder's"
     ),
+    attacks=("R7",),
 )
 def a_script_that_renews_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """The script sets the expiry of whatever the key holds."""
     rewrite(patch, redis_store._RENEW, ("if held == expected then", "if held then"))
+
+
+@keep(
+    "many: a time to live that is not the one asked for",
+    where="stores/lua/acquire.lua",
+    found_by=RedisSentence("an expired key is given to the next and not before its time", "was never given away"),
+    attacks=("R87", "R115"),
+)
+def a_script_that_keeps_the_key_for_ten_minutes(patch: pytest.MonkeyPatch) -> None:
+    """The key outlives the lease, and what a dead holder left is not free when it should be."""
+    rewrite(patch, redis_store.ACQUIRE, ("value, 'PX', ARGV[3], 'NX'", "value, 'PX', 600000, 'NX'"))
 
 
 @keep(
@@ -156,6 +169,7 @@ def a_counter_that_is_lost_begins_anew(patch: pytest.MonkeyPatch) -> None:
         "test_two_primaries_that_count_on_from_one_counter_ahead_of_the_clock_never_give_out_the_same_fence",
         at="a fence was given out twice",
     ),
+    attacks=("R56",),
 )
 def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """While the clock is behind the counter a fence is one above the last one, on both sides of a split the same."""
@@ -176,6 +190,7 @@ def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
         "test_a_replica_that_missed_the_last_grants_gives_out_higher_fences_though_the_clock_is_behind",
         at="a fence went back",
     ),
+    attacks=("R56",),
 )
 def a_script_that_forgets_the_time_while_it_is_ahead(patch: pytest.MonkeyPatch) -> None:
     """The counter does not say when it was raised: fences differ by chance, and those of a lagging replica go back."""
@@ -204,6 +219,7 @@ def any_string_is_taken_for_a_grant(patch: pytest.MonkeyPatch) -> None:
     found_by=Sentence(
         "a release with another token changes nothing", "a release with a token that is not the holder's"
     ),
+    attacks=("R4", "R17"),
 )
 def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     """The row is deleted by its key alone."""
@@ -214,6 +230,7 @@ def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
     "many: an expired lease brought back by a late renewal",
     where="stores/sql/renew.sql",
     found_by=Sentence("an expired lease cannot be renewed", "the renewal of an expired lease"),
+    attacks=("R18",),
 )
 def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
     """The owner is compared and the time is not, so a lease that ran out comes back to life."""
@@ -224,6 +241,7 @@ def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
     "many: the next number taken from the rows that are there",
     where="stores/sql/acquire.sql",
     found_by=Sentence("fences rise from grant to grant on every connection", "came after"),
+    attacks=("R28",),
 )
 def a_fence_counted_from_the_present_rows(patch: pytest.MonkeyPatch) -> None:
     """The next fence is one above the highest in the table, which a release deletes."""

@@ -27,6 +27,7 @@ FOREVER_NS = 10**18
     "many: release by key",
     where="stores/memory_table.py",
     found_by=broken(19, "C8", text="released by someone who did not own it"),
+    attacks=("R1", "R4", "R19"),
 )
 def release_without_compare(patch: pytest.MonkeyPatch) -> None:
     """Whoever releases the key frees it, also the one who has lost it to another."""
@@ -40,7 +41,12 @@ def release_without_compare(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTable, "release", by_key)
 
 
-@keep("many: the counter outside the script", where="testing/simstore.py", found_by=broken(22, "C2", "C3"))
+@keep(
+    "many: the counter outside the script",
+    where="testing/simstore.py",
+    found_by=broken(22, "C2", "C3"),
+    attacks=("R47",),
+)
 def fence_from_a_second_round_trip(patch: pytest.MonkeyPatch) -> None:
     """The key is granted by one request and the fence counted by the next, in another order."""
 
@@ -67,7 +73,10 @@ def fence_from_a_second_round_trip(patch: pytest.MonkeyPatch) -> None:
 
 
 @keep(
-    "many: the counter evicted, or lost in a restart", where="stores/memory_table.py", found_by=broken(33, "C1", "C3")
+    "many: the counter evicted, or lost in a restart",
+    where="stores/memory_table.py",
+    found_by=broken(33, "C1", "C3"),
+    attacks=("R47",),
 )
 def fence_from_a_counter_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Fences are counted from one again when the store comes back empty."""
@@ -79,7 +88,9 @@ def fence_from_a_counter_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTable, "_next_fence", count)
 
 
-@keep("many: the failover epoch ignored", where="stores/memory_table.py", found_by=broken(9, "C1", "C3"))
+@keep(
+    "many: the failover epoch ignored", where="stores/memory_table.py", found_by=broken(9, "C1", "C3"), attacks=("R47",)
+)
 def the_epoch_is_ignored_after_a_failover(patch: pytest.MonkeyPatch) -> None:
     """The counter survives restarts, but goes back when a replica that lagged behind takes over."""
 
@@ -98,6 +109,7 @@ def the_epoch_is_ignored_after_a_failover(patch: pytest.MonkeyPatch) -> None:
     "Holdfast itself, as its page of guarantees admitted",
     where="core/fence_count.py",
     found_by=broken(212, "C1", text="was given out twice"),
+    attacks=("R47",),
 )
 def a_failover_gives_out_the_same_fence(patch: pytest.MonkeyPatch) -> None:
     """While the clock is behind the counter, fences are counted one by one: a lagging replica repeats them."""
@@ -108,6 +120,7 @@ def a_failover_gives_out_the_same_fence(patch: pytest.MonkeyPatch) -> None:
     "many: renew without an owner check",
     where="stores/memory_table.py",
     found_by=broken(17, "C8", text="renewed by someone who did not own it"),
+    attacks=("R7",),
 )
 def expired_lease_renewed(patch: pytest.MonkeyPatch) -> None:
     """The store renews whatever has the name of the key, whoever asks and however late."""
@@ -122,7 +135,12 @@ def expired_lease_renewed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTable, "_renew", renew)
 
 
-@keep("many: the fence on the write only", where="testing/simresource.py", found_by=broken(67, "C6"))
+@keep(
+    "many: the fence on the write only",
+    where="testing/simresource.py",
+    found_by=broken(67, "C6"),
+    attacks=("R47", "R65"),
+)
 def fence_checked_on_writes_only(patch: pytest.MonkeyPatch) -> None:
     """A read does not register the fence of the reader: the classic lost update."""
 
@@ -132,7 +150,7 @@ def fence_checked_on_writes_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FencedResource, "_read", read)
 
 
-@keep("many: strictly greater", where="testing/simresource.py", found_by=broken(5, "C7"))
+@keep("many: strictly greater", where="testing/simresource.py", found_by=broken(5, "C7"), attacks=("R47",))
 def fence_must_be_strictly_greater(patch: pytest.MonkeyPatch) -> None:
     """The resource refuses the second write of the same grant."""
 
@@ -170,7 +188,7 @@ def a_restart_loses_track_of_the_leases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseServer, "hang_up", restarted)
 
 
-@keep("reinhardt #1476", where="testing/simstore.py", found_by=broken(6, "C4"))
+@keep("reinhardt #1476", where="testing/simstore.py", found_by=broken(6, "C4"), attacks=("R7",))
 def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
     """A renewal gives the key back and asks for it again; somebody else may come in between."""
 
@@ -205,6 +223,7 @@ def extending_is_releasing_and_taking_again(patch: pytest.MonkeyPatch) -> None:
     "many: a non-atomic extend",
     where="testing/simstore.py",
     found_by=broken(0, "C8", text="renewed by someone who did not own it"),
+    attacks=("R7",),
 )
 def extending_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     """A renewal asks who holds the key, and sets its expiry in a second request, whoever holds it by then."""

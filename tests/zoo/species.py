@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pytest
 
@@ -26,6 +26,7 @@ class Ground:
 
     folder: Path  # empty, and the hunt's own
     redis_url: Callable[[], str]  # a real server; started when it is first asked for
+    fixture: Callable[[str], Any]  # any other fixture of the suite, by its name
 
 
 class Finder(Protocol):
@@ -43,6 +44,11 @@ class Finder(Protocol):
         """What must break, for the page."""
         ...
 
+    @property
+    def claimant(self) -> str:
+        """The test, or check of a kit, that finds it, under the name with which it claims requirements."""
+        ...
+
     def hunt(self, ground: Ground) -> None:
         """Return if the planted bug shows by the declared sign; raise `Survived` if it does not."""
         ...
@@ -58,6 +64,7 @@ class Mutant:
     where: str  # the module in which it is planted
     plant: Plant
     finder: Finder
+    attacks: tuple[str, ...] = ()  # the requirements that it breaks, each claimed by the finder
 
 
 class House:
@@ -66,13 +73,15 @@ class House:
     def __init__(self) -> None:
         self.mutants: list[Mutant] = []
 
-    def keep(self, whose: str, *, where: str, found_by: Finder) -> Callable[[Plant], Plant]:
+    def keep(
+        self, whose: str, *, where: str, found_by: Finder, attacks: tuple[str, ...] = ()
+    ) -> Callable[[Plant], Plant]:
         """Enter a mutant. Its name is that of the function that plants it, and the docstring says what it does."""
 
         def enter(plant: Plant) -> Plant:
             name = getattr(plant, "__name__", "").replace("_", " ")
             mistake = " ".join((plant.__doc__ or "").split())
-            self.mutants.append(Mutant(name, mistake, whose, where, plant, found_by))
+            self.mutants.append(Mutant(name, mistake, whose, where, plant, found_by, attacks))
             return plant
 
         return enter

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import ledger
 from servers import redis_executables, start_redis
 from zoo.catalogue import ZOO
 from zoo.species import Ground, Mutant
@@ -48,7 +49,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
         space = uuid.uuid4().hex[:10]
         return f"{request.getfixturevalue('zoo_redis')}?prefix={space}:&namespace=aux-{space}"
 
-    return Ground(tmp_path, redis_url)
+    return Ground(tmp_path, redis_url, request.getfixturevalue)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,19 @@ def test_every_known_bug_of_a_peer_and_every_known_mistake_is_in_the_zoo() -> No
     whose = "\n".join(mutant.whose for mutant in ZOO)
     assert [name for name in KNOWN if name not in whose] == []
     assert len(ZOO) >= 25
+
+
+def test_what_a_mutant_attacks_is_claimed_by_its_finder() -> None:
+    claimed = ledger.collect()
+    assert set(claimed) >= {each for mutant in ZOO for each in mutant.attacks}
+    wrong = [
+        f"{m.name}: {m.finder.claimant} does not claim {each}"
+        for m in ZOO
+        for each in m.attacks
+        if m.finder.claimant not in claimed[each]
+    ]
+    assert wrong == []
+    assert [each.attacks for each in ZOO if len(set(each.attacks)) < len(each.attacks)] == []
 
 
 def test_no_two_mutants_are_the_same_and_each_says_what_it_does() -> None:
