@@ -29,7 +29,7 @@ def crowd(people: int, hold_ms: int, waves: int = 1) -> list[Arrival]:
     ]
 
 
-@pytest.mark.requires("R153", "R157")
+@pytest.mark.requires("R142", "R153", "R157")
 def test_jitter_breaks_the_waves_of_a_fixed_delay_and_shortens_the_wait() -> None:
     arrivals = crowd(30, 60, waves=5)
     fixed, spread = replay("fixed", arrivals, FIXED), replay("jitter", arrivals, SPREAD)

@@ -24,19 +24,3 @@ def test_the_page_has_every_runbook_every_key_every_finding_and_an_example() -> 
             assert f"| {rule.name} | {rule.severity} |" in text
     for family in FAMILIES.values():
         assert f"`{family.pattern.replace('{', '<').replace('}', '>')}`" in text
-
-
-@pytest.mark.requires("R37", "R38", "R42", "R109", "R110", "R111", "R112", "R143", "R144", "R145", "R153")
-@pytest.mark.parametrize(
-    ("book", "words"),
-    [
-        ("not-owned", ("fencing token: storage refuses", "ownership token: only the owner", "lease expiry:")),
-        ("snapshot-leader", ("per item, released explicitly", "per loop, held for its TTL")),
-        ("before-ttl-change", ("duplicate dispatch | backlog after a crash", "a lease of 15 s, renewed within 10 s")),
-        ("retry-waves", ("500 ms ± 200 ms", "In code of your own", "RetryLater(0.5)")),
-    ],
-)
-def test_what_theory_means_for_an_operator_stands_beside_the_runbook(book: str, words: tuple[str, ...]) -> None:
-    section = page().partition(f"\n## {book}\n")[2].partition("\n## ")[0]
-    for each in words:
-        assert each in section
