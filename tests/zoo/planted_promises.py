@@ -12,7 +12,7 @@ import pytest
 from holdfast import description, errors
 from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
-from holdfast.core import backoff, timing, tuning
+from holdfast.core import alerting, backoff, escalation, timing, tuning
 from holdfast.core.backoff import Draw, Jittered
 from holdfast.core.burstiness import Burst, Burstiness
 from holdfast.core.history import Kind
@@ -23,6 +23,7 @@ from holdfast.errors import BackendError, LockBusy, NotOwner, RetryLater, Unavai
 from holdfast.flows import acquiring, primitive, releasing
 from holdfast.flows.releasing import Released
 from holdfast.guards.admission import Admission
+from holdfast.ops import tuning_metrics
 from holdfast.plane import families
 from holdfast.plane.families import Scope
 from holdfast.runtime import witness
@@ -557,3 +558,115 @@ def bursts_are_counted_by_the_half_second_only(patch: pytest.MonkeyPatch) -> Non
         return read(self, now_ns, 500 * MS)
 
     patch.setattr(Burstiness, "read", coarse)
+
+
+@keep(
+    MANY,
+    where="plane/families.py",
+    found_by=Test(
+        "repository.test_inventory_page",
+        "test_what_a_busy_lock_and_a_store_that_fails_mean_differs_by_path_on_purpose",
+        at='assert policies["approval"] ==',
+    ),
+    attacks=("R49",),
+)
+def one_policy_for_all_paths(patch: pytest.MonkeyPatch) -> None:
+    """A decision that finds its lock taken is skipped like the tick of a loop."""
+    loops = replace(families.APPROVAL, on_busy="skip the tick", on_error="skip the tick")
+    patch.setitem(families.FAMILIES, "approval", loops)
+
+
+@keep(
+    MANY,
+    where="plane/families.py",
+    found_by=Test(
+        "repository.test_inventory_page",
+        "test_the_page_states_the_60_and_20_seconds_of_the_lock_that_a_job_is_given",
+        at="assert (job.ttl, job.renew_every) == (60.0, 20.0)",
+    ),
+    attacks=("R125",),
+)
+def times_that_are_not_those_of_the_page(patch: pytest.MonkeyPatch) -> None:
+    """The lock of a job is renewed every 10 s, and operators are told 20 s."""
+    patch.setitem(families.FAMILIES, "scheduler.job", families.SCHEDULER_JOB.timed(renew_every=10.0))
+
+
+@keep(
+    MANY,
+    where="core/alerting.py",
+    found_by=Test(
+        "core.test_alerting",
+        "test_no_single_burst_can_hold_for_as_long_as_an_alert_must",
+        at="assert burn.hold_s > burn.short_s",
+    ),
+    attacks=("R33",),
+)
+def a_single_burst_pages(patch: pytest.MonkeyPatch) -> None:
+    """An alert holds for as long as the window in which one burst is seen."""
+    patch.setattr(alerting.Burn, "hold_s", property(lambda self: self.short_s))
+
+
+@keep(
+    MANY,
+    where="core/escalation.py",
+    found_by=Test(
+        "core.test_escalation",
+        "test_it_takes_a_high_rate_of_fallbacks_and_rising_duplicates",
+        at="assert verdict.escalate is escalate",
+        given={"fallbacks": 30, "duplicates": 1, "before": 0, "escalate": False},
+    ),
+    attacks=("R96", "R106"),
+)
+def every_fallback_escalates(patch: pytest.MonkeyPatch) -> None:
+    """Classes are made to fail closed below the threshold that operators were told."""
+    verdict = escalation.Verdict
+    patch.setattr(escalation, "Verdict", lambda escalate, *rest: verdict(True, *rest))
+
+
+@keep(
+    MANY,
+    where="core/timing.py",
+    found_by=Test(
+        "core.test_timing",
+        "test_the_scheduler_lock_of_sixty_seconds_is_renewed_every_twenty",
+        at="assert timing.renew_every_ns == 20 * NS",
+    ),
+    attacks=("R121", "R122"),
+)
+def a_ttl_that_is_doubled(patch: pytest.MonkeyPatch) -> None:
+    """A lease lasts twice as long as it was asked for, and so does the takeover after a crash."""
+    settle = timing._settle
+    patch.setattr(timing, "_known", lambda **given: settle(**{**given, "ttl": 2 * given.get("ttl", 30)}))
+    _nothing_known(patch)
+
+
+@keep(
+    MANY,
+    where="runtime/witness.py",
+    found_by=Test(
+        "lease.test_measuring",
+        "test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_family",
+        at="assert (found[BILLING].lost",
+    ),
+    attacks=("R139",),
+)
+def losses_without_a_reason(patch: pytest.MonkeyPatch) -> None:
+    """An abandoned lease is counted among all others, so the alert on it never fires."""
+    patch.setattr(witness, "_LABELLED", witness._LABELLED - {Kind.LOST})
+
+
+@keep(
+    MANY,
+    where="ops/tuning_metrics.py",
+    found_by=Test(
+        "ops.test_tuning_evidence",
+        "test_every_family_with_job_classes_has_a_metric_of_them",
+        at="assert {family for family, _ in CLASSES.values()}",
+    ),
+    attacks=("R137",),
+)
+def holds_of_one_family_only(patch: pytest.MonkeyPatch) -> None:
+    """How long leases are held is known by the class of job for workers alone."""
+    for metric, (family, _) in tuple(tuning_metrics.CLASSES.items()):
+        if family != "worker.job":
+            patch.delitem(tuning_metrics.CLASSES, metric)
