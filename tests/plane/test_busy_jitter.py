@@ -30,7 +30,7 @@ from holdfast.runtime.system import SystemClock
 from holdfast.types import MS, NS, Instant
 from policy_stage import ShiftedClock, replica
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.requires("R165", "R168")]
+pytestmark = pytest.mark.asyncio
 
 ME = Caller("test")
 EACH = 6  # messages whose lock is busy, of each kind: that all get one delay by chance will not happen
@@ -118,6 +118,7 @@ def varies(delays: list[int]) -> bool:
     return all(300 * MS <= each < 700 * MS for each in delays) and len(set(delays)) > 1
 
 
+@pytest.mark.requires("R165", "R168")
 async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(tmp_path: Path) -> None:
     settings, clock = settings_at(tmp_path, busy_jitter=0.2), StandingClock()
     async with Plane(settings, ("scheduler", "engine", "worker"), app=echo(), clock=clock) as plane:
@@ -146,6 +147,7 @@ async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(
             await contended.close()
 
 
+@pytest.mark.requires("R168")
 async def test_switches_are_in_one_history_with_those_of_risk_classes(plane_url: str) -> None:
     database = open_database(plane_url)
     try:
@@ -196,6 +198,7 @@ async def test_tables_of_the_first_version_are_brought_up_to_date_and_keep_their
         await database.close()
 
 
+@pytest.mark.requires("R168")
 async def test_the_setting_speaks_when_it_is_new_and_a_restart_does_not_undo_a_switch(tmp_path: Path) -> None:
     async def jitter(**how: float) -> float:
         async with Plane(settings_at(tmp_path, **how), ("scheduler",)) as plane:
@@ -213,6 +216,7 @@ async def test_the_setting_speaks_when_it_is_new_and_a_restart_does_not_undo_a_s
         assert (await plane.ground.policing.policy.history(1))[0].source is Source.START
 
 
+@pytest.mark.requires("R168")
 async def test_a_policy_file_switches_the_jitter_in_every_process(tmp_path: Path) -> None:
     here, clock = f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", ShiftedClock()
     file = tmp_path / "policy.toml"
