@@ -120,7 +120,7 @@ def describe(
 
     Programs describe the same kind of lock again and again under other names: what was checked once is remembered.
     """
-    if "timeout" in settings and "ttl" not in settings and settings["timeout"] is not None:
+    if "timeout" in settings and "ttl" not in settings and timeout_ns(settings["timeout"]) is not None:
         _warn_of_timeout()
     if "on_lost" in settings or "on_warning" in settings:  # callbacks must not be kept alive
         return _described(name, risk, settings, owner, capabilities)

@@ -64,7 +64,7 @@ def test_a_key_that_was_being_acquired_is_free_after_its_loop(
             assert program.stdout is not None
             assert program.stdout.readline() == "ended\n"
             until, pause = time.monotonic() + LIMIT_S, threading.Event()
-            while left := [each.name for each in direct.list("job:")]:
+            while left := [each.key for each in direct.list("job:")]:
                 assert time.monotonic() < until, f"left behind: {left}"
                 pause.wait(0.01)
         finally:

@@ -15,11 +15,6 @@ async def force_release(ports: Ports, key: str, actor: str, reason: str) -> Audi
     record = await ports.store.force_release(key, actor, reason, ports.request_timeout_ns)
     if record is None:
         return None
-    # A holder in this process learns of it now, and the key is free here as it is everywhere else.
-    inside = ports.runtime.gate.inside(key)
-    held = None if inside is None else inside.held
-    if held is not None and held.grant is not None and held.grant.fence < record.fence:
-        held.end(Event.REFUSED)
     same = holding is not None and holding.fence == record.previous_fence
     family = (holding.family if same and holding is not None else "") or "default"
     if ports.observer.tally(Kind.FORCED, family):
@@ -36,4 +31,9 @@ async def force_release(ports: Ports, key: str, actor: str, reason: str) -> Audi
                 facts=holder,
             )
         )
+    # A holder in this process learns of it now, and the key is free here as it is everywhere else.
+    inside = ports.runtime.gate.inside(key)
+    held = None if inside is None else inside.held
+    if held is not None and held.grant is not None and held.grant.fence < record.fence:
+        held.end(Event.REFUSED)
     return record
