@@ -60,11 +60,12 @@ def _fresh_log() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Children must hear Ctrl-C, also where the run itself was started in the background and ignores it."""
+    """Children inherit ignored signals: a run in the background or under `nohup` must not make them deaf."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     config.pluginmanager.register(claim_record)
 
 

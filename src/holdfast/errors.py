@@ -166,7 +166,9 @@ class BackendError(HoldfastError):
 
     retry_after = 1.0
     congested = False
-    """True: the store is up, and other requests kept it busy for all of the time. Nothing was changed."""
+    """True: the store is up, and other requests kept it busy for all of the time. Nothing was changed.
+
+    False once it has answered nothing for the time of two requests in a row: then it counts as failed."""
 
 
 class Unavailable(BackendError, ConnectionError):

@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.planes import SETTINGS, Up, furnish
-from cli.sessions import Shell, until
+from cli.sessions import Done, Shell, until
 from holdfast.observe.metric_table import TABLE, MetricKind
 from holdfast.observe.otel import name_of
 from otlp_receiver import Collector, Export, Labels
@@ -128,12 +128,14 @@ def test_a_collector_gets_what_a_scrape_says_and_the_last_word(
 def test_a_worker_works_and_ends_although_the_collector_hangs(shell: Shell, collector: Collector) -> None:
     furnished(shell, collector)
     collector.answers.clear()
-    worker = shell.start("worker", "works:app", "--otel", "--json", "--no-probe")
+    log = shell.directory / "log"
+    worker = shell.start_into(log, "worker", "works:app", "--otel", "--json", "--no-probe")
     until(lambda: collector.asked, "a request that hangs")
+    until(lambda: '"event": "ready"' in log.read_text(), "a worker that takes jobs")
     worker.send_signal(signal.SIGTERM)
     done = shell.finish(worker)
     assert (done.code, collector.exports) == (0, [])
-    events = done.events()
+    events = Done(done.code, "", log.read_text()).events()
     assert events["ended"]["interrupted"] == 0
     assert "not taken within" in events["metrics could not be sent"]["holdfast"]["reason"]
 

@@ -158,7 +158,7 @@ async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path:
             report = await reported("retry-waves", settings_at(tmp_path, url), metrics=(address,), spacing=1.2)
             stop.set()
     assert "each comes back after 0.5 s exactly" in found(report, "waves").sentence
-    assert any("BUSY_JITTER=0.2" in step.command for step in report.next)
+    assert any("policy set busy_jitter 0.2" in step.command for step in report.next)
     lines = [line for each in report.evidence if each.fact is not None for line in each.fact.lines()]
     assert any(line.startswith("the bus kept the delay of 0.5 s") for line in lines)
     missing = next(each for each in report.evidence if each.what == "pending")

@@ -1,13 +1,15 @@
-"""A SQLite file that is busy is no outage: nothing runs without a lease because of it."""
+"""A SQLite file that is busy is no outage, so nothing runs without a lease; one that stays locked is."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RetryLater
+import holdfast
+from holdfast.errors import PolicyDenied, RetryLater, Unavailable
 from holdfast.plane.opening import opened
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.settings import Settings
@@ -32,3 +34,33 @@ async def test_a_run_that_may_go_on_without_the_store_waits_for_a_busy_file(
             assert lease.guaranteed
         assert ground.locks.statistics().fallbacks == 0
     assert "local-only" not in caplog.text
+
+
+def test_a_file_that_stays_locked_without_one_answer_is_an_outage(tmp_path: Path) -> None:
+    url, policy = f"sqlite:///{tmp_path}/leases.db", {"low": "fail_open", "high": "fail_closed"}
+    with holdfast.connect(url, policy=policy, request_timeout=0.2) as locks:
+        locks.ping()
+        with closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="locked by another writer"):
+                locks.lock("crawl", risk="low").acquire()
+            with locks.lock("crawl", risk="low") as lease:  # nothing was answered for the time of two requests
+                assert not lease.guaranteed
+            with pytest.raises(PolicyDenied):
+                locks.lock("pay", risk="high").acquire()
+        with locks.lock("crawl", risk="low") as lease:
+            assert lease.guaranteed
+
+
+def test_an_answer_in_between_shows_that_a_busy_file_is_no_outage(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with holdfast.connect(url, policy={"low": "fail_open"}, request_timeout=0.2) as locks:
+        for _ in range(4):
+            with locks.lock("other", ttl=30):
+                pass
+            with closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                with pytest.raises(Unavailable, match="locked by another writer"):
+                    locks.lock("crawl", risk="low").acquire()
+        assert locks.statistics().fallbacks == 0
+        assert not locks.statistics().breaker_open

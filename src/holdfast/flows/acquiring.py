@@ -134,7 +134,7 @@ async def try_once(
             await areach("flow.acquire.answered")
     except (Unavailable, Timeout, Misconfigured) as error:
         cut_short = _hurried(limit) and elapsed_ns(sent, ports.clock.now()) >= limit
-        if not isinstance(error, Misconfigured) and not error.congested and not cut_short:
+        if not isinstance(error, Misconfigured) and not cut_short:
             health.failed(error)
         note(ports, wish, Kind.FAILED, detail=str(error), ok=False)
         raise
@@ -242,7 +242,8 @@ async def attempt(
 def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error: BackendError) -> Possession:
     """The store failed and nobody is waiting: run without it if the policy says so, else raise.
 
-    A store that is congested has not failed: its locks are in use, and a caller without one would race with them.
+    A store that is congested has not failed: its locks are in use, and a caller without one would race with them. One
+    that stays congested and answers nothing has failed (`StoreHealth.failed`).
 
     A degraded possession has a token of its own: a late clean-up of the failed attempt must not undo its promotion.
     """

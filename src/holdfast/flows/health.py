@@ -11,6 +11,7 @@ from holdfast.core.breaker import Breaker
 from holdfast.errors import BackendError, Unavailable
 from holdfast.flows.saying import Trouble
 from holdfast.ports import Clock, Entropy
+from holdfast.types import Instant, elapsed_ns
 
 _log = logging.getLogger("holdfast")
 
@@ -21,10 +22,12 @@ class StoreHealth:
     Plain assignments, no mutex: two callers that race here can at worst let one probe too many through.
     """
 
-    __slots__ = ("_breaker", "_clock", "_entropy", "_trouble", "failure", "renewals")
+    __slots__ = ("_breaker", "_clock", "_congested", "_entropy", "_stuck_ns", "_trouble", "failure", "renewals")
 
-    def __init__(self, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, request_timeout_ns: int) -> None:
         self._breaker = Breaker()
+        self._congested: Instant | None = None  # the first report of congestion since the last answer
+        self._stuck_ns = request_timeout_ns
         self._clock = clock
         self._entropy = entropy
         self._trouble = Trouble(_log, "the lease store does not answer", "the lease store answers again")
@@ -46,14 +49,25 @@ class StoreHealth:
 
     def answered(self) -> None:
         """The store answered."""
+        self._congested = None
         if self._breaker.failures:
             self._breaker = breaker.succeeded(self._breaker)
             self._trouble.ended()
 
     def failed(self, error: BackendError) -> None:
-        """The store did not answer."""
-        now = self._clock.now().mono
-        self._breaker = breaker.failed(self._breaker, now, self._entropy.below)
-        self.failure = StoreFailure(now, f"{type(error).__name__}: {error}")
+        """The store did not answer.
+
+        A congested store does not count until it has answered nothing for the time of one more request: then it has
+        failed like any other, and the error is no longer `congested`.
+        """
+        now = self._clock.now()
+        self.failure = StoreFailure(now.mono, f"{type(error).__name__}: {error}")
+        if error.congested:
+            if self._congested is None:
+                self._congested = now
+            if elapsed_ns(self._congested, now) < self._stuck_ns:
+                return
+            error.congested = False
+        self._breaker = breaker.failed(self._breaker, now.mono, self._entropy.below)
         if self._breaker.open:
             self._trouble.met(error)

@@ -106,7 +106,7 @@ class Household:
         self.policy = policy
         self.request_timeout_ns = request_timeout_ns
         self.exercises = ExerciseSwitch(policy, clock, entropy)
-        self.health = StoreHealth(clock, entropy)
+        self.health = StoreHealth(clock, entropy, request_timeout_ns)
         self.tail = Tail()
         self.callbacks = CallbackThreads()
         self._make_owner = owner

@@ -5,11 +5,8 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import holdfast
 from holdfast.core.fencing import FENCE_MAX
@@ -148,14 +145,11 @@ async def _expect_unacceptable(guarded: Guarded, bearer: object, what: str) -> N
 
 @contextlib.contextmanager
 def _degraded(key: str) -> Iterator[object]:
-    """A lease of a store that cannot answer, under a policy that says to go on."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-kit-") as folder:
-        path = Path(folder) / "leases.db"
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            with holdfast.connect(f"sqlite:///{path}", policy={"kit": "fail_open"}, request_timeout=0.05) as locks:
-                lease = locks.lock(key, ttl=600, risk="kit").acquire()
-                try:
-                    yield lease
-                finally:
-                    lease.release()
+    """A lease without the store, under a policy that allows it: the fallback path, exercised on purpose."""
+    with holdfast.connect("memory://", policy={"kit": "fail_open"}) as locks:
+        locks.exercise.begin("kit", 1)
+        lease = locks.lock(key, ttl=600, family="kit", risk="kit").acquire()
+        try:
+            yield lease
+        finally:
+            lease.release()
