@@ -32,7 +32,7 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-fast lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
+.PHONY: help run test test-fast coverage lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -52,6 +52,14 @@ test: $(STAMPS)/dev $(STAMPS)/system ## Everything: style, strict types, all tes
 
 test-fast: $(STAMPS)/dev ## The tests that need no server and no other process: seconds
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)
+
+coverage: $(STAMPS)/dev ## Which lines the fast tests execute: a list in the terminal, and pages in build/coverage/html
+	@mkdir -p build/coverage
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage html --quiet
+	@$(BIN)/coverage report
 
 lint: $(STAMPS)/dev ## Style, without changing anything
 	@echo "== style"

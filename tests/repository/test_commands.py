@@ -18,6 +18,7 @@ PROMISED = {
         "run",
         "test",
         "test-fast",
+        "coverage",
         "bench",
         "drill",
         "simulate",
@@ -66,6 +67,7 @@ def test_make_alone_lists_every_command() -> None:
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
         ("test-fast", [f'pytest -q -n {CORES + 1} --maxprocesses 8 -m "not server and not slow"']),
+        ("coverage", ["coverage run -m pytest", '-m "not server and not slow"', "coverage report"]),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),
     ],
 )
