@@ -64,8 +64,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that is written for readers: the README and docs/, in a stable order."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    """Every page that is written for readers: those at the top and docs/, in a stable order."""
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
 def blocks(page: Path) -> Iterator[Block]:

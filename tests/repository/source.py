@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
 CODE = ("src", "tests", "tools", "benchmarks", "examples")
+HIDDEN = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}  # hidden, and written by people
 MADE = {".git", ".venv", "__pycache__", "build", "dist", "results", "node_modules"}
 
 
@@ -27,7 +28,7 @@ def text_files() -> Iterator[Path]:
     """Every file of the repository that people read, hidden and made ones aside."""
     suffixes = {".py", ".lua", ".sql", ".md", ".toml", ".txt", ".json", ".yml", ".yaml", ".cfg", ""}
     for top in sorted(ROOT.iterdir()):
-        if top.name in MADE or (top.name.startswith(".") and top.name not in {".ci", ".gitignore"}):
+        if top.name in MADE or (top.name.startswith(".") and top.name not in HIDDEN):
             continue
         paths = sorted(top.glob("**/*")) if top.is_dir() else [top]
         for path in paths:
