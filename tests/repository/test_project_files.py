@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ TARGETS = set(re.findall(r"^([a-z-]+):.*## \S", MAKEFILE, re.MULTILINE))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/releasing.md", "docs/style.md")]
+NAMING = [*PAGES, ROOT / "docs" / "design.md"]
 
 # What a job may run besides make: it prepares the machine.
 SET_UP = {
@@ -99,7 +101,7 @@ def test_a_form_has_a_name_and_questions(form: Path) -> None:
     assert all(each["attributes"]["label"] for each in questions)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.exists()], ids=shown)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_commands_of_a_page_are_make_targets_that_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     lines = [line[2:] for block in blocks(page) for line in block.text.splitlines() if line.startswith("$ make")]
@@ -107,6 +109,22 @@ def test_commands_of_a_page_are_make_targets_that_exist(page: Path) -> None:
     assert lines
     for line in lines:
         assert made(line) <= TARGETS, line
+
+
+@pytest.mark.parametrize("page", NAMING, ids=shown)
+def test_tools_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [each for each in re.findall(r"python (tools/\w+\.py)", text) if not (ROOT / each).exists()] == []
+    for name in re.findall(r"`(holdfast(?:\.\w+)+)`", text):
+        assert resolve_name(name), name
+
+
+def test_the_terms_of_the_glossary_are_in_order() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [each.partition(",")[0].lower() for each in re.findall(r"^- \*\*([^*]+)\*\*", text, re.MULTILINE)]
+    assert len(terms) > 50
+    assert len(set(terms)) == len(terms)
+    assert terms == sorted(terms)
 
 
 @pytest.mark.parametrize(
