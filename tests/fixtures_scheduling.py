@@ -29,6 +29,8 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.gathering import Failed
+from holdfast.plane.jobintake import Entry
 from holdfast.plane.jobqueries import JobQueries
 from holdfast.plane.jobstore import JobStore
 from holdfast.plane.model import Delivery, Heartbeat, Job, JobEvent, Message, Submission
@@ -61,6 +63,17 @@ class PushedClock:
         self.pushed_ns += round(seconds * NS)
 
 
+async def enqueue(
+    store: JobStore, wanted: Submission, pool: str = POOL, messages: Sequence[Message] = ()
+) -> tuple[Job, bool]:
+    """Check and insert one job as the service does. Returns the job and whether it was made."""
+    wanted.check()
+    [end] = await store.submit_all([store.new(Entry(wanted, pool, messages))])
+    if isinstance(end, Failed):
+        raise end.error
+    return end
+
+
 @dataclass
 class Replica:
     """One process of the plane, so to speak."""
@@ -81,7 +94,7 @@ class Replica:
     async def submit(self, **wanted: Any) -> Job:
         """A job of the usual topic, with its message."""
         pool = wanted.pop("pool", POOL)
-        job, _ = await self.store.submit(Submission(**{"topic": TOPIC, **wanted}), pool, [subjects.submitted()])
+        job, _ = await enqueue(self.store, Submission(**{"topic": TOPIC, **wanted}), pool, [subjects.submitted()])
         return job
 
     async def beat(self, worker: str = "w1", capacity: int = 4, *topics: str, pool: str = POOL, **more: Any) -> None:

@@ -21,6 +21,7 @@ from holdfast.plane import subjects
 from holdfast.plane.approvals import LIMIT_SHARE, ApprovalBusy
 from holdfast.plane.families import APPROVAL, SCHEDULER_JOB
 from holdfast.plane.joblock import job_lock
+from holdfast.plane.jobstore import Writing
 from holdfast.plane.model import Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.settings import Settings
@@ -154,7 +155,8 @@ async def test_a_lease_that_is_lost_on_the_way_decides_nothing_and_one_lost_late
         """The lock is taken away, and somebody newer has written."""
         await locks.force_release(SCHEDULER_JOB.key(job=job.id), reason="the test takes it away")
         async with job_lock(replica.helper.locks, job.id) as newer:
-            assert await replica.helper.store.enter(newer, job.id) is not None
+            changed = await replica.helper.store.change(newer, job.id, lambda _: Writing())
+            assert changed.after is not None
 
     approvals.looked = overtake
     with pytest.raises(ApprovalBusy, match="approval lock busy"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fixtures_scheduling import enqueue
 from holdfast.core.jobs import JobState
 from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.embedded_bus import EmbeddedBus
@@ -29,7 +30,7 @@ async def test_an_attempt_is_wanted_while_its_job_is_with_workers_at_that_attemp
     await prepare(database)
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
-    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     statement = "UPDATE plane_job SET state = :state, attempt = 2 WHERE id = 'j'"
     await database.write(lambda tx: tx.query(statement, {"state": str(state)}))
     found = await Attempts(database).look(("j", 0, attempt), 7, 0)
@@ -48,7 +49,7 @@ async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Data
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
     store = JobStore(database, bus, SystemClock(), SystemEntropy())
-    job, _ = await store.submit(Submission("t", id="j"), "default")
+    job, _ = await enqueue(store, Submission("t", id="j"), "default")
     await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
     for made_ns, wanted in ((job.created_ns, True), (job.created_ns - 1, False), (0, True)):
         assert await Attempts(database).look(("j", made_ns, 1), 7, 0) == Look(wanted)
@@ -59,7 +60,7 @@ async def test_an_attempt_that_was_handed_out_once_more_is_wanted_by_its_newest_
     await prepare(database)
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
-    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
     sent = "INSERT INTO plane_event VALUES ('j', :version, 1, 0, NULL, 'DISPATCHED', 1, :fence, 'scheduler', NULL)"
     times = [{"version": version, "fence": fence} for version, fence in ((2, 11), (9, 15), (10, 22))]
@@ -89,7 +90,7 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
     await prepare(database)
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
-    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     await Workers(database, SystemClock()).record(Heartbeat("w", "default", ("t",), 1, 1, 2 * NS))
     attempts = Attempts(database, heartbeat=5.0)
     for differs, silent in SILENT:
@@ -126,7 +127,7 @@ async def test_a_run_is_overtaken_when_another_one_of_the_same_attempt_is_under_
     await prepare(database)
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
-    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     values = {"state": state, "attempt": attempt, "run_fence": run_fence}
     row = "UPDATE plane_job SET state = :state, attempt = :attempt, run_fence = :run_fence"
     await database.write(lambda tx: tx.query(row, values))
@@ -146,8 +147,8 @@ async def test_runs_of_this_attempt_are_lost_that_were_begun_and_not_given_back(
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
     store = JobStore(database, bus, SystemClock(), SystemEntropy())
-    job, _ = await store.submit(Submission("t", id="j"), "default")
-    await store.submit(Submission("t", id="other"), "default")
+    job, _ = await enqueue(store, Submission("t", id="j"), "default")
+    await enqueue(store, Submission("t", id="other"), "default")
     await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'RUNNING', attempt = 2, run_fence = 5"))
     attempts, name = Attempts(database), ("j", job.created_ns, 2)
     for owner, attempt, times, version in (("j", 1, 7, 10), ("j", 2, 4, 20), ("other", 2, 7, 10)):
@@ -173,7 +174,7 @@ async def test_a_run_that_is_our_own_or_a_newer_one_is_not_lost(
     await prepare(database)
     bus = EmbeddedBus(database, SystemClock(), SystemEntropy())
     await bus.prepare()
-    await JobStore(database, bus, SystemClock(), SystemEntropy()).submit(Submission("t", id="j"), "default")
+    await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     row = "UPDATE plane_job SET attempt = 1, state = :state, run_fence = :run_fence"
     await database.write(lambda tx: tx.query(row, {"state": state, "run_fence": run_fence}))
     await begun(database, "j", 1, 4, version=10)

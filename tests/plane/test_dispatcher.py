@@ -15,6 +15,7 @@ from fixtures_scheduling import (
     Planes,
     Replica,
     check_histories,
+    enqueue,
     finished,
     holds,
     run_of,
@@ -76,7 +77,7 @@ async def test_a_row_that_cannot_be_read_ends_no_dispatching_for_good(planes: Pl
     async with plane.scheduler.serving():
         await write("no JSON")
         await holds(looked_in_vain)
-        job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+        job, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme"), POOL)
         await write(f'["{TOPIC}"]')
         await plane.in_state(job, JobState.DISPATCHED)
 
@@ -101,7 +102,7 @@ async def test_a_job_that_is_made_without_a_message_is_found_in_line_by_the_bell
     await plane.beat(capacity=8)
     async with plane.scheduler.serving():
         for maker in (plane, elsewhere):
-            job, _ = await maker.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+            job, _ = await enqueue(maker.store, Submission(TOPIC, tenant="acme"), POOL)
             await plane.in_state(job, JobState.DISPATCHED)
     assert await plane.staged(subjects.SUBMIT) == []
 
@@ -122,7 +123,7 @@ async def keep_busy(plane: Replica, took_ns: int, dispatched: int) -> None:
 async def sent_ahead(plane: Replica) -> None:
     """Have done with so many jobs at once that as many are sent ahead as may be."""
     for _ in range(IN_A_ROW):
-        job, _ = await plane.store.submit(Submission(TOPIC, tenant="acme"), POOL)
+        job, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme"), POOL)
         await plane.in_state(job, JobState.DISPATCHED)
         await plane.scheduler.on_result(over(await plane.job(job), 1))
     await keep_busy(plane, 1, 1 + AHEAD)
@@ -156,7 +157,7 @@ async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_cos
         attempts = Attempts(plane.database)
         for each, wanted in ((sent[-1], False), (first, True)):
             assert (await attempts.look((each.id, 0, 1), 7, 0)).wanted is wanted
-        urgent, _ = await plane.store.submit(Submission(TOPIC, tenant="acme", priority=9), POOL)
+        urgent, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme", priority=9), POOL)
         await plane.scheduler.on_result(over(await plane.job(first.id), 10 * BRIEF_NS))
         await plane.in_state(urgent, JobState.DISPATCHED)
         assert (await plane.queries.counts())[JobState.DISPATCHED] == 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fixtures_scheduling import enqueue
 from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.core.dispatching import Code
 from holdfast.core.jobs import JobState
@@ -190,7 +191,7 @@ async def test_a_job_of_somebody_else_under_the_name_of_a_step_fails_the_step_an
 ) -> None:
     replica = await flow_stage.replica()
     await replica.define(TWO_STEPS)
-    await replica.ground.store.submit(Submission("other", id="run-1:fetch@1"), "default")
+    await enqueue(replica.ground.store, Submission("other", id="run-1:fetch@1"), "default")
     await replica.start("order", {"id": 7}, run_id="run-1")
     over = await replica.becomes("run-1", RunStatus.FAILED)
     assert "somebody else" in (over.run.steps["fetch"].error or "")

@@ -15,7 +15,8 @@ from holdfast.core.delivering import Kind, ended
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, RetryLater, Unavailable
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.joblock import JobLockAbandoned, JobLockStatistics, job_lock
+from holdfast.plane.itemlock import Abandoned
+from holdfast.plane.joblock import JobLockStatistics, job_lock
 from holdfast.types import MS
 
 pytestmark = pytest.mark.asyncio
@@ -118,7 +119,7 @@ async def test_a_body_whose_lease_is_lost_is_stopped_and_the_outcome_is_a_typed_
     """W38: abandonment was a plain error, so the message was acknowledged and the job left half-way."""
     counts = JobLockStatistics()
     reached_the_end = False
-    with pytest.raises(JobLockAbandoned) as abandoned:
+    with pytest.raises(Abandoned) as abandoned:
         async with job_lock(locks, "42", statistics=counts) as lease:
             await locks.force_release(lease.key, reason="the test takes it away")
             with pytest.raises(LeaseLost):
@@ -135,7 +136,7 @@ async def test_a_body_whose_lease_is_lost_is_stopped_and_the_outcome_is_a_typed_
 @pytest.mark.requires("R124")
 async def test_the_lock_of_a_successor_is_not_released_by_the_one_who_lost_it(locks: Locks, tmp_path: Path) -> None:
     async with holdfast.aio.connect(f"sqlite:///{tmp_path / 'leases.db'}") as elsewhere:
-        with pytest.raises(JobLockAbandoned):
+        with pytest.raises(Abandoned):
             async with job_lock(locks, "42") as lease:
                 await elsewhere.force_release(lease.key, reason="the test takes it away")
                 successor = await SCHEDULER_JOB.lock(elsewhere, job="42").acquire()
@@ -144,7 +145,7 @@ async def test_the_lock_of_a_successor_is_not_released_by_the_one_who_lost_it(lo
 
 
 async def test_a_write_that_was_fenced_out_is_an_abandonment_and_never_a_success(locks: Locks) -> None:
-    with pytest.raises(JobLockAbandoned) as abandoned:
+    with pytest.raises(Abandoned) as abandoned:
         async with job_lock(locks, "42"):
             raise FencedOut("stale", fence=1, seen=2)
     assert isinstance(abandoned.value.__cause__, FencedOut)

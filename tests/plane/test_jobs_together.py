@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from fixtures_scheduling import POOL, TOPIC, Planes, Replica, finished, read_history, run_of, started, submitted
+from fixtures_scheduling import (
+    POOL,
+    TOPIC,
+    Planes,
+    Replica,
+    enqueue,
+    finished,
+    read_history,
+    run_of,
+    started,
+    submitted,
+)
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import FencedOut
 from holdfast.guards.bearer import CarriedFence
@@ -39,7 +50,7 @@ async def test_one_batch_has_writes_refusals_and_errors_side_by_side(planes: Pla
     wanted = ("acme", "acme", "other", "third", "fourth", "fifth")
     jobs = [await plane.submit(tenant=tenant) for tenant in wanted]
     first, full, stale, wrong, broken, crowded = jobs
-    await plane.store.enter(fence_of(stale, 9), stale.id)
+    await plane.store.change(fence_of(stale, 9), stale.id, lambda _: Writing())
     before = writes(plane)
 
     def dispatch(capacity: int) -> Any:
@@ -87,13 +98,13 @@ async def test_two_changes_of_one_job_come_one_after_the_other(plane: Replica) -
 async def test_submissions_that_come_together_are_made_together_and_a_known_one_gets_its_own_answer(
     plane: Replica,
 ) -> None:
-    known, _ = await plane.store.submit(Submission(TOPIC, tenant="acme", idempotency_key="k"), POOL)
+    known, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme", idempotency_key="k"), POOL)
     wishes = [Submission(TOPIC, {"n": n}, tenant="acme") for n in range(5)]
-    fresh = await asyncio.gather(*(plane.store.submit(wish, POOL, [subjects.submitted()]) for wish in wishes))
+    fresh = await asyncio.gather(*(enqueue(plane.store, wish, POOL, [subjects.submitted()]) for wish in wishes))
     assert [await plane.job(job) for job, _ in fresh] == [job for job, _ in fresh]
     assert all(made for _, made in fresh)
     again = Submission(TOPIC, tenant="acme", idempotency_key="k")
-    mixed = await asyncio.gather(*(plane.store.submit(wish, POOL) for wish in (*wishes[:2], again)))
+    mixed = await asyncio.gather(*(enqueue(plane.store, wish, POOL) for wish in (*wishes[:2], again)))
     assert [made for _, made in mixed] == [True, True, False]
     assert mixed[2][0].id == known.id
 

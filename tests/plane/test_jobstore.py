@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fixtures_scheduling import POOL, TOPIC, Planes, Replica
+from fixtures_scheduling import POOL, TOPIC, Planes, Replica, enqueue
 from holdfast.core import failpoints
 from holdfast.core.jobs import InvalidTransition, JobState
-from holdfast.errors import BadInput, FencedOut, NotEntered
+from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import families, subjects
 from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
@@ -40,7 +40,7 @@ async def test_a_message_that_cannot_be_staged_takes_the_job_with_it(plane: Repl
     job = await plane.submit()
     bad = [Message("x", "job.unheard-of", {})]
     with pytest.raises(BadInput):
-        await plane.store.submit(Submission(TOPIC, id="never"), POOL, bad)
+        await enqueue(plane.store, Submission(TOPIC, id="never"), POOL, bad)
     assert await plane.store.get("never") is None
     with pytest.raises(BadInput):
         await plane.store.change(fence_of(job, 1), job.id, lambda _: Writing(DISPATCH, bad))
@@ -59,22 +59,22 @@ async def test_text_that_looks_like_an_escape_is_stored_as_it_is(plane: Replica,
 async def test_an_idempotency_key_gives_the_first_job_again_also_to_those_who_come_at_once(planes: Planes) -> None:
     first, second = await planes.open(), await planes.open()
     wanted = Submission(TOPIC, {"n": 1}, tenant="acme", idempotency_key="order 7")
-    calls = [each.store.submit(wanted, POOL, [subjects.submitted()]) for each in (first, second) * 8]
+    calls = [enqueue(each.store, wanted, POOL, [subjects.submitted()]) for each in (first, second) * 8]
     answers = await asyncio.gather(*calls)
     assert len({job.id for job, _ in answers}) == 1
     assert sum(made for _, made in answers) == 1
     assert len(await first.staged(subjects.SUBMIT)) == 1
-    other, made = await first.store.submit(Submission(TOPIC, tenant="other", idempotency_key="order 7"), POOL)
+    other, made = await enqueue(first.store, Submission(TOPIC, tenant="other", idempotency_key="order 7"), POOL)
     assert made
     assert other.id != answers[0][0].id
 
 
 async def test_an_id_is_one_job_and_never_shows_another_tenants(plane: Replica) -> None:
     job = await plane.submit(id="42", tenant="acme")
-    again, made = await plane.store.submit(Submission(TOPIC, id="42", tenant="acme"), POOL)
+    again, made = await enqueue(plane.store, Submission(TOPIC, id="42", tenant="acme"), POOL)
     assert (again.id, made) == (job.id, False)
     with pytest.raises(InvalidTransition):
-        await plane.store.submit(Submission(TOPIC, id="42", tenant="other"), POOL)
+        await enqueue(plane.store, Submission(TOPIC, id="42", tenant="other"), POOL)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_an_id_is_one_job_and_never_shows_another_tenants(plane: Replica) 
 )
 async def test_what_cannot_be_a_job_is_refused_by_name(plane: Replica, field: str, wanted: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as refused:
-        await plane.store.submit(Submission(**{"topic": TOPIC, **wanted}), POOL)
+        await enqueue(plane.store, Submission(**{"topic": TOPIC, **wanted}), POOL)
     assert refused.value.field == field
     assert await plane.query("SELECT id FROM plane_job") == []
 
@@ -108,15 +108,15 @@ async def test_what_is_no_id_is_refused_and_an_unknown_one_is_none(plane: Replic
     assert await plane.store.events("unknown") == []
 
 
-async def test_a_section_enters_and_applies_several_moves_in_one_write(plane: Replica) -> None:
+async def test_one_change_makes_several_moves_in_one_write(plane: Replica) -> None:
     job = await plane.submit(tenant="acme")
     lease = await plane.hold(job)
-    entered = await plane.store.enter(lease, job.id)
-    assert entered is not None
-    assert entered.fence == lease.fence
-    written = await plane.store.apply(
-        lease, entered, DISPATCH, lambda after: [subjects.dispatched(after, carried(lease))]
+    changed = await plane.store.change(
+        lease, job.id, lambda _: Writing(DISPATCH, lambda after: [subjects.dispatched(after, carried(lease))])
     )
+    written = changed.after
+    assert written is not None
+    assert written.fence == lease.fence
     assert (written.state, written.attempt, written.version) == (JobState.DISPATCHED, 1, 2)
     assert [(each.version, each.after) for each in await plane.store.events(job.id)] == [
         (1, JobState.PENDING),
@@ -128,26 +128,25 @@ async def test_a_section_enters_and_applies_several_moves_in_one_write(plane: Re
 
 
 @pytest.mark.requires("R71", "R124")
-async def test_a_scheduler_that_was_overtaken_between_enter_and_apply_changes_nothing(plane: Replica) -> None:
+async def test_a_scheduler_whose_fence_was_overtaken_changes_nothing(plane: Replica) -> None:
     job = await plane.submit()
-    entered = await plane.store.enter(fence_of(job, 10), job.id)
-    assert entered is not None
-    newer = await plane.store.enter(fence_of(job, 11), job.id)
-    assert newer is not None
+    for fence in (10, 11):
+        assert (await plane.store.change(fence_of(job, fence), job.id, lambda _: Writing())).after is not None
     work = [Message("m", subjects.work_subject(POOL), {})]
     with pytest.raises(FencedOut) as refused:
-        await plane.store.apply(fence_of(job, 10), entered, DISPATCH, work)
+        await plane.store.change(fence_of(job, 10), job.id, lambda _: Writing(DISPATCH, work))
     assert (refused.value.fence, refused.value.seen) == (10, 11)
     with pytest.raises(FencedOut):
-        await plane.store.change(fence_of(job, 10), job.id, lambda _: Writing(DISPATCH, work))
+        await plane.store.change(fence_of(job, 10), job.id, lambda _: Writing([Change(JobState.FAILED)], dead=True))
     with pytest.raises(FencedOut):
-        await plane.store.enter(fence_of(job, 10), job.id)
+        await plane.store.change(fence_of(job, 10), job.id, lambda _: Writing())
     assert (await plane.job(job)).state is JobState.PENDING
     assert await plane.staged(subjects.WORK) == []
     assert await plane.running() == ({}, {})
     assert plane.store.statistics().refused == 3
-    done = await plane.store.apply(fence_of(job, 11), newer, DISPATCH)
-    assert done.state is JobState.DISPATCHED
+    done = await plane.store.change(fence_of(job, 11), job.id, lambda _: Writing(DISPATCH))
+    assert done.after is not None
+    assert done.after.state is JobState.DISPATCHED
 
 
 @pytest.mark.requires("R123", "R124")
@@ -185,23 +184,12 @@ async def test_a_scheduler_paused_right_before_its_write_is_refused_by_the_stora
     await lease.release()
 
 
-async def test_a_job_that_was_written_since_it_was_entered_must_be_entered_again(plane: Replica) -> None:
-    job = await plane.submit()
-    lease = fence_of(job, 5)
-    entered = await plane.store.enter(lease, job.id)
-    assert entered is not None
-    await plane.store.apply(lease, entered, DISPATCH)
-    with pytest.raises(NotEntered):
-        await plane.store.apply(lease, entered, [Change(JobState.FAILED)])
-    assert (await plane.job(job)).state is JobState.DISPATCHED
-
-
 async def test_the_lease_of_another_job_opens_nothing(plane: Replica) -> None:
     job, other = await plane.submit(), await plane.submit()
     with pytest.raises(BadInput):
         await plane.store.change(fence_of(other, 5), job.id, lambda _: Writing(DISPATCH))
     with pytest.raises(BadInput):
-        await plane.store.enter(CarriedFence(families.WORKER_JOB.key(job=job.id), 5), job.id)
+        await plane.store.change(CarriedFence(families.WORKER_JOB.key(job=job.id), 5), job.id, lambda _: Writing())
 
 
 async def test_a_job_ends_once_and_a_second_end_is_refused_and_counted(plane: Replica) -> None:

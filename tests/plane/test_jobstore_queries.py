@@ -17,7 +17,7 @@ from holdfast.errors import BadInput, RowMissing
 from holdfast.plane import subjects
 from holdfast.plane.databases import open_database
 from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, JobQueries, Place, place_of
+from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place, place_of
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Heartbeat
 from holdfast.plane.opening import opened
@@ -160,29 +160,10 @@ async def test_what_is_no_place_is_refused(text: Any) -> None:
         place_of(text)
 
 
-async def test_loops_read_what_is_unchanged_oldest_first_and_page_past_what_stays(plane: Replica) -> None:
-    """W23: with a place to go on from, jobs that stay where they are do not hide those behind them."""
-    jobs = [await plane.submit() for _ in range(5)]
-    seen: list[str] = []
-    after = BEFORE_ALL
-    while page := await plane.queries.unchanged("PENDING", plane.now_ns, after=after, limit=2):
-        seen += [job.id for job in page]
-        after = Place(page[-1].updated_ns, page[-1].id)
-    assert seen == [job.id for job in jobs]
-    assert await plane.queries.unchanged("PENDING", jobs[0].updated_ns - 1) == []
-    with pytest.raises(BadInput):
-        await plane.queries.unchanged("FAILED", plane.now_ns)
-    late = await plane.submit(deadline_ns=plane.now_ns - 5)
-    await plane.submit(deadline_ns=plane.now_ns + 10**12)
-    assert [job.id for job in await plane.queries.expired(plane.now_ns)] == [late.id]
-
-
 _PAGE = {"created_ns": 10**18, "id": "", "most": 9}
 STATEMENTS: dict[str, dict[str, Any]] = {
     "queue_tenants": {"pool": POOL, "after": "", "most": 256},
     "queue_line": {"pool": POOL, "tenant": "t1", "most": 10},
-    "job_scan": {"state": "PENDING", "updated_ns": -1, "id": "", "until_ns": 10**18, "most": 200},
-    "job_scan_deadline": {"deadline_ns": -1, "id": "", "until_ns": 10**18, "most": 200},
     "job_count_live": {"tenant": None},
     "job_list_live": {"state": "PENDING", "tenant": None, "topic": None, **_PAGE},
     "job_list_failed": {"state": "FAILED", "tenant": None, "topic": None, **_PAGE},

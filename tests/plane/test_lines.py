@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fixtures_scheduling import POOL, Planes, Replica
+from fixtures_scheduling import POOL, Planes, Replica, enqueue
 from holdfast.core.fairness import Line
 from holdfast.plane import lines
 from holdfast.plane.lines import Found, Look, look
@@ -23,7 +23,7 @@ async def fill(plane: Replica, jobs: int) -> None:
     for number in range(jobs):
         tenant = TENANTS[min(4, number % 7)]
         wanted = Submission("t", tenant=tenant, priority=number % 3, id=f"j{number:03}")
-        await plane.store.submit(wanted, POOL if number % 5 else "elsewhere")
+        await enqueue(plane.store, wanted, POOL if number % 5 else "elsewhere")
     changed = (
         "UPDATE plane_job SET not_before_ns = 9 WHERE id = 'j008'",
         "UPDATE plane_job SET state = 'RETRYING' WHERE id = 'j009'",
@@ -81,6 +81,6 @@ async def test_a_full_pool_is_not_looked_at_any_further(plane: Replica) -> None:
 async def test_a_line_is_in_the_order_of_its_going(plane: Replica) -> None:
     await fill(plane, 0)
     for number, priority in enumerate((1, 2, 2, 0)):
-        await plane.store.submit(Submission("t", tenant="d", priority=priority, id=f"x{number}"), POOL)
+        await enqueue(plane.store, Submission("t", tenant="d", priority=priority, id=f"x{number}"), POOL)
     found = await plane.database.read(lambda tx: look(tx, Look(POOL, 100, 64)))
     assert found == Found(94, (Line("d", ("x1", "x2", "x0", "x3")),), "d")

@@ -46,8 +46,6 @@ NAMES = (
     "outbox_delete_many",
     "outbox_own",
     "outbox_left",
-    "job_scan",
-    "job_scan_deadline",
     "attempt_look",
 )
 GROWING = re.compile(r"Seq Scan on (plane_job|plane_event|plane_outbox)\b|Hash|Merge Join|Bitmap")

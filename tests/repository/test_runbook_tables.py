@@ -29,8 +29,9 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.runbook_page import page
-from holdfast.plane import families, jobstore
+from holdfast.plane import families
 from holdfast.plane.families import FAMILIES, Release, Scope
+from holdfast.plane.manyrows import script
 from holdfast.plane.settings import KEYS
 from holdfast.runtime import witness
 from holdfast.types import MS, NS, Instant, LossReason
@@ -95,7 +96,7 @@ def fencing_token(folder: Path) -> None:
 
 
 def a_check_at_the_write(_: Path) -> None:
-    assert "holdfast_fence = :fence" in jobstore._APPLY
+    assert "holdfast_fence <= :fence" in script("job_change", "sqlite")
 
 
 def an_unknown_renewal(_: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.core.jobs import JobState
 from holdfast.core.retry import AnyDelays, SwitchableDelays
 from holdfast.errors import LockBusy
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import engine, flowparts, jobstore, parts, runlock, subjects
+from holdfast.plane import engine, flowparts, jobchanges, manyrows, parts, runlock, subjects
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.embedded_consumer import EmbeddedConsumer
 from holdfast.plane.engine import Engine
@@ -105,19 +106,28 @@ def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: no fence in the WHERE clause",
-    where="plane/sql/job_apply.sql",
+    where="plane/jobchanges.py",
     found_by=Test(
         "plane.test_jobstore",
-        "test_a_scheduler_that_was_overtaken_between_enter_and_apply_changes_nothing",
+        "test_a_scheduler_whose_fence_was_overtaken_changes_nothing",
         at="with pytest.raises(FencedOut) as refused",
     ),
     attacks=("R71",),
 )
 def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
-    """The row is written by its id and version; a newer scheduler that has entered and written nothing is not seen."""
-    fenced = " AND holdfast_fence = :fence"
-    assert fenced in jobstore._APPLY, "the statement has changed"
-    patch.setattr(jobstore, "_APPLY", jobstore._APPLY.replace(fenced, ""))
+    """A job is written by its id and version: neither the decision nor the statement compares the fence."""
+    patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
+    script = manyrows.script
+
+    def unfenced(name: str, dialect: str) -> str:
+        text = script(name, dialect)
+        if not name.startswith("job_change"):
+            return text
+        without = re.sub(r"\s+AND \((job\.)?holdfast_fence IS NULL OR [^)]*\)", "", text)
+        assert without != text, "the statement has changed"
+        return without
+
+    patch.setattr(manyrows, "script", unfenced)
 
 
 @keep(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from rich.console import Group
 from rich.live import Live
@@ -21,9 +21,6 @@ from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
 from holdfast.plane.subjects import attempts_of
 from holdfast.types import NS
-
-_RECENT: Final = 12
-
 
 _View: TypeAlias = View[Job, JobEvent]
 

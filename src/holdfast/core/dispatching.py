@@ -15,7 +15,6 @@ from holdfast.core.jobs import JobState
 from holdfast.types import MS, NS
 
 NO_WORKER_SPREAD_NS = 500 * MS
-TENANT_FULL_NS = 2 * NS
 ELSEWHERE_BASE_NS = 250 * MS
 ELSEWHERE_MAX_NS = 8 * NS
 ELSEWHERE_WRITES = 2  # of a job, from one worker that cannot take it to the next
@@ -33,7 +32,6 @@ class Code(StrEnum):
     MAX_ATTEMPTS = "max_attempts"
     NO_WORKER = "no_worker"
     NOT_YET = "not_yet"
-    TENANT_LIMIT = "tenant_limit"
     WORKER_ERROR = "worker_error"
     POSTPONED = "postponed"
     FATAL = "fatal"

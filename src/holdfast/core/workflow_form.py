@@ -267,10 +267,6 @@ def read_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
     return Workflow(**({"name": "", "steps": MappingProxyType({})} | found)), tuple(reading.problems)
 
 
-def _each(table: Mapping[str, Any], write: Callable[[Any], Any]) -> dict[str, Any]:
-    return {name: write(value) for name, value in table.items()}
-
-
 def _input_written(value: Input) -> dict[str, Any]:
     return {"type": value.type, "required": value.required} | _written(value, {"default": _INPUT["default"]})
 

@@ -17,7 +17,6 @@ from holdfast.types import NS, duration_ns
 KEY: Final = "holdfast:drill:allowed"
 PREFIX: Final = "holdfast:drill:"
 FAMILY: Final = "drill"
-DAY_S: Final = 86_400.0
 _LONGEST_NS: Final = 7 * 86_400 * NS
 
 

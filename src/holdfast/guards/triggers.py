@@ -21,12 +21,6 @@ from holdfast.guards.settings import sql
 PREFIX: Final = "holdfast_guard_"
 MARK_TABLE: Final = "holdfast_guard_mark"
 
-STALE: Final = "HF001"
-NO_FENCE: Final = "HF002"
-NOT_ANNOUNCED: Final = "HF003"
-NOT_A_FENCE: Final = "HF004"
-OTHER_ID: Final = "HF005"
-
 _PART: Final = re.compile(r"^-- part: (?P<name>\w+)(?: \((?P<mode>\w+)\))?$", re.MULTILINE)
 _BLOCK: Final = re.compile(r"^ *-- if (?P<mode>\w+)\n(?P<text>.*?)^ *-- end\n", re.MULTILINE | re.DOTALL)
 _PLACE: Final = re.compile(r"\{(\w+)\}")

@@ -16,14 +16,13 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.locks import Locks
 from holdfast.core.retry import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
-from holdfast.plane.itemlock import Abandoned, ItemLockStatistics, item_lock
+from holdfast.plane.itemlock import ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id
 
-__all__ = ["JobLockAbandoned", "JobLockStatistics", "job_lock"]
+__all__ = ["JobLockStatistics", "job_lock"]
 
 NOUN: Final = "job lock"
 
-JobLockAbandoned = Abandoned
 JobLockStatistics = ItemLockStatistics
 
 

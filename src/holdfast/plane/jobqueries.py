@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput
-from holdfast.plane.jobrows import job_of, sql
-from holdfast.plane.model import Job, check_whole
+from holdfast.plane.jobrows import sql
+from holdfast.plane.model import check_whole
 from holdfast.plane.outlines import JobOutline, outline_of
 from holdfast.plane.ports import Database
 from holdfast.types import check_label
@@ -29,8 +29,6 @@ _LIST_ALL: Final = sql("job_list_all")
 _LIST_LIVE: Final = sql("job_list_live")
 _LIST_FAILED: Final = sql("job_list_failed")
 _LIST_TOPIC: Final = sql("job_list_topic")
-_SCAN: Final = sql("job_scan")
-_SCAN_DEADLINE: Final = sql("job_scan_deadline")
 _COUNT_LIVE: Final = sql("job_count_live")
 _COUNT_ALL: Final = sql("job_count_all")
 
@@ -94,36 +92,6 @@ class JobQueries:
         rows = await self._database.read(lambda tx: tx.query(statement, values))
         found = {JobState(row["state"]): int(row["jobs"]) for row in rows}
         return {state: found.get(state, 0) for state in JobState if finished or state in ACTIVE}
-
-    async def unchanged(
-        self, state: JobState | str, until_ns: int, *, after: Place = BEFORE_ALL, limit: int = 200
-    ) -> list[Job]:
-        """Jobs that have been in a state that is not over since `until_ns` or before, oldest change first.
-
-        The next page comes after `Place(job.updated_ns, job.id)` of the last one, so that none is starved by others
-        that stay where they are.
-        """
-        wanted = check_state(state)
-        if wanted not in ACTIVE:
-            raise BadInput("state", f"{wanted} is an end", "finished jobs are not scanned; list them")
-        values = {
-            "state": str(wanted),
-            "until_ns": check_whole("until_ns", until_ns, 0, LATEST_NS),
-            "updated_ns": after.at_ns,
-            "id": after.id,
-            "most": check_whole("limit", limit, 1, PAGE_MAX),
-        }
-        return [job_of(row) for row in await self._database.read(lambda tx: tx.query(_SCAN, values))]
-
-    async def expired(self, now_ns: int, *, after: Place = BEFORE_ALL, limit: int = 200) -> list[Job]:
-        """Jobs whose deadline has passed, oldest deadline first. The next page: `Place(job.deadline_ns, job.id)`."""
-        values = {
-            "until_ns": check_whole("now_ns", now_ns, 0, LATEST_NS),
-            "deadline_ns": after.at_ns,
-            "id": after.id,
-            "most": check_whole("limit", limit, 1, PAGE_MAX),
-        }
-        return [job_of(row) for row in await self._database.read(lambda tx: tx.query(_SCAN_DEADLINE, values))]
 
 
 def _list(tenant: str | None, state: JobState | None, topic: str | None) -> str:

@@ -1,14 +1,13 @@
 """Jobs in the database: entered and written under a fence, with their events and messages, in one transaction each.
 
-Promises: a write is refused, and changes nothing, when a newer fence has entered or written the job (`FencedOut`), when
-the job is not as it was when it was entered (`NotEntered`), or when the table of states does not allow it
-(`InvalidTransition`); a job ends once; a tenant never has more jobs with workers than its limit, nor a pool more than
-its capacity; whatever is told about a job is staged in the same transaction as what it tells.
+Promises: a write is refused, and changes nothing, when a newer fence has written the job (`FencedOut`), or when the
+table of states does not allow it (`InvalidTransition`); a job ends once; a tenant never has more jobs with workers than
+its limit, nor a pool more than its capacity; whatever is told about a job is staged in the same transaction as what it
+tells.
 
-There are two ways to write. `change` reads, decides and writes in one transaction, so that nothing can come in between;
+`change` reads, decides and writes in one transaction, so that nothing can come in between;
 the decision must be pure. Changes (and submissions, and looks) that are asked for at the same time share a transaction;
-each is judged by itself (`jobchanges`). `enter` and `apply` are for sections with something slow between reading and
-writing.
+each is judged by itself (`jobchanges`).
 
 Clock: the wall clock, for people and for time limits.
 """
@@ -21,9 +20,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, Unregistered, judge
+from holdfast.core.fencing import Absent, Outcome, Rule
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
-from holdfast.errors import BadInput, FencedOut, RowExists, RowMissing
+from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
 from holdfast.plane.families import SCHEDULER_JOB, LockFamily
@@ -32,32 +31,25 @@ from holdfast.plane.jobchanges import (
     Changed,
     Ended,
     Leased,
-    Telling,
     Unlocked,
     Wanted,
     Writing,
     change_many,
-    moves,
 )
 from holdfast.plane.jobintake import Entry, New, new_job, submit_many, submit_one
 from holdfast.plane.jobmaking import make_many
-from holdfast.plane.jobrows import applied, event_of, event_values, job_of, letter_values, sql
+from holdfast.plane.jobrows import event_of, job_of, sql
 from holdfast.plane.manyrows import script
-from holdfast.plane.model import Change, Job, JobEvent, Message, Submission, check_id
+from holdfast.plane.model import Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
 from holdfast.ports import Clock, Entropy, Moment, Observer
-from holdfast.types import Busy, check_label
+from holdfast.types import Busy
 
 __all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]
 
-_ENTER: Final = sql("job_enter")
-_APPLY: Final = sql("job_apply")
-_GET: Final = sql("job_get")
-_EVENT: Final = sql("event_insert")
 _EVENTS: Final = sql("event_list")
 _POSTPONED: Final = sql("job_postponed")
-_LETTER: Final = sql("deadletter_insert")
 
 
 class _Within(NamedTuple):
@@ -116,23 +108,15 @@ class JobStore:
 
     # Making and looking.
 
-    async def submit(self, wanted: Submission, pool: str, messages: Sequence[Message] = ()) -> tuple[Job, bool]:
-        """Make a job, and stage `messages` with it. The same idempotency key of a tenant gives the first job again.
-
-        Also returns whether it was made. An id that is taken by another tenant's job is `InvalidTransition`.
-        """
-        wanted.check()
-        check_label("pool", pool)
-        return await self._submissions.ask(self._new(Entry(wanted, pool, messages), JobState.PENDING))
-
     def new(self, entry: Entry) -> New:
         """A job that is to be made."""
         return self._new(entry, JobState.PENDING)
 
     async def submit_all(self, news: Sequence[New]) -> list[tuple[Job, bool] | Failed]:
-        """The same for many that were checked already, in one transaction if all of them are new. What became of each.
+        """Insert checked jobs with their messages, in one transaction if all of them are new. One answer each.
 
-        Those that come at the same time from elsewhere share it.
+        Concurrent calls share the transaction. Each answer is the job and whether it was made: the same idempotency
+        key of a tenant gives the first job again. An id of another tenant's job is `InvalidTransition`.
         """
         return await self._submissions.ask_all(news)
 
@@ -144,7 +128,7 @@ class JobStore:
         *,
         state: JobState = JobState.PENDING,
     ) -> Callable[[Tx], Awaitable[tuple[Job, bool]]]:
-        """The work of `submit`, to be part of a larger transaction. The submission was checked.
+        """Insert one checked job as part of a larger transaction. Returns the job and whether it was made.
 
         `state` may also be `APPROVAL_REQUIRED`: then it waits for a person.
         """
@@ -302,80 +286,6 @@ class JobStore:
             return await make_many(tx, self._bus, self.slots, wanted)
         return await change_many(tx, self._bus, self.slots, wanted, counted=counted)
 
-    async def enter(self, lease: Fenced, job_id: str) -> Job | None:
-        """Register the fence and read the job, in one statement; None: there is no such job. `FencedOut` if stale."""
-        presented = await self._admit(lease, job_id, Rule.AT_LEAST)
-        fence = presented.checked_fence
-
-        async def work(tx: Tx) -> Outcome[Job | None]:
-            found = await tx.query(_ENTER, {"id": job_id, "fence": fence})
-            if found:
-                return Accepted(job_of(found[0]))
-            there = await tx.query(_GET, {"id": job_id})
-            return Stale(there[0]["holdfast_fence"]) if there else Accepted(None)
-
-        return self._admission.entered(presented, await self.database.write(work))
-
-    async def apply(
-        self,
-        lease: Fenced,
-        job: Job,
-        changes: Sequence[Change],
-        messages: Telling = (),
-        *,
-        dead: bool = False,
-        capacity: int | None = None,
-    ) -> Job:
-        """Move a job that was entered under this lease, and stage what is to be told. All of it or nothing.
-
-        `dead` keeps a dead letter of it. `TenantFull` or `PoolFull` as for `change`.
-        """
-        if not changes:
-            raise BadInput("changes", "are none", "use change(), which can send messages and leave the state")
-        presented = await self._admit(lease, job.id, Rule.EXACTLY)
-        wanted = Writing(changes, messages, dead, capacity)
-        try:
-            moves(job, changes)
-        except InvalidTransition as refused:
-            self._count_end(refused)
-            self._tell_end(presented, refused)
-            raise
-        now_ns = self.clock.now().wall
-
-        async def work(tx: Tx) -> Outcome[tuple[Job, bool]]:
-            written, freed = await self._write(tx, job, wanted, presented.checked_fence, now_ns)
-            return await self._why_not(tx, job, presented) if written is None else Accepted((written, freed))
-
-        if ARMED:
-            await areach("plane.job.change")
-        outcome = await self.database.write(work)
-        if ARMED:
-            await areach("plane.job.changed")
-        written, freed = self._admission.written(presented, outcome)
-        if freed:
-            self.slots.freed(job.pool)
-        return written
-
-    async def _write(self, tx: Tx, before: Job, wanted: Writing, fence: int, now_ns: int) -> tuple[Job | None, bool]:
-        """One write with all that belongs to it; no job: the statement found it otherwise than expected."""
-        steps = moves(before, wanted.changes)
-        found = await tx.query(_APPLY, applied(before, wanted.changes, steps[-1], fence, now_ns))
-        if not found:
-            return None, False
-        after = job_of(found[0])
-        lines = [
-            event_values(after, step, made, fence, change.actor, change.reason)
-            for step, (change, made) in enumerate(zip(wanted.changes, steps, strict=True))
-        ]
-        await tx.query_many(_EVENT, lines)
-        freed = await self.slots.count(tx, before, after, wanted.capacity)
-        if wanted.dead:
-            await tx.query(_LETTER, letter_values(before, after))
-        messages = wanted.tell(after) if callable(wanted.tell) else wanted.tell
-        if messages:
-            await self._bus.stage(tx, messages)
-        return after, freed
-
     async def _admit(self, lease: Fenced, job_id: str, rule: Rule) -> Presented:
         async def seen() -> int | None:
             job = await self.get(job_id)
@@ -394,13 +304,6 @@ class JobStore:
     def _tell_end(self, presented: Presented, refused: InvalidTransition) -> None:
         if _ends_twice(refused):
             self._admission.repeated(presented, f"{refused.before} and then {refused.after}")
-
-    async def _why_not(self, tx: Tx, job: Job, presented: Presented) -> Outcome[tuple[Job, bool]]:
-        there = await tx.query(_GET, {"id": job.id})
-        if not there:
-            raise RowMissing(f"job {job.id} does not exist any more")
-        seen = there[0]["holdfast_fence"]
-        return judge(Rule.EXACTLY, seen, presented.checked_fence) or Unregistered(seen)
 
 
 def _ends_twice(refused: InvalidTransition) -> bool:

@@ -73,7 +73,6 @@ IN_TRANSACTION_COST: Final = 40_000
 _TRIES: Final = 5  # of a decision outside of a transaction; the run's lock keeps others away, so one suffices
 _FIRST: Final = (0, -1)
 
-_INSERT: Final = sql("run_insert")
 _GET: Final = sql("run_get")
 _HEAD: Final = sql("run_head")
 _RISK: Final = sql("run_risk")

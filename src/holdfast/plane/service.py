@@ -149,10 +149,6 @@ class Service:
         """Make jobs, many in one transaction. What became of each, in order: as from `submit`, or what it raises."""
         return await self._submitting.all(caller, wanted, pool)
 
-    async def pool_of(self, topic: str) -> str:
-        """The pool whose workers take a topic: as configured, else as workers say or said, else the default one."""
-        return await self._submitting.pool_of(topic)
-
     async def job(self, caller: Caller, job_id: str) -> Job:
         """One job, or `RowMissing`, also for what cannot be the id of one."""
         try:

@@ -23,13 +23,7 @@ from holdfast.plane.ports import Row, Tx
 WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
 """The states that count against the limits."""
 
-_TENANT_TAKE: Final = sql("tenant_take")
-_TENANT_GIVE: Final = sql("tenant_give")
-_TENANT_MAKE: Final = sql("tenant_make")
-_POOL_TAKE: Final = sql("pool_take")
-_POOL_GIVE: Final = sql("pool_give")
-_POOL_MAKE: Final = sql("pool_make")
-_MAKE: Final = {"tenant": _TENANT_MAKE, "pool": _POOL_MAKE}
+_MAKE: Final = {"tenant": sql("tenant_make"), "pool": sql("pool_make")}
 
 
 class TenantFull(Exception):
@@ -131,31 +125,6 @@ class Slots:
         """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise."""
         self.slots = slots
         self.on_freed: Callable[[str], None] | None = None
-
-    async def count(self, tx: Tx, before: Job, after: Job, capacity: int | None) -> bool:
-        """Keep the counts for one move of a job. True: a place has become free; raises when there is none to take."""
-        was, now = before.state in WITH_WORKERS, after.state in WITH_WORKERS
-        if was == now:
-            return False
-        tenant, pool = {"tenant": after.tenant}, {"pool": after.pool}
-        if not now:
-            await tx.query(_TENANT_GIVE, tenant)
-            await tx.query(_POOL_GIVE, pool)
-            if self.on_freed is None:  # nobody here dispatches: somebody elsewhere should look
-                tx.ring(pool_channel(after.pool))
-            return True
-        limited = {**tenant, "slots": self.slots}
-        if not await tx.query(_TENANT_TAKE, limited):
-            # Full, or new: the row is made only when it is missed, as that happens once in a tenant's life.
-            await tx.query(_TENANT_MAKE, tenant)
-            if not await tx.query(_TENANT_TAKE, limited):
-                raise TenantFull(after.tenant)
-        bounded = {**pool, "capacity": capacity}
-        if not await tx.query(_POOL_TAKE, bounded):
-            await tx.query(_POOL_MAKE, pool)
-            if not await tx.query(_POOL_TAKE, bounded):
-                raise PoolFull(after.pool)
-        return False
 
     def freed(self, pool: str) -> None:
         """After the commit: tell the dispatcher of this process, which then takes the next job of that pool."""

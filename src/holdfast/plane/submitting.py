@@ -96,13 +96,8 @@ class Submitting:
                 answers[at] = _answer(entry.wanted, end)
         return [answers[at] for at in range(len(wanted))]
 
-    async def pool_of(self, topic: str) -> str:
-        """See `Service.pool_of`."""
-        if (configured := self._pools.get(topic)) is not None:
-            return configured
-        return await self._pool_in(await self._view(topic), topic)
-
     async def _pool_in(self, view: View, topic: str) -> str:
+        """The pool whose workers take a topic, or took it before. Without either: the default pool."""
         serving = view.serving(topic)
         if not serving and topic in view.known_topics:
             serving = [each.pool for each in await self._workers.all() if topic in each.topics]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures_databases import until
+from fixtures_scheduling import enqueue
 from fixtures_workers import ordered
 from freezing import freeze
 from holdfast.core.jobs import JobState
@@ -129,7 +130,7 @@ class Fleet:
 
     async def send(self, topic: str, job: str) -> str:
         """Hand an attempt to the workers."""
-        made, _ = await self.store.submit(Submission(topic, str(self.directory), id=job), "default")
+        made, _ = await enqueue(self.store, Submission(topic, str(self.directory), id=job), "default")
         await self._write(job, JobState.DISPATCHED)
         await self.bus.publish([ordered(job, topic, str(self.directory), made_ns=made.created_ns)])
         return job
