@@ -42,7 +42,7 @@ ELSEWHERE: Final = {
     **dict.fromkeys(("guard install", "guard check", "guard remove"), "know a database and no lease"),
     "resources release": "shows what `resources audit` shows",
     "worker": "its log is that of the worker in `up`",
-    "demo": "its scene is made of the drills' parts, in a store of its own",
+    "demo": "is `drill quick`, in a store of its own",
 }
 
 

@@ -30,12 +30,13 @@ def test_the_drills_are_listed_for_people_and_for_programs(shell: Shell) -> None
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.requires("R35", "R73", "R130")
-def test_quick_shows_losses_without_fences_and_none_with_them(shell: Shell) -> None:
+@pytest.mark.requires("R35", "R39", "R47", "R73", "R115", "R130")
+@pytest.mark.parametrize("command", [("drill", "quick"), ("demo",)])
+def test_quick_shows_losses_without_fences_and_none_with_them(shell: Shell, command: tuple[str, ...]) -> None:
     temporary = shell.directory / "tmp"
     temporary.mkdir()
     report = shell.directory / "drill.html"
-    words = ("drill", "quick", "--slo", "60", "--json", "--report", str(report))
+    words = (*command, "--slo", "60", "--json", "--report", str(report))
     done = shell.run(*words, env={"TMPDIR": str(temporary), "HOLDFAST_URL": ""})
     *steps, verdict = _lines(done.out)
     assert (done.code, verdict["event"], verdict["passed"]) == (0, "verdict", True), done

@@ -29,7 +29,6 @@ CONSTANTS = {name for name, value in vars(families).items() if isinstance(value,
 # Where locks are taken that are not the plane's own, and whose they are.
 OTHERS: dict[str, str] = {
     "cli/running.py": "`holdfast run` takes the lock that its user names",
-    "cli/demo_worker.py": "the demonstration has a lock of its own, on a store of its own",
 }
 
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.

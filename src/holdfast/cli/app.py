@@ -49,7 +49,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tune": "tuning",
     "dashboard": "dashboarding",
     "runbook": "runbooking",
-    "demo": "demo",
+    "demo": "drilling",
     "drill": "drilling",
     "version": "versioning",
 }

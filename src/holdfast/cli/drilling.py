@@ -81,7 +81,7 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Where chance com
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands: one for each drill, and those that say where drills may run."""
+    """Add the commands: one for each drill, `demo` for the quick one, and those that say where drills may run."""
     from holdfast.drills.names import NAMES
 
     group = typer.Typer(help="Break it on purpose, and see that nothing is lost.", epilog=EPILOG)
@@ -90,6 +90,7 @@ def add_to(app: typer.Typer) -> None:
         group.command(name, help=shows, epilog=EPILOG)(_storm if name == "storm" else _command(name))
     group.command("mark")(mark)
     group.command("unmark")(unmark)
+    app.command("demo", help="Short for `holdfast drill quick`.", epilog=EPILOG)(_command("quick"))
     app.add_typer(group, name="drill", rich_help_panel=None)
 
 
