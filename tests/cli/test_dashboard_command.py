@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 
 from cli.sessions import Shell
 from holdfast.cli.outfile import write_whole
-from holdfast.errors import BadInput, Misconfigured
-from holdfast.ops.dashboard_answers import Answers
+from holdfast.errors import BadInput
 
 
 def test_it_prints_a_document_with_the_lines_of_the_settings(shell: Shell) -> None:
@@ -84,10 +81,6 @@ def test_it_lists_rows_panels_and_queries(shell: Shell) -> None:
     ("words", "said"),
     [
         (("--list", "--out", "x.json"), "choose one of them"),
-        (("--preview", "x.png"), "belong together"),
-        (("--prometheus", "http://127.0.0.1:1"), "belong together"),
-        (("--preview", "x.png", "--prometheus", "ftp://nowhere"), "prometheus: is not an address"),
-        (("--preview", "x.png", "--prometheus", "http://127.0.0.1:1", "--range", "0"), "range: 0 s cannot be drawn"),
     ],
 )
 def test_bad_usage_is_said_and_nothing_is_written(shell: Shell, words: tuple[str, ...], said: str) -> None:
@@ -95,44 +88,6 @@ def test_bad_usage_is_said_and_nothing_is_written(shell: Shell, words: tuple[str
     assert (done.code, done.out) == (64, "")
     assert said in done.err
     assert not list(shell.directory.glob("x.*"))
-
-
-def test_a_prometheus_that_does_not_answer_is_said(shell: Shell) -> None:
-    done = shell.run("dashboard", "--preview", "x.png", "--prometheus", "http://127.0.0.1:1")
-    assert (done.code, done.out) == (69, "")
-    assert "could not be reached" in done.err
-    assert not (shell.directory / "x.png").exists()
-
-
-@pytest.mark.parametrize(
-    "said", [b"<html>", b"[]", b'{"data": {}}', b'{"data": {"resultType": "vector", "result": [1]}}']
-)
-def test_something_else_than_a_prometheus_is_said(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr("holdfast.ops.dashboard_answers.ask", lambda *_, **__: said)
-    with pytest.raises(Misconfigured, match="does not answer as a Prometheus does"):
-        Answers("http://127.0.0.1:9090", 60)
-
-
-def test_a_prometheus_without_our_metrics_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens: set[object] = set()
-
-    def ask(url: str, *, token: str | None) -> bytes:
-        tokens.add(token)
-        clock = b'{"data": {"resultType": "scalar", "result": [1, "1"]}}'
-        return clock if "time" in url else b'{"data": {"resultType": "vector", "result": []}}'
-
-    monkeypatch.setattr("holdfast.ops.dashboard_answers.ask", ask)
-    with pytest.raises(Misconfigured, match="knows no metrics of Holdfast") as said:
-        Answers("http://127.0.0.1:9090", 60, "a-token")
-    assert tokens == {"a-token"}
-    assert "a-token" not in str(said.value)
-
-
-def test_a_preview_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "holdfast.ops.dashboard_preview", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Misconfigured, match=r"holdfast\[plots\]"):
-        importlib.import_module("holdfast.ops.dashboard_preview")
 
 
 def test_a_directory_is_no_file(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
-"""`holdfast dashboard`: a dashboard for Grafana with the lines of your own settings, and a picture without Grafana."""
+"""`holdfast dashboard`: a dashboard for Grafana with the thresholds of your own settings."""
 
 from __future__ import annotations
 
 import json as to_json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.durations import duration_option
 from holdfast.cli.options import Json
 from holdfast.cli.outfile import write_whole
 from holdfast.cli.planes import Config, settings
@@ -19,14 +17,11 @@ from holdfast.errors import BadInput
 if TYPE_CHECKING:
     from holdfast.plane.settings import Settings
 
-TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
-
 EPILOG: Final = "\n\n".join(
     (
         "[bold]Examples[/bold]",
         "[dim]$[/dim] holdfast dashboard --out holdfast-dashboard.json",
         "[dim]$[/dim] holdfast dashboard --list",
-        "[dim]$[/dim] holdfast dashboard --preview plane.png --prometheus http://127.0.0.1:9090",
         "[bold]In Grafana[/bold]",
         "Dashboards, New, Import; or put the file where its provisioning looks. See docs/dashboard.md.",
     )
@@ -43,14 +38,6 @@ def dashboard(
         Path | None, typer.Option("--out", metavar="FILE", help="Write it there, whole or not at all.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List its rows, panels and queries instead.")] = False,
-    preview: Annotated[
-        Path | None, typer.Option("--preview", metavar="PNG", help="Draw it instead, with what a Prometheus knows.")
-    ] = None,
-    prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="URL", help="That Prometheus; its token, if any: $HOLDFAST_METRICS_TOKEN"),
-    ] = None,
-    shown: Annotated[float, duration_option("--range", help="The time range that is drawn.")] = 900.0,
     config: Config = None,
     json: Json = False,
 ) -> None:
@@ -58,16 +45,11 @@ def dashboard(
 
     Its lines (TTLs, how long is waited, the fallback rate) are those of your settings: make it anew when they change.
     """
-    if (preview is None) != (prometheus is None):
-        raise BadInput("--preview", "and --prometheus belong together", "give both, or neither")
-    chosen = [name for name, given in (("--list", listed), ("--preview", preview), ("--out", out)) if given]
-    if len(chosen) > 1:
-        raise BadInput(chosen[0], f"is given with {chosen[1]}", "choose one of them")
+    if listed and out is not None:
+        raise BadInput("--list", "is given with --out", "choose one of them")
     in_effect = settings(config)
     if listed:
         _list(in_effect, json=json)
-    elif preview is not None and prometheus is not None:
-        _draw(in_effect, preview, prometheus, shown, json=json)
     else:
         _write(in_effect, out, json=json)
 
@@ -116,15 +98,3 @@ def _list(in_effect: Settings, *, json: bool) -> None:
                 line = cell(query.legend or "-"), cell(query.expression, "dim")
                 table.add_row(cell(row.title), cell(panel.title, "bold"), *line)
     put_table(table)
-
-
-def _draw(in_effect: Settings, preview: Path, prometheus: str, shown: float, *, json: bool) -> None:
-    from holdfast.ops.dashboard_layout import rows
-    from holdfast.ops.dashboard_preview import picture
-
-    drawn = picture(rows(in_effect), prometheus, shown, os.environ.get(TOKEN) or None, in_effect.names.metrics)
-    write_whole("--preview", preview, drawn.png)
-    if json:
-        put_json({"file": str(preview), "panels": drawn.panels, "empty": list(drawn.empty)})
-    else:
-        say(f"{preview}: {drawn.panels} panels, {len(drawn.empty)} of them without data")
