@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.jobbing import After, Limit, Tenant
-from holdfast.cli.options import Json
+from holdfast.cli.options import After, Json, Limit, Tenant
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
-from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
+from holdfast.cli.screen import cell, out, put_json, put_page, say
 
 if TYPE_CHECKING:
     from holdfast.core.approving import Verdict
@@ -66,13 +66,9 @@ def list_(
         wanted = None if status == "all" else status
         page = await ground.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        if json:
-            put_json({"items": [approval_line(each) for each in page.items], "next": following})
-        elif not page.items:
-            out().print("nothing waits for anybody" if status == "waiting" else "there is nothing of that kind")
-        else:
-            put_table(approval_table(page.items, ground.clock.now().wall))
-            say_more(following)
+        table = partial(approval_table, now_ns=ground.clock.now().wall)
+        empty = "nothing waits for anybody" if status == "waiting" else "there is nothing of that kind"
+        put_page(page.items, following, approval_line, table, empty=empty, json=json)
         return Exit.OK
 
     return look(work, config, database)

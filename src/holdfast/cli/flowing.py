@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,10 +10,10 @@ import typer
 
 from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
-from holdfast.cli.jobbing import After, Limit, Tenant, labels_of, payload_of
-from holdfast.cli.options import Json
+from holdfast.cli.jobbing import labels_of, payload_of
+from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
-from holdfast.cli.screen import cell, out, put_json, put_table, say, say_more
+from holdfast.cli.screen import cell, out, put_json, put_page, put_table, say
 from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
@@ -136,14 +137,14 @@ def start(
     version: Annotated[
         int | None, typer.Option(metavar="N", help="Which version. [dim](default: the newest)[/dim]")
     ] = None,
-    tenant: Annotated[str, typer.Option(metavar="T", help="Whose it is.")] = "default",
+    tenant: OwnTenant = "default",
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
     ] = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id. [dim](default: made up)[/dim]")] = None,
+    id: OwnId = None,
     deadline: Annotated[float | None, duration_option(help="After so long it is ended.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note; may be repeated.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")] = False,
+    label: Labels = None,
+    follow: Follow = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
@@ -207,13 +208,9 @@ def list_(
             caller, tenant=tenant, status=status, workflow=workflow, after=place, limit=limit
         )
         following = None if page.after is None else page.after.text
-        if json:
-            put_json({"items": [run_line(each) for each in page.items], "next": following})
-        elif not page.items:
-            out().print("there are no such runs" if tenant or status or workflow or after else "there are no runs")
-        else:
-            put_table(run_table(page.items, ground.clock.now().wall))
-            say_more(following)
+        table = partial(run_table, now_ns=ground.clock.now().wall)
+        empty = "there are no such runs" if tenant or status or workflow or after else "there are no runs"
+        put_page(page.items, following, run_line, table, empty=empty, json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -241,7 +238,7 @@ def show(run: RunId, database: Database = None, config: Config = None, json: Jso
 
 def follow(
     run: RunId,
-    timeout: Annotated[float | None, duration_option(help="Look for so long at most.")] = None,
+    timeout: FollowTimeout = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,
@@ -310,7 +307,7 @@ def rerun(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same run.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")] = False,
+    follow: Follow = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,

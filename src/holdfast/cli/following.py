@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from rich.console import Group
 from rich.live import Live
@@ -12,9 +11,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.following_views import Plain, View, looked_at
+from holdfast.cli.following_views import Shown, View, followed, looked_at, view_of
 from holdfast.cli.jobviews import as_json, event_dict, event_line, job_dict, short, state_cell
-from holdfast.cli.screen import cell, out, put_json, seconds
+from holdfast.cli.screen import cell, out, seconds
 from holdfast.core.jobs import JobState
 from holdfast.plane.model import Job, JobEvent
 from holdfast.plane.opening import Ground
@@ -27,16 +26,12 @@ _View: TypeAlias = View[Job, JobEvent]
 
 async def follow(ground: Ground, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show what happens to a job until it is over or the time is. The exit code says how it ended."""
-    view: _View = _JsonView() if json else _LiveView(ground) if out().is_terminal else _LineView()
-    with view:
-        try:
-            async with asyncio.timeout(timeout):
-                job = await _watch(ground, caller, job_id, view)
-        except TimeoutError:
-            view.unfinished(await ground.service.job(caller, job_id))
-            return Exit.UNFINISHED
-        view.over(job)
-    return exit_of(job)
+    shown: Shown[Job, JobEvent] = Shown(_document, event_dict, event_line, verdict, _unfinished)
+    view = view_of(shown, lambda: _LiveView(ground), json=json)
+    job = await followed(
+        view, lambda view: _watch(ground, caller, job_id, view), lambda: ground.service.job(caller, job_id), timeout
+    )
+    return Exit.UNFINISHED if job is None else exit_of(job)
 
 
 def exit_of(job: Job) -> Exit:
@@ -56,40 +51,6 @@ async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Jo
         return job if job.state.terminal else None
 
     return await looked_at(look, view.failed)
-
-
-class _JsonView(Plain):
-    """One object for each event, and one for the job at the end."""
-
-    def show(self, job: Job, news: list[JobEvent]) -> None:
-        for event in news:
-            put_json({"event": event_dict(event)})
-
-    def failed(self, error: str) -> None:
-        put_json({"error": error})
-
-    def over(self, job: Job) -> None:
-        put_json({"job": job_dict(job)})
-
-    def unfinished(self, job: Job) -> None:
-        put_json({"job": job_dict(job), "unfinished": True})
-
-
-class _LineView(Plain):
-    """A line for each event."""
-
-    def show(self, job: Job, news: list[JobEvent]) -> None:
-        for event in news:
-            out().print(event_line(event), soft_wrap=True)
-
-    def failed(self, error: str) -> None:
-        out().print(cell(error), soft_wrap=True)
-
-    def over(self, job: Job) -> None:
-        out().print(verdict(job), soft_wrap=True)
-
-    def unfinished(self, job: Job) -> None:
-        out().print(cell(f"{job.id} is {job.state}, and not over yet"), soft_wrap=True)
 
 
 class _LiveView:
@@ -133,7 +94,15 @@ class _LiveView:
 
     def unfinished(self, job: Job) -> None:
         self._live.update(Text())
-        self._console.print(cell(f"{job.id} is {job.state}, and not over yet", "yellow"))
+        self._console.print(cell(_unfinished(job), "yellow"))
+
+
+def _document(job: Job) -> dict[str, Any]:
+    return {"job": job_dict(job)}
+
+
+def _unfinished(job: Job) -> str:
+    return f"{job.id} is {job.state}, and not over yet"
 
 
 def verdict(job: Job) -> Text:

@@ -1,15 +1,19 @@
-"""What following a job and following a run have in common: how a view is used, and how long is looked."""
+"""Shared by `jobs follow` and `runs follow`: the views, the polling, and the exit codes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
+from rich.text import Text
+
+from holdfast.cli.screen import cell, out, put_json
 from holdfast.errors import BackendError, Misconfigured
 
 T = TypeVar("T")
+S = TypeVar("S")
 S_contra = TypeVar("S_contra", contravariant=True)
 E = TypeVar("E")
 
@@ -42,8 +46,21 @@ class View(Protocol[S_contra, E]):
         ...
 
 
-class Plain:
+class Shown(NamedTuple, Generic[S, E]):
+    """How a job or a run is shown in text and in JSON."""
+
+    document: Callable[[S], dict[str, Any]]  # all of it, under its name
+    event: Callable[[E], dict[str, Any]]
+    line: Callable[[E], Text]
+    verdict: Callable[[S], Text]
+    unfinished: Callable[[S], str]
+
+
+class _Plain(Generic[S, E]):
     """A view that needs no ending."""
+
+    def __init__(self, shown: Shown[S, E]) -> None:
+        self._shown = shown
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +69,63 @@ class Plain:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+class _JsonView(_Plain[S, E]):
+    """One object for each event, and one for the whole at the end."""
+
+    def show(self, thing: S, news: list[E]) -> None:
+        for event in news:
+            put_json({"event": self._shown.event(event)})
+
+    def failed(self, error: str) -> None:
+        put_json({"error": error})
+
+    def over(self, thing: S) -> None:
+        put_json(self._shown.document(thing))
+
+    def unfinished(self, thing: S) -> None:
+        put_json({**self._shown.document(thing), "unfinished": True})
+
+
+class _LineView(_Plain[S, E]):
+    """A line for each event."""
+
+    def show(self, thing: S, news: list[E]) -> None:
+        for event in news:
+            out().print(self._shown.line(event), soft_wrap=True)
+
+    def failed(self, error: str) -> None:
+        out().print(cell(error), soft_wrap=True)
+
+    def over(self, thing: S) -> None:
+        out().print(self._shown.verdict(thing), soft_wrap=True)
+
+    def unfinished(self, thing: S) -> None:
+        out().print(cell(self._shown.unfinished(thing)), soft_wrap=True)
+
+
+def view_of(shown: Shown[S, E], live: Callable[[], View[S, E]], *, json: bool) -> View[S, E]:
+    """The view for this output: JSON if wanted, `live` on a terminal, else lines."""
+    return _JsonView(shown) if json else live() if out().is_terminal else _LineView(shown)
+
+
+async def followed(
+    view: View[S, E],
+    watch: Callable[[View[S, E]], Awaitable[S]],
+    newest: Callable[[], Awaitable[S]],
+    timeout: float | None,
+) -> S | None:
+    """Show what happens until it has ended. Returns how it ended; None: the time was over first."""
+    with view:
+        try:
+            async with asyncio.timeout(timeout):
+                thing = await watch(view)
+        except TimeoutError:
+            view.unfinished(await newest())
+            return None
+        view.over(thing)
+    return thing
 
 
 async def looked_at(look: Callable[[], Awaitable[T | None]], failed: Callable[[str], None]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,9 +11,9 @@ import typer
 
 from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Json
+from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
-from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, say_more
+from holdfast.cli.screen import cell, out, plain_table, put_json, put_page, put_table, say
 from holdfast.errors import BadInput
 from holdfast.runtime.json_text import NotJson, json_of
 from holdfast.types import duration_ns
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from holdfast.plane.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
-Tenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only of this tenant.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.", min=1, max=500)]
-After = Annotated[str | None, typer.Option("--after", metavar="PLACE", help="The next page: what the last one said.")]
 
 _STDIN: Final = "-"
 _READ_MAX: Final = 4_000_000
@@ -54,12 +52,12 @@ def submit(
     payload: Annotated[
         str | None, typer.Option(metavar="JSON", help="What it is about: JSON, @FILE, or - for standard input.")
     ] = None,
-    tenant: Annotated[str, typer.Option(metavar="T", help="Whose it is.")] = "default",
+    tenant: OwnTenant = "default",
     priority: Annotated[int, typer.Option(metavar="N", help="Higher goes first, -100 to 100.")] = 0,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same job.")
     ] = None,
-    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id. [dim](default: made up)[/dim]")] = None,
+    id: OwnId = None,
     pool: Annotated[
         str | None,
         typer.Option(metavar="P", help="It runs there or nowhere. [dim](default: wherever its topic is taken)[/dim]"),
@@ -68,8 +66,8 @@ def submit(
     delay: Annotated[float, duration_option(help="It waits at least so long.")] = 0.0,
     timeout: Annotated[float | None, duration_option(help="How long one attempt may run.")] = None,
     max_attempts: Annotated[int, typer.Option(metavar="N", help="How often it is tried, 1 to 50.")] = 3,
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="A note; may be repeated.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")] = False,
+    label: Labels = None,
+    follow: Follow = False,
     database: Database = None,
     bus: Bus = None,
     leases: Leases = None,
@@ -132,13 +130,9 @@ def list_(
         place = AFTER_ALL if after is None else place_of(after)
         page = await ground.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        if json:
-            put_json({"items": [outline_dict(job) for job in page.items], "next": following})
-        elif not page.items:
-            out().print("there are no such jobs" if tenant or state or topic or after else "there are no jobs")
-        else:
-            put_table(job_table(page.items, ground.clock.now().wall))
-            say_more(following)
+        table = partial(job_table, now_ns=ground.clock.now().wall)
+        empty = "there are no such jobs" if tenant or state or topic or after else "there are no jobs"
+        put_page(page.items, following, outline_dict, table, empty=empty, json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -169,7 +163,7 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
 
 def follow(
     job: JobId,
-    timeout: Annotated[float | None, duration_option(help="Look for so long at most.")] = None,
+    timeout: FollowTimeout = None,
     database: Database = None,
     config: Config = None,
     json: Json = False,
@@ -261,13 +255,7 @@ def dead(
         place = AFTER_ALL if after is None else place_of(after)
         page = await ground.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        if json:
-            put_json({"items": [letter_dict(each) for each in page.items], "next": following})
-        elif not page.items:
-            out().print("there are no dead letters")
-        else:
-            put_table(letter_table(page.items))
-            say_more(following)
+        put_page(page.items, following, letter_dict, letter_table, empty="there are no dead letters", json=json)
         return Exit.OK
 
     return look(work, config, database)

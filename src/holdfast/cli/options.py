@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.durations import duration_option
+
 Url = Annotated[
     str | None,
     typer.Option(
@@ -33,4 +35,12 @@ TestUrl = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only of this tenant.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.", min=1, max=500)]
+After = Annotated[str | None, typer.Option("--after", metavar="PLACE", help="The next page: what the last one said.")]
+OwnTenant = Annotated[str, typer.Option("--tenant", metavar="T", help="Whose it is.")]
+OwnId = Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id. [dim](default: made up)[/dim]")]
+Labels = Annotated[list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="A note; may be repeated.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Watch it until it is over.")]
+FollowTimeout = Annotated[float | None, duration_option("--timeout", help="Look for so long at most.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.", show_default=False)]

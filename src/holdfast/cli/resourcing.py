@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.options import Json
+from holdfast.cli.options import After, Json, Limit, OwnTenant, Tenant
 from holdfast.cli.planes import Config, Database, look, on_plane
-from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say, say_more, seconds
+from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_page, say, seconds
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from holdfast.plane.opening import Ground
     from holdfast.plane.resource_model import ResourceBreak, ResourceHolder
     from holdfast.plane.service import Caller
 
-Tenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="Only of this tenant.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", help="At most so many.", min=1, max=500)]
-After = Annotated[str | None, typer.Option("--after", metavar="PLACE", help="The next page: what the last one said.")]
 
 EPILOG: Final = "\n\n".join(
     (
@@ -62,13 +61,8 @@ def list_(
         )
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        if json:
-            put_json({"items": [_holder_dict(each) for each in items], "next": following})
-        elif not items:
-            out().print("nobody holds a resource" if resource is None else "nobody holds it")
-        else:
-            _put_holders(items)
-            say_more(following)
+        empty = "nobody holds a resource" if resource is None else "nobody holds it"
+        put_page(items, following, _holder_dict, _holder_table, empty=empty, json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -77,7 +71,7 @@ def list_(
 def release(
     resource: Annotated[str, typer.Argument(metavar="NAME", help="The resource.", show_default=False)],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept for good.", show_default=False)],
-    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Whose it is.")] = "default",
+    tenant: OwnTenant = "default",
     fence: Annotated[int | None, typer.Option(metavar="N", help="Only from the holder with this fence.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     database: Database = None,
@@ -124,13 +118,8 @@ def audit(
         found = await ground.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
-        if json:
-            put_json({"items": [_break_dict(each) for each in items], "next": following})
-        elif not items:
-            out().print("no resource was ever taken away by force")
-        else:
-            _put_breaks(items)
-            say_more(following)
+        empty = "no resource was ever taken away by force"
+        put_page(items, following, _break_dict, _break_table, empty=empty, json=json)
         return Exit.OK
 
     return look(work, config, database)
@@ -144,7 +133,7 @@ def _ask(holders: Sequence[ResourceHolder]) -> None:
     typer.confirm("Take it away?", abort=True, err=True)
 
 
-def _put_holders(holders: Sequence[ResourceHolder]) -> None:
+def _holder_table(holders: Sequence[ResourceHolder]) -> Table:
     table = plain_table(
         *(("TENANT", "left"), ("RESOURCE", "left"), ("OWNER", "left"), ("MODE", "left")),
         *(("FENCE", "right"), ("SINCE", "right"), ("LEFT", "right")),
@@ -159,10 +148,10 @@ def _put_holders(holders: Sequence[ResourceHolder]) -> None:
             moment(_at(each.granted_ns)),
             seconds(each.remaining_ns / NS),
         )
-    put_table(table)
+    return table
 
 
-def _put_breaks(breaks: Sequence[ResourceBreak]) -> None:
+def _break_table(breaks: Sequence[ResourceBreak]) -> Table:
     table = plain_table(
         *(("AT", "right"), ("TENANT", "left"), ("RESOURCE", "left"), ("BY", "left"), ("TAKEN FROM", "left")),
         *(("FENCE", "right"), ("REASON", "left")),
@@ -177,7 +166,7 @@ def _put_breaks(breaks: Sequence[ResourceBreak]) -> None:
             str(each.fence),
             cell(each.reason),
         )
-    put_table(table)
+    return table
 
 
 def _holder_dict(holder: ResourceHolder) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.following_views import Plain, View, looked_at
+from holdfast.cli.following_views import Shown, View, followed, looked_at, view_of
 from holdfast.cli.jobviews import as_json, short
 from holdfast.cli.runviews import event_dict, run_dict, run_tree, timeline_line
-from holdfast.cli.screen import cell, out, put_json
+from holdfast.cli.screen import cell, out
 from holdfast.core.run import RunStatus
 from holdfast.plane.opening import Ground
 from holdfast.plane.runrows import RunEvent, StoredRun
@@ -25,15 +25,15 @@ _View: TypeAlias = View[StoredRun, RunEvent]
 
 async def follow(ground: Ground, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show what happens to a run until it is over or the time is. The exit code says how it ended."""
-    view: _View = _JsonView() if json else _TreeView(ground) if out().is_terminal else _LineView()
-    with view:
-        try:
-            async with asyncio.timeout(timeout):
-                stored = await _watch(ground, caller, run_id, view)
-        except TimeoutError:
-            view.unfinished(await ground.flows.run(caller, run_id))
-            return Exit.UNFINISHED
-        view.over(stored)
+    shown: Shown[StoredRun, RunEvent] = Shown(
+        _document, event_dict, partial(timeline_line, audit=False), verdict, _unfinished
+    )
+    view = view_of(shown, lambda: _TreeView(ground), json=json)
+    stored = await followed(
+        view, lambda view: _watch(ground, caller, run_id, view), lambda: ground.flows.run(caller, run_id), timeout
+    )
+    if stored is None:
+        return Exit.UNFINISHED
     return Exit.OK if stored.run.status is RunStatus.SUCCEEDED else Exit.NO
 
 
@@ -49,40 +49,6 @@ async def _watch(ground: Ground, caller: Caller, run_id: str, view: _View) -> St
         return stored if stored.run.status.terminal and seen[0] >= stored.version else None
 
     return await looked_at(look, view.failed)
-
-
-class _JsonView(Plain):
-    """One object for each event, and one for the run at the end."""
-
-    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
-        for event in news:
-            put_json({"event": event_dict(event)})
-
-    def failed(self, error: str) -> None:
-        put_json({"error": error})
-
-    def over(self, stored: StoredRun) -> None:
-        put_json({"run": run_dict(stored)})
-
-    def unfinished(self, stored: StoredRun) -> None:
-        put_json({"run": run_dict(stored), "unfinished": True})
-
-
-class _LineView(Plain):
-    """A line for each event."""
-
-    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
-        for event in news:
-            out().print(timeline_line(event, audit=False), soft_wrap=True)
-
-    def failed(self, error: str) -> None:
-        out().print(cell(error), soft_wrap=True)
-
-    def over(self, stored: StoredRun) -> None:
-        out().print(verdict(stored), soft_wrap=True)
-
-    def unfinished(self, stored: StoredRun) -> None:
-        out().print(cell(f"{stored.run.id} is {stored.run.status}, and not over yet"), soft_wrap=True)
 
 
 class _TreeView:
@@ -116,7 +82,7 @@ class _TreeView:
         self._last(stored, verdict(stored))
 
     def unfinished(self, stored: StoredRun) -> None:
-        self._last(stored, cell(f"{stored.run.id} is {stored.run.status}, and not over yet", "yellow"))
+        self._last(stored, cell(_unfinished(stored), "yellow"))
 
     def _last(self, stored: StoredRun, said: Text) -> None:
         """The tree stays, and under it, where eyes are, what became of the run."""
@@ -124,6 +90,14 @@ class _TreeView:
         self._live.update(Text())
         self._live.console.print(run_tree(stored, self._clock.now().wall))
         self._live.console.print(said)
+
+
+def _document(stored: StoredRun) -> dict[str, Any]:
+    return {"run": run_dict(stored)}
+
+
+def _unfinished(stored: StoredRun) -> str:
+    return f"{stored.run.id} is {stored.run.status}, and not over yet"
 
 
 def verdict(stored: StoredRun) -> Text:

@@ -10,9 +10,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +20,8 @@ from rich.text import Text
 
 from holdfast.errors import BackendError, Misconfigured, RowMissing
 from holdfast.inspection import Inspection
+
+T = TypeVar("T")
 
 PLAIN_WIDTH = 160  # for pipes and files, where nobody can say how wide the reader is
 WIDE = 10_000
@@ -85,10 +87,24 @@ def json_line(value: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(value if isinstance(value, dict) else list(value), ensure_ascii=False)
 
 
-def say_more(following: str | None) -> None:
-    """Say where the next page begins, if there is one."""
-    if following is not None:
-        out().print(cell(f"(there are more: --after {following})", "dim"), soft_wrap=True)
+def put_page(
+    items: Sequence[T],
+    following: str | None,
+    as_dict: Callable[[T], Mapping[str, Any]],
+    table: Callable[[Sequence[T]], Table],
+    *,
+    empty: str,
+    json: bool,
+) -> None:
+    """One page of a list. `following`: the cursor of the next page, if there is one; `empty`: printed without items."""
+    if json:
+        put_json({"items": [as_dict(each) for each in items], "next": following})
+    elif not items:
+        out().print(empty)
+    else:
+        put_table(table(items))
+        if following is not None:
+            out().print(cell(f"(there are more: --after {following})", "dim"), soft_wrap=True)
 
 
 def printable(text: str) -> str:
