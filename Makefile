@@ -32,7 +32,7 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-fast coverage lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
+.PHONY: help run test test-full test-fast coverage lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -45,10 +45,13 @@ run: $(STAMPS)/run ## A plane with agents at work, and a page in the browser to 
 	@mkdir -p build
 	@$(BIN)/holdfast up --sample --database sqlite:///build/sample.db $(ARGS)
 
-test: $(STAMPS)/dev $(STAMPS)/system ## Everything: style, strict types, all tests on real servers
+test: $(STAMPS)/dev $(STAMPS)/system ## Every check: style, strict types, all tests on real servers; campaigns are small
 	@$(MAKE) --no-print-directory lint types
 	@echo "== tests (random order, in parallel)"
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+test-full: ## The same with full campaigns: more seeds, examples and rounds of the same checks
+	@CAMPAIGNS=full $(MAKE) --no-print-directory test
 
 test-fast: $(STAMPS)/dev ## The tests that need no server and no other process: seconds
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)

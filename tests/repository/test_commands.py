@@ -66,6 +66,7 @@ def test_make_alone_lists_every_command() -> None:
         ("drill", ["holdfast drill quick --report build/drill.html"]),
         ("lint", ["ruff check", "ruff format --check"]),
         ("types", ["mypy"]),
+        ("test-full", ["CAMPAIGNS=full", f"pytest -q -n {CORES + 1} --maxprocesses 8 --dist worksteal"]),
         ("test-fast", [f'pytest -q -n {CORES + 1} --maxprocesses 8 -m "not server and not slow"']),
         ("coverage", ["coverage run -m pytest", '-m "not server and not slow"', "coverage report"]),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),

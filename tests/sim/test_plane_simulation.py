@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from campaigns import campaign
 from holdfast.core.delivering import LOST_MAX
 from holdfast.core.looping import Mode
 from holdfast.errors import FencedOut
@@ -26,7 +27,7 @@ from holdfast.types import NS
 from loop_fleet import P, fleet, virtually
 from sim import planted_planes as planted
 
-SEEDS = 8
+SEEDS = campaign(3, 8)
 SLICES = 4
 F = PlaneFault
 
