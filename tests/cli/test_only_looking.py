@@ -95,7 +95,7 @@ def test_tables_of_an_older_version_are_said_to_be_that_with_what_to_type(
     done = shell.run(*command, "--config", "my plane.toml")
     assert (done.code, done.out) == (78, "")
     assert done.err == (
-        "holdfast: the database has version 1 of approval_schema, made by an older Holdfast, where this one has 2, and "
+        "holdfast: the database has version 1 of approval_schema, made by an older Holdfast, where this one has 3, and "
         "a command that only looks changes nothing; type `holdfast up --prepare --config 'my plane.toml'` once, or "
         "start the plane with this version\n"
     )

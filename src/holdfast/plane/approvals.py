@@ -31,6 +31,7 @@ from holdfast.core.approving import (
     Approval,
     ApprovalConflict,
     ApprovalRules,
+    ApprovalStatus,
     ConflictCode,
     Effect,
     Evaluation,
@@ -76,6 +77,7 @@ _DECIDE: Final = sql("approval_decide")
 _WAITING: Final = sql("approval_waiting")
 _LIST_ALL: Final = sql("approval_list_all")
 _LIST_TENANT: Final = sql("approval_list_tenant")
+_LIST_STATUS: Final = sql("approval_list_status")
 _RUN: Final = sql("approval_run")
 _JOB: Final = sql("job_get")
 
@@ -209,9 +211,13 @@ class Approvals:
         return [approval_outline_of(row) for row in rows]
 
     async def page(self, *, tenant: str | None, status: str, after: Place, limit: int) -> list[ApprovalOutline]:
-        """Everything that waits or waited, in outline, the newest first."""
-        values = {"tenant": tenant, "status": status, "created_ns": after.at_ns, "job": after.id, "most": limit}
-        statement = _LIST_ALL if tenant is None else _LIST_TENANT
+        """Everything that waits or waited, in outline, the newest first. An empty status: any.
+
+        For what waits now use `waiting`.
+        """
+        stored = ApprovalStatus.WAITING.value if status == ApprovalStatus.LAPSED else status
+        values = {"tenant": tenant, "status": stored, "created_ns": after.at_ns, "job": after.id, "most": limit}
+        statement = _LIST_STATUS if status else _LIST_ALL if tenant is None else _LIST_TENANT
         rows = await self._database.read(lambda tx: tx.query(statement, values))
         return [approval_outline_of(row) for row in rows]
 

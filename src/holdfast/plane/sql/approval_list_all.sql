@@ -1,13 +1,9 @@
--- Contract: a page of everything that waits or waited for a person, in outline, the newest first. An empty status: any. What
--- waits although its job does not, or is gone, is `lapsed`.
+-- Contract: a page of everything that waits or waited for a person, in outline, the newest first. What waits
+-- although its job does not, or is gone, has lapsed.
 SELECT plane_approval.job, plane_approval.tenant, gate, status, risk, rule, SUBSTR(message, 1, 2500) AS message, requested_by,
     revision, plane_approval.created_ns, run, step, expires_ns, decided_by, decided_ns, note,
     plane_approval.holdfast_fence, plane_job.state AS job_state
 FROM plane_approval LEFT JOIN plane_job ON plane_job.id = plane_approval.job
     AND plane_job.tenant = plane_approval.tenant AND plane_job.created_ns = plane_approval.created_ns
-WHERE (:status = '' OR :status = CASE
-        WHEN plane_approval.status = 'waiting' AND COALESCE(plane_job.state, '') <> 'APPROVAL_REQUIRED' THEN 'lapsed'
-        ELSE plane_approval.status
-    END)
-    AND (plane_approval.created_ns, plane_approval.job) < (:created_ns, :job)
+WHERE (plane_approval.created_ns, plane_approval.job) < (:created_ns, :job)
 ORDER BY plane_approval.created_ns DESC, plane_approval.job DESC LIMIT :most

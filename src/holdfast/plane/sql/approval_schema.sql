@@ -31,3 +31,4 @@ CREATE TABLE plane_approval (
 CREATE INDEX plane_approval_run ON plane_approval (run) WHERE run IS NOT NULL;
 CREATE INDEX plane_approval_recent ON plane_approval (tenant, created_ns, job);
 CREATE INDEX plane_approval_newest ON plane_approval (created_ns, job);
+CREATE INDEX plane_approval_status ON plane_approval (status, created_ns, job);

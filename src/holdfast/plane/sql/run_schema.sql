@@ -68,6 +68,10 @@ CREATE INDEX plane_run_over_keyed ON plane_run (created_ns, id)
 CREATE INDEX plane_run_recent ON plane_run (tenant, created_ns, id);
 CREATE INDEX plane_run_newest ON plane_run (created_ns, id);
 
+-- The same of one workflow, and of one status other than success. Most runs succeed and are not in the second.
+CREATE INDEX plane_run_workflow ON plane_run (workflow, created_ns, id);
+CREATE INDEX plane_run_status ON plane_run (status, created_ns, id) WHERE status <> 'succeeded';
+
 CREATE TABLE plane_run_event (
     run     TEXT NOT NULL,
     version BIGINT NOT NULL,

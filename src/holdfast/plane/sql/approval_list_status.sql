@@ -1,0 +1,12 @@
+-- Contract: a page of what was approved, was rejected, or waits although its job does not or is gone (it has lapsed), in outline,
+-- the newest first. Reads the approvals with that status. It is bounded from both sides, as the topic in `job_list_topic` is.
+SELECT plane_approval.job, plane_approval.tenant, gate, status, risk, rule, SUBSTR(message, 1, 2500) AS message, requested_by,
+    revision, plane_approval.created_ns, run, step, expires_ns, decided_by, decided_ns, note,
+    plane_approval.holdfast_fence, plane_job.state AS job_state
+FROM plane_approval LEFT JOIN plane_job ON plane_job.id = plane_approval.job
+    AND plane_job.tenant = plane_approval.tenant AND plane_job.created_ns = plane_approval.created_ns
+WHERE plane_approval.status >= :status
+    AND (plane_approval.status, plane_approval.created_ns, plane_approval.job) < (:status, :created_ns, :job)
+    AND (plane_approval.status <> 'waiting' OR COALESCE(plane_job.state, '') <> 'APPROVAL_REQUIRED')
+    AND (CAST(:tenant AS TEXT) IS NULL OR plane_approval.tenant = :tenant)
+ORDER BY plane_approval.status DESC, plane_approval.created_ns DESC, plane_approval.job DESC LIMIT :most
