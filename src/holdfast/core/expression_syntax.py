@@ -26,6 +26,7 @@ NODES_MAX: Final = 500
 WORDS_MAX: Final = 2 * NODES_MAX
 DEPTH_MAX: Final = 64
 WHOLE_MAX: Final = 2**63 - 1
+READ_MAX: Final = 512  # expressions that a process keeps; one with the most nodes takes 120 kB
 
 NAMES: Final = frozenset({"input", "steps", "item", "index", "run", "result", "error"})
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
@@ -118,7 +119,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=READ_MAX)
 def read(text: str) -> Expression:
     """The expression that a text is, or `BadExpression`."""
     if len(text) > TEXT_MAX:

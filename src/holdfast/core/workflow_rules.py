@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final
 
 from holdfast.core.expression_syntax import suggestion
-from holdfast.core.expression_values import SIZE_MAX, Unfit, Work, kind, plain
+from holdfast.core.expression_values import SIZE_MAX, Budget, Unfit, Work, kind, plain
 from holdfast.core.workflow import FAN_OUT_MAX, RETRIES_MAX, STEPS_MAX, Input, Step, StepKind, StepRetry, Workflow
 from holdfast.core.workflow_form import as_document, read_document
 from holdfast.core.workflow_graph import handling_circles, waiting_circles
@@ -33,6 +33,7 @@ PRIORITY_MAX: Final = 100
 LABELS_MAX: Final = 32
 DESCRIPTION_MAX: Final = 4_000
 INPUTS_MAX: Final = 100
+VALUES_MAX: Final = 50_000  # of a definition, each list or table counted twice: engines read it in a tenth of a second
 
 _STEP_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/-]{{0,{STEP_NAME_MAX - 1}}}\Z")
 _K: Final = StepKind
@@ -168,10 +169,14 @@ def _unfit(workflow: Workflow) -> Iterator[Problem]:
         except Unfit as unfit:
             yield Problem(path, str(unfit).removeprefix("gives "), "write plain JSON, and less of it")
             return
+    cost = Budget()
     try:
-        plain(as_document(workflow), Work(units=SIZE_MAX))
+        plain(as_document(workflow), Work(units=SIZE_MAX, budget=cost))
     except Unfit as unfit:
         yield Problem((), f"the definition {unfit}", "split it into several workflows")
+    else:
+        if cost.spent > VALUES_MAX:
+            yield Problem((), "the definition has too many values", "split it, or give long lists as an input")
 
 
 def _input(path: Path, name: str, wanted: Input) -> Iterator[Problem]:

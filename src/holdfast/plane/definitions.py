@@ -2,8 +2,9 @@
 
 Promises: keeping a definition that is already the newest gives that version again; otherwise it becomes the next one,
 also when several processes keep definitions at once. A tenant sees its own and those of everybody (`*`), and its own
-comes first where both have a name. A version that was read is remembered: it cannot change. Pages are of outlines,
-which are kept beside them, so that neither size nor cost of a page depends on how large definitions are.
+comes first where both have a name. A version that was read is remembered, since it cannot change. What is remembered is
+bounded in characters; the version that was read longest ago goes first. Pages are of outlines, which are kept beside
+them, so that neither size nor cost of a page depends on how large definitions are.
 
 Clock: the wall clock, for people.
 """
@@ -31,7 +32,7 @@ from holdfast.ports import Clock
 from holdfast.types import check_label
 
 EVERYBODY: Final = "*"
-_REMEMBERED_MAX: Final = 1_000
+REMEMBERED_CHARS_MAX: Final = 4_000_000  # of the texts of definitions that a process remembers
 _TRIES: Final = 10
 
 _INSERT: Final = sql("workflow_insert")
@@ -74,6 +75,8 @@ class Definitions:
         self._database = database
         self._clock = clock
         self._remembered: dict[tuple[str, str, int], Definition] = {}
+        self._sizes: dict[tuple[str, str, int], int] = {}  # of their texts
+        self._size = 0
         self._reading = asyncio.Semaphore()
 
     async def accept(self, document: object, source: str) -> Workflow:
@@ -156,10 +159,19 @@ class Definitions:
         if known is None:
             workflow = replace(from_document(json.loads(row["body"])), version=row["version"])
             known = Definition(row["scope"], workflow, row["digest"], row["created_ns"], row["created_by"])
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered.pop(next(iter(self._remembered)))
             self._remembered[place] = known
+            self._sizes[place] = len(row["body"])
+            self._size += len(row["body"])
+            while self._size > REMEMBERED_CHARS_MAX:
+                oldest = next(iter(self._remembered))
+                del self._remembered[oldest]
+                self._size -= self._sizes.pop(oldest)
         return known
+
+    @property
+    def remembered_chars(self) -> int:
+        """How long the texts of the remembered definitions are together."""
+        return self._size
 
 
 def check_scope(scope: str) -> str:

@@ -63,7 +63,7 @@ class RunReconcilerStatistics:
     told: int  # ends that had not been heard of
     orphaned: int  # steps whose job did not exist any more
     woken: int  # runs that should have gone on by themselves
-    left: int  # found, and left for the next tick: somebody else had their lock
+    left: int  # left for the next tick: their lock was busy, or their tenant had spent what its expressions may cost
     errors: int
 
 
@@ -102,6 +102,11 @@ class RunReconciler:
 
     async def _settle(self, row: Row) -> None:
         self._counts["looked_at"] += 1
+        try:
+            self.engine.runs.expression_quota.check(row["id"])
+        except RetryLater:  # a costly run of a tenant that pauses: its own message comes for it
+            self._counts["left"] += 1
+            return
         stored = await self.engine.runs.get(row["id"])
         if stored is None or not (missed := await self._missed(stored)):
             return
