@@ -14,6 +14,7 @@ import pytest
 from fixtures_databases import until
 from holdfast.core.workflow_form import from_document
 from holdfast.errors import BadInput
+from holdfast.observe.metrics import samples
 from holdfast.plane import subjects
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
@@ -142,6 +143,12 @@ async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(
             async with policy_at(settings) as operator:
                 await operator.set_jitter(0.1, actor="ada", reason="waves again", source=Source.COMMAND)
             await until(lambda: plane.ground.policing.jitter.seconds == 0.1)
+            (shown,) = (
+                each.value
+                for each in samples(plane.vitals.readings())
+                if each.metric.name == "holdfast_policy_busy_jitter_seconds"
+            )
+            assert shown == 0.1
             assert all(varies(each) and max(each) < 600 * MS for each in (await contended.delays()).values())
         finally:
             await contended.close()

@@ -242,7 +242,7 @@ TABLE: Final[tuple[Metric, ...]] = (
     _gauge("lock_exercise_share", "policy", "exercises", "Acquisitions that meet a pretended error.", "family"),
     _counter("duplicates", "policy", "duplicates", "Work that was done or sent a second time, and not used.", "kind"),
     _gauge("policy_mode", "policy", "modes", "What each risk class does when the store fails: 1.", "risk", "mode"),
-    _gauge("policy_busy_jitter_seconds", "policy", "busy_jitter", "How far the delay of busy retries varies here."),
+    _gauge("policy_busy_jitter_seconds", "policy", "busy_jitter_ns", "How far the delay of busy retries varies here."),
     _gauge("policy_revision", "policy", "revision", "The policy that this process follows. Equal on all replicas."),
     _gauge("policy_escalation_armed", "policy", "armed", "Whether this process may make classes fail closed."),
     _counter("policy_escalations", "policy", "escalations", "Risk classes that this process made fail closed."),

@@ -40,6 +40,7 @@ from holdfast.plane.policy_model import BUSY_JITTER
 from holdfast.plane.ports import Database
 from holdfast.plane.signals import Label, Sign, Signals
 from holdfast.ports import Clock
+from holdfast.types import NS
 
 if TYPE_CHECKING:
     from holdfast.plane.settings import Settings
@@ -144,7 +145,7 @@ class Policing:
             "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
             "escalations": 0 if self.escalator is None else self.escalator.switched,
             "armed": self.escalator is not None,
-            "busy_jitter": self.jitter.seconds,
+            "busy_jitter_ns": round(self.jitter.seconds * NS),
             "revision": self.follower.revision,
             "failed": {"follow": self.follower.failed, "signals": self.signals.failed},
         }
