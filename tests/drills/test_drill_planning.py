@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.drills.catalogue import DRILLS, drill
 from holdfast.drills.model import Plan
 from holdfast.drills.planning import planned
 from holdfast.drills.proxy import Proxy
+from holdfast.drills.running import run
 from holdfast.errors import BadInput, Misconfigured
 
 
@@ -59,6 +61,16 @@ def test_every_drill_is_bounded_in_time_and_has_more_of_it_with_longer_leases(na
     short, long = chosen.limit_s(Plan(ttl_s=1.0)), chosen.limit_s(Plan(ttl_s=60.0))
     assert 0 < short <= long < 3600
     assert chosen.limit_s(Plan(duration_s=600.0)) > 600
+
+
+@pytest.mark.requires("R107")
+def test_an_outage_lasts_for_30_s_and_for_120_s_if_that_is_asked_for() -> None:
+    lengths: list[float] = []
+    outage = drill("outage")
+    noted = replace(outage, play=lambda _, seconds: lengths.append(seconds))
+    for plan in (planned(outage), planned(outage, duration=120)):
+        run(noted, plan, lambda *_, **__: None, "holdfast drill outage")
+    assert lengths == [30.0, 120.0]
 
 
 def test_a_store_that_is_not_marked_is_refused_and_one_that_is_marked_is_not(tmp_path: Path) -> None:

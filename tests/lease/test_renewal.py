@@ -11,17 +11,18 @@ from holdfast.types import NS
 from lease.stage import Stage
 
 
-@pytest.mark.requires("R15", "R45", "R52", "R82", "R89", "R114")
+@pytest.mark.requires("R15", "R45", "R52", "R78", "R82", "R89", "R114")
 async def test_renewal_keeps_a_lease_for_as_long_as_the_work_takes(stage: Stage) -> None:
     """TestDistributedRunLock_Renewal: the key still exists after advancing past the first TTL."""
     stage.stop_time()
-    locks = stage.locks()
+    locks, others = stage.locks(), stage.locks()
     lease = await locks.lock("run:1", ttl=30, family="workflow.run").acquire()
     stage.pass_time(300)
     assert lease.held
     assert (await locks.inspect("run:1")).fence == lease.fence
     assert stage.plan.calls["renew_many"] == 30  # every ttl / 3 = 10 s
     assert stage.plan.calls["acquire"] == 1
+    assert await others.lock("run:1", ttl=30, family="workflow.run").try_acquire() is None
     assert await lease.release()
 
 

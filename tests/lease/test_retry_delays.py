@@ -14,7 +14,7 @@ from lease.stage import Stage
 draw = random.Random(4).randrange
 
 
-@pytest.mark.requires("R146", "R147", "R148", "R149", "R150", "R151", "R159")
+@pytest.mark.requires("R146", "R147", "R148", "R149", "R151", "R159")
 async def test_a_busy_run_is_sent_back_after_exactly_500_ms_and_a_failing_store_after_1_s(stage: Stage) -> None:
     """TestReconcilerHandleJobResultLockBusy: `run-1` is taken; the result of `run-1:step@1` comes back in 500 ms."""
     locks, others = stage.locks(), stage.locks()

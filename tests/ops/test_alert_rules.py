@@ -105,6 +105,29 @@ def test_fallbacks_page_by_the_rule_that_also_escalates() -> None:
     assert "[15m] offset 15m" in found
 
 
+@pytest.mark.requires("R72")
+@pytest.mark.parametrize(
+    ("name", "trend", "metric"),
+    [
+        ("HoldfastJobLockWaitAccelerating", "holdfast_job_lock_wait:mean{}", "holdfast_job_lock_wait_sum"),
+        ("HoldfastStaleJobsAccelerating", "holdfast_stale_jobs:leader:avg{}", "holdfast_stale_jobs"),
+        ("HoldfastOrphansAccelerating", "holdfast_orphan_replayed:increase{}", "holdfast_orphan_replayed_total"),
+    ],
+)
+def test_a_trend_accelerates_when_it_rose_more_than_over_the_window_before(name: str, trend: str, metric: str) -> None:
+    plan = PLANS["default"]
+    span_s = plan.pace.hold_s
+    once, twice, now = lasting(span_s), lasting(2 * span_s), trend.format(lasting(span_s))
+    found = one(plan, name)
+    floor = re.escape(f"{now} > ") + r"[\d.]+" + re.escape(" and ")
+    rises = f"({now} - {now} offset {once}) > 1.5 * ({now} offset {once} - {now} offset {twice})"
+    more = re.escape(f"{rises} and ({now} offset {once} - {now} offset {twice}) > 0")
+    assert re.fullmatch(floor + more, found.expression)
+    (recording,) = [rule for group in groups(plan) for rule in group.rules if rule.name == now]
+    assert isinstance(recording, Recording)
+    assert metric in recording.expression
+
+
 @pytest.mark.requires("R115", "R116", "R120")
 def test_a_loop_may_be_late_for_what_the_settings_promise_and_no_longer() -> None:
     assert "> 85.5 and" in one(PLANS["default"], "HoldfastLoopLate", loop="snapshot").expression

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,12 @@ from holdfast.ops.runbook import Severity
 from holdfast.ops.runbook_facts import ProofFact, StoreFact
 from holdfast.ops.runbook_metrics import MetricsFact
 from holdfast.ops.runbook_outage import LOG_TEXT
+from holdfast.ops.runbook_plane_facts import PendingFact
 from holdfast.ops.runbook_ttl import PREFIX
+from holdfast.ops.runbook_waves import GROWTH
+from holdfast.plane import subjects
+from holdfast.plane.model import Message
+from holdfast.plane.opening import opened
 from holdfast.plane.settings import Settings
 from ops.runbook_stage import found, reported
 from servers import RedisExecutable, RedisServer, start_redis
@@ -123,16 +130,16 @@ async def test_handlers_that_outlive_a_lease_which_nobody_renews_are_named_as_th
     assert (await opened_locks.list()) == []
 
 
-@pytest.mark.requires("R154", "R155", "R156", "R157", "R167")
-async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path: Path) -> None:
+@asynccontextmanager
+async def contended(url: str, runs: int) -> AsyncIterator[tuple[Locks, str]]:
+    """Contenders for as many runs, in step, and the address of their metrics."""
     registry = CollectorRegistry()
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
     async with (
         holdfast.aio.connect(url) as holder,
         holdfast.aio.connect(url) as locks,
         AsyncExitStack() as stack,
     ):
-        for each in range(20):
+        for each in range(runs):
             await stack.enter_async_context(holder.lock(f"run:{each}", ttl=30))
         collector = prometheus.register(locks, registry=registry)
         server, thread = start_http_server(0, "127.0.0.1", registry=registry)
@@ -147,22 +154,58 @@ async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path:
                 assert await locks.lock(name, ttl=30, family="workflow.run").try_acquire() is None
                 await asyncio.sleep(0.5)  # the fixed delay, in step with all others
 
+        async with asyncio.TaskGroup() as tasks:
+            for each in range(runs):
+                tasks.create_task(contend(f"run:{each}"))
+            yield locks, f"http://127.0.0.1:{server.server_port}"
+            stop.set()
+
+
+@pytest.mark.requires("R154", "R156", "R157", "R167")
+async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'leases.db'}"
+    async with contended(url, 20) as (locks, address):
+
         async def busy() -> bool:
             return locks.statistics().busy >= 60
 
-        async with asyncio.TaskGroup() as tasks:
-            for each in range(20):
-                tasks.create_task(contend(f"run:{each}"))
-            await holds(busy)
-            address = f"http://127.0.0.1:{server.server_port}"
-            report = await reported("retry-waves", settings_at(tmp_path, url), metrics=(address,), spacing=1.2)
-            stop.set()
+        await holds(busy)
+        report = await reported("retry-waves", settings_at(tmp_path, url), metrics=(address,), spacing=1.2)
     assert "each comes back after 0.5 s exactly" in found(report, "waves").sentence
     assert any("policy set busy_jitter 0.2" in step.command for step in report.next)
     lines = [line for each in report.evidence if each.fact is not None for line in each.fact.lines()]
     assert any(line.startswith("the bus kept the delay of 0.5 s") for line in lines)
     missing = next(each for each in report.evidence if each.what == "pending")
     assert not missing.given
+
+
+@pytest.mark.requires("R155")
+async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both_rates(tmp_path: Path) -> None:
+    """Results of steps arrive on a bus from which no engine takes them, and every run is locked."""
+    leases = f"sqlite:///{tmp_path / 'leases.db'}"
+    settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=leases)
+    async with opened(settings) as ground, contended(leases, 4) as (_, address):
+        over = asyncio.Event()
+
+        async def results() -> None:
+            for batch in count():
+                ids = [f"run.result:{batch}:{each}" for each in range(GROWTH)]
+                await ground.bus.publish([Message(each, subjects.RUN_RESULT, {"run": "r"}) for each in ids])
+                if over.is_set():
+                    return
+                await asyncio.sleep(0.05)
+
+        publishing = asyncio.ensure_future(results())
+        report = await reported("retry-waves", settings, metrics=(address,), spacing=1.2)
+        over.set()
+        await publishing
+    fact = next(each.fact for each in report.evidence if each.what == "pending")
+    assert isinstance(fact, PendingFact)
+    assert fact.last[subjects.RUN_RESULT] - fact.first[subjects.RUN_RESULT] == fact.growth
+    assert fact.growth >= GROWTH
+    piled = found(report, "messages pile up")
+    assert re.match(rf"Messages pile up: \+{fact.growth} in 1\.2 s while [\d.]+ attempts a second", piled.sentence)
+    assert any(line.startswith("run.result: ") for line in fact.lines())
 
 
 @pytest.mark.requires("R94", "R95")

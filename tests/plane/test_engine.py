@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from fault_proxy import FaultProxy
 from fixtures_scheduling import enqueue
 from fixtures_workflows import ASKER, FlowStage, holds
+from holdfast.aio.lease import Lease
 from holdfast.core.dispatching import Code
 from holdfast.core.jobs import JobState
 from holdfast.core.run import Heard, JobEnded, Look, RunStatus
@@ -22,6 +25,8 @@ from holdfast.plane.loops import Tick
 from holdfast.plane.model import Delivery, Message, Submission
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.run_service import NotOver
+from holdfast.plane.runstore import ChangedRun
+from servers import RedisServer
 
 pytestmark = pytest.mark.asyncio
 
@@ -134,6 +139,58 @@ async def test_a_result_whose_run_is_locked_comes_again_after_exactly_half_a_sec
     assert (await replica.status("run-1"))["fetch"] == "running"
     await replica.engine.handlers[subjects.RUN_RESULT](message)
     assert (await replica.status("run-1")) == {"fetch": "succeeded", "pay": "running"}
+
+
+@pytest.mark.requires("R150")
+async def test_the_lock_of_a_run_lasts_30_s_and_is_released_when_its_handler_is_cancelled(
+    flow_stage: FlowStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await flow_stage.replica(serve=False)
+    await replica.define(TWO_STEPS)
+    run = await replica.start("order", {"id": 7})
+    key = WORKFLOW_RUN.key(run=run)
+    leases: list[Lease] = []
+    inside = asyncio.Event()
+
+    async def stop(lease: Lease, *_: object, **__: object) -> None:
+        leases.append(lease)
+        inside.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(replica.engine.runs, "change", stop)
+    handler = asyncio.ensure_future(replica.engine.move(run, Look()))
+    await inside.wait()
+    assert (leases[0].ttl, (await replica.ground.locks.inspect(key)).held) == (30.0, True)
+    handler.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handler
+    assert not (await replica.ground.locks.inspect(key)).held
+
+
+@pytest.mark.requires("R150")
+async def test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_run(
+    flow_stage: FlowStage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy(redis_server.port) as proxy:
+        replica = await flow_stage.replica(leases=proxy.url, serve=False)
+        await replica.define(TWO_STEPS)
+        run = await replica.start("order", {"id": 7})
+        change = replica.engine.runs.change
+
+        async def cut_off(*arguments: Any, **more: Any) -> ChangedRun:
+            changed = await change(*arguments, **more)
+            proxy.refuse()
+            proxy.reset()
+            return changed
+
+        monkeypatch.setattr(replica.engine.runs, "change", cut_off)
+        changed = await replica.engine.move(run, Look())
+        assert changed.heard is Heard.APPLIED
+        assert (await replica.status(run))["fetch"] == "running"
+        counts, locks = replica.engine.lock_statistics, replica.ground.locks.statistics()
+        assert (counts.busy, counts.backend_errors, counts.abandoned) == (0, 0, 0)
+        assert locks.release_failures == 1
+        proxy.refuse(False)
 
 
 @pytest.mark.requires("R93", "R102")

@@ -62,6 +62,10 @@ def test_a_requirement_without_a_claimant_says_what_is_missing() -> None:
     assert [each for each, claimants in found.items() if not claimants and not known[each].open] == []
 
 
+def test_every_current_and_next_requirement_is_attacked_by_a_mutant() -> None:
+    assert ledger.unattacked(ledger.mutants()) == []
+
+
 def test_no_requirement_that_was_covered_has_lost_its_proof() -> None:
     assert ledger.lost(ledger.collect()) == []
 

@@ -19,11 +19,11 @@ from sim.small import SmallWorld
 
 TAIL_NS, PAUSE_NS = 300 * MS, 4 * NS
 LENGTH_S = 900
+EVIDENCE = Evidence("kept", tail=Figure(TAIL_NS, "recorded"), pauses=(Figure(PAUSE_NS, "recorded"),))
 
 
 def recommended(slo_ns: int) -> Recommendation:
-    known = Evidence("kept", tail=Figure(TAIL_NS, "recorded"), pauses=(Figure(PAUSE_NS, "recorded"),))
-    return recommend(known, Demand(slo=Figure(slo_ns, "given")))
+    return recommend(EVIDENCE, Demand(slo=Figure(slo_ns, "given")))
 
 
 def losses(ttl: float, renew_every: float | None = None, failures: int = 3) -> list[str | None]:
@@ -69,8 +69,12 @@ def test_a_recommended_lease_survives_what_was_recorded(parts: int) -> None:
     assert losses(made.ttl_ns / NS, made.renew_every_ns / NS, made.failures_max) == []
 
 
-@pytest.mark.requires("R132")
-def test_a_ttl_below_what_the_evidence_needs_is_lost() -> None:
+@pytest.mark.requires("R132", "R138")
+def test_a_ttl_below_what_the_evidence_needs_is_lost_and_the_recommended_one_is_not() -> None:
     needed = recommended(30 * NS).shortest_ns
     assert needed is not None
-    assert losses(0.25 * needed / NS) != []
+    present = needed // 4
+    assert losses(present / NS) != []
+    made = recommend(EVIDENCE, Demand(present=Figure(present, "set"))).timing
+    assert made is not None
+    assert losses(made.ttl_ns / NS, made.renew_every_ns / NS, made.failures_max) == []

@@ -246,7 +246,7 @@ def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     found_by=Test(
         "lease.test_renewal", "test_renewal_keeps_a_lease_for_as_long_as_the_work_takes", at="assert lease.held"
     ),
-    attacks=("R15", "R45", "R52", "R82", "R89"),
+    attacks=("R15", "R45", "R52", "R78", "R82", "R89"),
 )
 def renewals_are_capped(patch: pytest.MonkeyPatch) -> None:
     """A lease is renewed a few times and then no more, however long the work takes."""

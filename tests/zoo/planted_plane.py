@@ -5,32 +5,39 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
 from holdfast.aio.locks import Locks
 from holdfast.core import delivering, jobs, reports
 from holdfast.core.jobs import JobState
 from holdfast.core.retry import AnyDelays, SwitchableDelays
-from holdfast.errors import LockBusy
+from holdfast.errors import BackendError, LockBusy, Unavailable
+from holdfast.flows import acquiring, releasing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import engine, flowparts, jobchanges, manyrows, parts, runlock, subjects
+from holdfast.plane import approvals, engine, flowparts, jobchanges, manyrows, parts, runlock, subjects
+from holdfast.plane.approvals import Approvals
 from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.embedded_consumer import EmbeddedConsumer
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import RETRY_DELAYS
+from holdfast.plane.families import RETRY_DELAYS, LockFamily
 from holdfast.plane.hands import Hands
 from holdfast.plane.model import Job, Message
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
 from holdfast.plane.ports import Tx
 from holdfast.plane.signals import Signals
+from holdfast.ports import Ports
+from holdfast.types import NS
 from holdfast.web import auth
 from holdfast.web.auth import Access
-from zoo.finders import Test
+from zoo.finders import RedisTest, Test
 from zoo.species import House
 
 house = House()
@@ -267,6 +274,7 @@ def _spread(at: str) -> Test:
     "many: a setting that is read and never used",
     where="plane/flowparts.py",
     found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
+    attacks=("R165",),
 )
 def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
     """The engine of a plane is made without the retry delays of the plane: busy runs come back in step."""
@@ -284,6 +292,7 @@ def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
     "many: a setting that is read and never used",
     where="plane/parts.py",
     found_by=_spread("assert varies(delays[subjects.CANCEL])"),
+    attacks=("R165",),
 )
 def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
     """The scheduler of a plane is made without the retry delays of the plane: busy jobs come back in step."""
@@ -301,6 +310,7 @@ def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
     "many: a setting that is read and never used",
     where="plane/engine.py",
     found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
+    attacks=("R165",),
 )
 def the_engine_ignores_its_delays(patch: pytest.MonkeyPatch) -> None:
     """The engine has the delays and takes the locks of runs with others."""
@@ -316,6 +326,7 @@ def the_engine_ignores_its_delays(patch: pytest.MonkeyPatch) -> None:
     "many: a change of a setting that needs a restart",
     where="core/retry.py",
     found_by=_spread("assert set(fixed[subjects.CANCEL]) == {HALF}"),
+    attacks=("R168",),
 )
 def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -> None:
     """A jitter is switched on while a plane runs, and a switch to 0 is noted and changes no delay."""
@@ -331,7 +342,177 @@ def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -
         "test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input",
         at="assert counted(cut_off) == 2",
     ),
+    attacks=("R64",),
 )
 def jobs_that_reach_the_scheduler_unchecked_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Runs without the store submit jobs, and the counter of fail-open input stays at zero."""
     patch.setattr(Signals, "submitted_without_store", lambda self, jobs: None)
+
+
+def _deciding(test: str, at: str, **given: str) -> Test:
+    return Test("plane.test_approval_lock", test, at=at, given=given)
+
+
+BUSY_LOCK = "test_the_lock_is_the_schedulers_own_and_busy_is_an_answer_of_its_own"
+MANY_LOCKS = "many: a lock that lasts, waits or ends otherwise than it is documented"
+
+
+@keep(
+    MANY_LOCKS,
+    where="plane/families.py",
+    found_by=_deciding(BUSY_LOCK, "assert (never.lease.key, never.lease.family, never.lease.ttl)"),
+    attacks=("R9",),
+)
+def a_decision_locks_its_job_for_a_minute(patch: pytest.MonkeyPatch) -> None:
+    """After a crash in the middle of a decision its job stands still for six times as long."""
+    lock = LockFamily.lock
+    patch.setattr(LockFamily, "lock", lambda self, locks, **how: lock(self.timed(ttl=60.0), locks, **how))
+
+
+@keep(
+    MANY_LOCKS,
+    where="plane/approvals.py",
+    found_by=_deciding(BUSY_LOCK, "with pytest.raises(ApprovalBusy"),
+    attacks=("R12",),
+)
+def a_busy_lock_is_reported_as_store_trouble(patch: pytest.MonkeyPatch) -> None:
+    """A decision whose lock stays busy until its deadline ends with the text of a store that does not answer."""
+    patch.setattr(approvals, "BUSY", "lock acquire: no answer within the limit")
+
+
+@keep(
+    MANY_LOCKS,
+    where="plane/approvals.py",
+    found_by=_deciding(
+        "test_trouble_with_the_store_of_leases_is_an_error_at_once",
+        "statistics().store_errors == 1",
+        nowhere="redis://127.0.0.1:1",
+    ),
+    attacks=("R11",),
+)
+def a_decision_asks_a_store_that_failed_again(patch: pytest.MonkeyPatch) -> None:
+    """An error of the lease store does not end the wait for the lock of a decision."""
+    acquire = Approvals._acquire
+
+    async def twice(self: Approvals, job: str) -> Lease:
+        try:
+            return await acquire(self, job)
+        except BackendError:
+            return await acquire(self, job)
+
+    patch.setattr(Approvals, "_acquire", twice)
+
+
+@keep(
+    MANY_LOCKS,
+    where="aio/lease.py",
+    found_by=_deciding("test_who_has_gone_before_the_commit_left_nothing_behind", "await untouched(replica, job.id)"),
+    attacks=("R13",),
+)
+def a_release_that_ends_with_the_request(patch: pytest.MonkeyPatch) -> None:
+    """The lock of a job is not released when the client that decides about it has gone."""
+    release = Lease.release
+
+    async def tied(self: Lease) -> bool:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            _KEPT.append(self)
+            raise asyncio.CancelledError
+        return await release(self)
+
+    patch.setattr(Lease, "release", tied)
+
+
+_KEPT: Final[list[Lease]] = []  # leases that a planted bug does not release: dropping one is an error of its own
+
+
+def _hung(test: str) -> RedisTest:
+    return RedisTest("plane.test_approval_lock", test, at="assert min(took) < ENVELOPE_S + OVERSHOOT_S")
+
+
+@keep(
+    MANY_LOCKS,
+    where="flows/releasing.py",
+    found_by=_hung("test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_never_the_outcome"),
+    attacks=("R13",),
+)
+def a_release_waits_a_minute_for_a_hung_store(patch: pytest.MonkeyPatch) -> None:
+    """A client whose decision is committed waits for its answer until the lease store has released the lock."""
+    release = releasing.release
+
+    async def patient(ports: Ports, *rest: Any) -> Any:
+        return await release(replace(ports, request_timeout_ns=60 * NS), *rest)
+
+    patch.setattr(releasing, "release", patient)
+
+
+@keep(
+    MANY_LOCKS,
+    where="flows/acquiring.py",
+    found_by=_hung("test_a_decision_on_a_hung_lease_store_ends_within_the_envelope"),
+    attacks=("R14",),
+)
+def an_acquisition_waits_a_minute_for_a_hung_store(patch: pytest.MonkeyPatch) -> None:
+    """One attempt may take as long as the store does, whatever the deadline of the caller."""
+    once = acquiring.try_once
+    patch.setattr(
+        acquiring, "try_once", lambda ports, *rest: once(replace(ports, request_timeout_ns=60 * NS), *rest[:-1])
+    )
+
+
+def _engine_lock(at: str) -> Test:
+    name = "test_the_lock_of_a_run_lasts_30_s_and_is_released_when_its_handler_is_cancelled"
+    return Test("plane.test_engine", name, at=at)
+
+
+@keep(
+    MANY_LOCKS,
+    where="plane/itemlock.py",
+    found_by=_engine_lock("assert not (await replica.ground.locks.inspect(key)).held"),
+    attacks=("R150",),
+)
+def the_lock_of_a_run_is_never_released(patch: pytest.MonkeyPatch) -> None:
+    """A run waits for the TTL of its lock after each message."""
+
+    @asynccontextmanager
+    async def kept(lock: Callable[[], Lock[Lease]], *_: object) -> AsyncIterator[Lease]:
+        lease = await lock().acquire()
+        _KEPT.append(lease)
+        yield lease
+
+    patch.setattr(runlock, "item_lock", kept)
+
+
+@keep(
+    MANY_LOCKS,
+    where="plane/families.py",
+    found_by=_engine_lock("assert (leases[0].ttl, "),
+    attacks=("R150",),
+)
+def the_lock_of_a_run_lasts_a_minute(patch: pytest.MonkeyPatch) -> None:
+    """After a crash a run stands still for a minute instead of half of one."""
+    lock = LockFamily.risky
+    patch.setattr(LockFamily, "risky", lambda self, locks, **how: lock(self.timed(ttl=60.0), locks, **how))
+
+
+@keep(
+    MANY_LOCKS,
+    where="aio/lease.py",
+    found_by=RedisTest(
+        "plane.test_engine",
+        "test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_run",
+        at="changed = await replica.engine.move(run, Look())",
+    ),
+    attacks=("R150",),
+)
+def a_release_error_fails_the_message_of_a_run(patch: pytest.MonkeyPatch) -> None:
+    """A message that was handled comes again because the lock of its run could not be released."""
+    release = releasing.release
+
+    async def strict(*arguments: Any) -> Any:
+        released = await release(*arguments)
+        if released is releasing.Released.UNKNOWN:
+            raise Unavailable("the lock could not be released")
+        return released
+
+    patch.setattr(releasing, "release", strict)

