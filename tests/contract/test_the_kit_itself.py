@@ -330,11 +330,11 @@ def test_a_store_that_claims_less_is_asked_less() -> None:
     }
 
 
-def test_every_claim_is_proven_by_at_least_one_sentence_and_no_sentence_stands_twice() -> None:
-    assert all(proofs()[claim] for claim in Claim)
-    names = [check.name for check in CHECKS]
-    assert sorted(set(names)) == sorted(names)
-    assert sum(len(sentences) for sentences in proofs().values()) == len(names)
+def test_for_every_claim_a_store_is_planted_that_breaks_it_and_no_sentence_stands_twice() -> None:
+    claims = {check.name: check.claim for check in CHECKS}
+    assert len(claims) == len(CHECKS)
+    below = {Claim.SHARED, Claim.DURABLE}  # broken in another process, and by a restart
+    assert {claims[sentence] for _, sentence in PLANTED} == set(Claim) - below
 
 
 class _SaysShared(MemoryStore):

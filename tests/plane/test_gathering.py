@@ -115,15 +115,34 @@ async def test_who_is_cancelled_before_its_turn_is_left_out_and_the_others_are_s
     assert counter.batches == [[1], [3]]
 
 
-def test_it_serves_one_event_loop_after_another() -> None:
-    async def ask(gathering: Gathering[int, int]) -> int:
-        return await gathering.ask(4)
+def test_an_event_loop_that_ended_in_the_middle_of_a_batch_leaves_nothing_to_the_next() -> None:
+    batches: list[Sequence[int]] = []
+    begun: asyncio.Event | None = asyncio.Event()
 
     async def together(items: Sequence[int]) -> Sequence[int]:
+        batches.append(items)
+        if begun is not None:
+            begun.set()
+            await asyncio.Event().wait()
         return [2 * each for each in items]
 
     gathering = Gathering(together)
-    assert [asyncio.run(ask(gathering)) for _ in range(2)] == [8, 8]
+
+    async def leave() -> None:
+        asking = [asyncio.ensure_future(gathering.ask(1))]
+        assert begun is not None
+        await begun.wait()
+        asking.append(asyncio.ensure_future(gathering.ask(2)))
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in asking)
+
+    async def ask() -> int:
+        return await gathering.ask(4)
+
+    asyncio.run(leave())
+    begun = None
+    assert asyncio.run(ask()) == 8
+    assert batches == [(1,), (4,)]
 
 
 @pytest.mark.asyncio
