@@ -167,6 +167,7 @@ def test_bad_input_is_said_with_what_to_do(
     assert not list(scraped(registry)), "nothing is half registered"
 
 
+@pytest.mark.requires("R0")
 def test_another_prefix_names_the_metrics_and_does_not_mix_with_the_default_one(registry: CollectorRegistry) -> None:
     with holdfast.connect("memory://") as one, holdfast.connect("memory://") as two:
         prometheus.register(one, registry=registry, prefix="acme")

@@ -29,6 +29,7 @@ ACME = NameSettings("team", "acme")
 PLAN = replace(PLANS["quick"], settings=replace(PLANS["quick"].settings, names=ACME), match={"plane": "holdfast_blue"})
 
 
+@pytest.mark.requires("R0")
 def test_alert_rules_differ_from_the_default_ones_in_these_words_alone() -> None:
     default = yaml_text(rules_document(replace(PLANS["quick"], match=PLAN.match)))
     text = yaml_text(rules_document(PLAN))
@@ -50,6 +51,7 @@ def test_promtool_takes_the_rules_and_they_fire_as_by_default(tmp_path: Path) ->
     proved(tmp_path, PLAN, firing, group)
 
 
+@pytest.mark.requires("R0")
 def test_the_dashboard_is_one_of_its_own_and_asks_for_these_metrics_alone() -> None:
     default, own = (dashboard(each) for each in (PLANS["quick"].settings, PLAN.settings))
     assert (default["uid"], own["uid"], own["title"]) == ("holdfast-plane", "acme-plane", "Holdfast (acme)")
@@ -66,6 +68,7 @@ def metric_steps() -> Iterator[Step]:
         yield from (step for step in book.steps if step.queries)
 
 
+@pytest.mark.requires("R0")
 def test_runbooks_ask_for_these_metrics() -> None:
     asked = [query for step in metric_steps() for query in step.queries]
     assert len(asked) > 30
@@ -78,6 +81,7 @@ def test_runbooks_ask_for_these_metrics() -> None:
     assert answer(query.under("acme"), [process]) == {"approval": 3.0}
 
 
+@pytest.mark.requires("R0")
 def test_tuning_reads_these_metrics_and_no_others() -> None:
     readings = [Reading("lock", {"hold_ns": {"released": Histogram.of([20 * MS] * 50)}}, {"family": "approval"})]
     page = rendered(readings, prefix="acme")[0]
@@ -91,6 +95,7 @@ def test_tuning_reads_these_metrics_and_no_others() -> None:
         assert query == queries("7d", {"plane": "holdfast_blue"})[name].replace("(holdfast_", "(acme_")
 
 
+@pytest.mark.requires("R0")
 def test_the_redis_users_reach_the_keys_of_the_plane_under_its_word() -> None:
     default, own = redis_access().text, redis_access(keys="team").text
     assert "~team:scheduler:job:*" in own

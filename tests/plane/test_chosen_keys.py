@@ -124,6 +124,7 @@ async def ended(ground: Ground, job: Job) -> Job:
     return found
 
 
+@pytest.mark.requires("R0")
 async def test_every_key_of_a_running_plane_begins_with_the_word(places: Settings) -> None:
     gate, keys = Gate(), Keys()
     async with Plane(places, OWN, app=an_app(gate), audit=keys) as plane:

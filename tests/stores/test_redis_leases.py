@@ -179,6 +179,7 @@ def test_a_counter_ahead_of_the_clock_is_followed_and_not_the_clock(play: Play, 
     play(redis_url, scenario)
 
 
+@pytest.mark.requires("R56")
 @pytest.mark.parametrize("junk", ["soup", "9007199254740991", "-5", "1e400", "8000000000000000.x"])
 def test_an_unusable_counter_grants_nothing_and_says_so(play: Play, redis_url: str, redis_raw: Any, junk: str) -> None:
     async def scenario(store: Store) -> None:

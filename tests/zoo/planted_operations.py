@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core import tuning
+from holdfast.core import names, tuning
 from holdfast.core.history import Record
 from holdfast.core.invariants import Violation, check
 from holdfast.drills import catalogue, compounding, judging, model
+from holdfast.observe import prometheus
 from holdfast.ops import alert_contention, runbook_plane_looks
 from holdfast.ops.runbook_plane_facts import PendingFact
 from holdfast.plane import families
@@ -128,6 +129,35 @@ def messages_that_never_pile_up(patch: pytest.MonkeyPatch) -> None:
         return PendingFact(first, first, spacing)
 
     patch.setattr(runbook_plane_looks, "PendingFact", still)
+
+
+@keep(
+    "many: a setting that is read and never used",
+    where="plane/families.py",
+    found_by=Test(
+        "ops.test_names",
+        "test_the_redis_users_reach_the_keys_of_the_plane_under_its_word",
+        at='assert "~team:scheduler:job:*" in own',
+    ),
+    attacks=("R0",),
+)
+def keys_under_the_default_prefix_only(patch: pytest.MonkeyPatch) -> None:
+    """The prefix of lock keys that an operator has chosen changes no key."""
+    patch.setattr(families.LockFamily, "under", lambda self, prefix: self)
+
+
+@keep(
+    "many: a setting that is read and never used",
+    where="observe/prometheus.py",
+    found_by=Test(
+        "ops.test_names", "test_runbooks_ask_for_these_metrics", at="assert answer(query, [process]) is None"
+    ),
+    attacks=("R0",),
+)
+def metrics_under_the_default_prefix_only(patch: pytest.MonkeyPatch) -> None:
+    """The metrics of a process keep the default prefix, and the rules and runbooks of the plane find none."""
+    family = prometheus._family
+    patch.setattr(prometheus, "_family", lambda metric, found, prefix: family(metric, found, names.DEFAULT))
 
 
 @keep(
