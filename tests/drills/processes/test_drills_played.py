@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from campaigns import campaign
 from drills.drill_playing import SLO_S, needs_redis, played
 from holdfast.drills.model import Guard, Judged, Plan, SpanKind, Verdict
 from holdfast.types import NS
@@ -80,10 +81,11 @@ def test_compound_has_failing_renewals_an_expiry_a_stale_release_and_a_late_writ
 def test_outage_is_met_by_each_policy_as_it_promises_and_is_over_afterwards(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdict = played("outage", tmp_path, monkeypatch, Plan(own=own, ttl_s=1.0, slo_s=SLO_S, duration_s=3))
+    length_s = campaign(3, 30)
+    verdict = played("outage", tmp_path, monkeypatch, Plan(own=own, ttl_s=1.0, slo_s=SLO_S, duration_s=length_s))
     [judged] = verdict.judged
     [outage] = [each for each in judged.scene.spans if each.kind is SpanKind.OUTAGE]
-    assert outage.to_ns - outage.from_ns >= 3 * NS
+    assert outage.to_ns - outage.from_ns >= length_s * NS
     texts = [each.text for each in judged.scene.claims]
     assert "fail_open goes on without the store" in texts
     assert "after recovery fallbacks are near zero" in texts
