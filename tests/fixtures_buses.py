@@ -29,6 +29,7 @@ from holdfast.plane.ports import Consumption, Database
 from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS, Instant
+from polling import pauses
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 
@@ -107,9 +108,10 @@ async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
 
 async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
     """Wait until the answer to a question outside of this process is yes."""
+    pause = pauses()
     async with asyncio.timeout(PATIENCE_S):
-        while not await ask():  # noqa: ASYNC110 - nobody here could set an event
-            await asyncio.sleep(0.005)  # between two questions, not instead of one
+        while not await ask():  # noqa: ASYNC110 - no test could set an event
+            await asyncio.sleep(next(pause))
 
 
 async def nothing_pending(bus: Bus) -> None:

@@ -43,6 +43,7 @@ from holdfast.plane.workers import Workers
 from holdfast.ports import RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS, Instant
+from polling import pauses
 
 POOL = "default"
 TOPIC = "render"
@@ -238,9 +239,10 @@ async def plane(planes: Planes) -> Replica:
 
 async def holds(condition: Callable[[], Awaitable[object]], limit_s: float = 30.0) -> None:
     """Return when the condition holds. It must come to hold."""
+    pause = pauses()
     async with asyncio.timeout(limit_s):
-        while not await condition():  # noqa: ASYNC110 - what is looked at lives in a database
-            await asyncio.sleep(0.01)
+        while not await condition():  # noqa: ASYNC110 - the database changes
+            await asyncio.sleep(next(pause))
 
 
 def delivered(message: Message, deliveries: int = 1) -> Delivery:

@@ -33,6 +33,7 @@ from holdfast.plane.ports import Row
 from holdfast.plane.runrows import RunEvent, StoredRun
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
+from polling import pauses
 
 ASKER = Caller("asker")
 DECIDER = Caller("decider")
@@ -152,10 +153,11 @@ async def flow_stage(plane_url: str, tmp_path: Path) -> AsyncIterator[FlowStage]
 
 async def holds(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     """Wait for something."""
+    pause = pauses()
     try:
         async with asyncio.timeout(60):
-            while not await condition():  # noqa: ASYNC110 - what is waited for is in a database
-                await asyncio.sleep(0.01)
+            while not await condition():  # noqa: ASYNC110 - the database changes
+                await asyncio.sleep(next(pause))
     except TimeoutError:
         raise AssertionError(f"never: {what}") from None
 

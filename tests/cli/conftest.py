@@ -7,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.ready import ready
 from cli.sessions import Shell
 
 
-@pytest.fixture(scope="session")
-def _ready_command() -> Iterator[None]:
-    yield
-    if ready.cache_info().currsize:
-        ready().end()
-
-
 @pytest.fixture
-def shell(tmp_path: Path, _ready_command: None) -> Iterator[Shell]:
+def shell(tmp_path: Path) -> Iterator[Shell]:
     made = Shell(tmp_path)
     yield made
     made.close()

@@ -1,8 +1,9 @@
 """The `holdfast` command, loaded once: each time it is asked, it forks a process that becomes the command.
 
-Run as `python ready_command.py`, with a socket as standard input. A request is one message: JSON with `words`,
-`directory` and `environment`, and four descriptors, which are the command's standard input, output and error, and a
-place for its process id and, on the next line, its return code. Ends when the other side of the socket is closed.
+Run as `python ready_command.py PACKAGE…`, with a socket as standard input; it imports all modules of these packages.
+A request is one message: JSON with `words`, `directory` and `environment`, and four descriptors, which are the
+command's standard input, output and error, and a place for its process id and, on the next line, its return code. Ends
+when the other side of the socket is closed.
 
 A fork is all that is saved: the process runs `python -m holdfast` from its first line to the end of its interpreter.
 Nothing is opened and no thread is started before.
@@ -27,12 +28,12 @@ import threading
 REQUEST_MAX = 1 << 17
 
 
-def load() -> None:
+def load(packages: list[str]) -> None:
     """Import what commands import."""
-    import holdfast.cli
-
-    for module in pkgutil.iter_modules(holdfast.cli.__path__, "holdfast.cli."):
-        importlib.import_module(module.name)
+    for package in packages:
+        path = importlib.import_module(package).__path__
+        for module in pkgutil.iter_modules(path, f"{package}."):
+            importlib.import_module(module.name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         become(["locks", "--help"])
     assert threading.active_count() == 1, "a fork would lose a thread"
@@ -72,6 +73,10 @@ def serve(line: socket.socket) -> list[str] | None:
                 pid = os.fork()
                 if pid == 0:
                     line.close()
+                    for other in [*waiting.get_map().values()]:
+                        if other.data is not None:  # what belongs to the commands that run
+                            os.close(other.fd)
+                            os.close(other.data[1])
                     return dressed(json.loads(message), files)
                 *theirs, status = files
                 for file in theirs:
@@ -102,11 +107,12 @@ def dressed(request: dict[str, object], files: list[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(environment)
     sys.path[0] = directory
+    sys.path[1:1] = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
     return words
 
 
 if __name__ == "__main__":
-    load()
+    load(sys.argv[1:])
     with socket.socket(fileno=os.dup(0)) as asked:
         words = serve(asked)
     if words is not None:

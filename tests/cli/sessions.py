@@ -13,7 +13,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import holdfast
 from cli.ready import ready
+from polling import pauses
 from repository.source import ROOT
 
 LIMIT_S = 60.0
@@ -48,11 +48,10 @@ class Done(NamedTuple):
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait until it is so."""
-    limit = time.monotonic() + LIMIT_S
-    pause = threading.Event()
+    limit, pause = time.monotonic() + LIMIT_S, pauses()
     while not condition():
         assert time.monotonic() < limit, f"waited {LIMIT_S:g} s for: {what}"
-        pause.wait(0.01)
+        time.sleep(next(pause))
 
 
 def alive(pid: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from freezing import freeze
+from polling import pauses
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -110,7 +111,7 @@ def processes(url: str, count: int, table: Path | None = None) -> Iterator[list[
 
 def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Wait for a condition, bounded."""
-    limit = time.monotonic() + limit_s
+    limit, pause = time.monotonic() + limit_s, pauses()
     while not condition():
         assert time.monotonic() < limit, f"{what}: did not come true"
-        select.select([], [], [], 0.005)
+        time.sleep(next(pause))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 from fixtures_guards import carried
 from guards.processes.relay_worker import connector
 from holdfast.guards.outbox import Outbox, prepare
+from polling import pauses
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 
 WORKER = Path(__file__).with_name("relay_worker.py")
@@ -80,10 +80,10 @@ def lines(log: Path) -> list[list[str]]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    limit = time.monotonic() + LIMIT_S
+    limit, pause = time.monotonic() + LIMIT_S, pauses()
     while not condition():
         assert time.monotonic() < limit, f"{what}: did not come true"
-        select.select([], [], [], 0.005)
+        time.sleep(next(pause))
 
 
 def check_order(log: Path) -> dict[str, list[int]]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 import psycopg
 import pytest
 
+from cli.ready import ready_strict
 from fault_proxy import FaultProxy
 from fixtures_fleet import ON_SERVERS
 from freezing import freeze
@@ -30,6 +29,7 @@ from holdfast.guards.install import install
 from holdfast.plane.setting_sources import load
 from holdfast.plane.settings import KEYS, Settings
 from plane.processes import fleet_app
+from polling import pauses
 from servers import RedisServer, redis_executables, start_redis
 from servers_nats import NatsServer, nats_executables, own_stream, start_nats
 from servers_postgres import PostgresServer
@@ -62,11 +62,11 @@ TIMES: Final = {
 
 def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
     """Return when the condition holds. It must come to hold."""
-    end = time.monotonic() + limit_s
+    end, pause = time.monotonic() + limit_s, pauses()
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"waited {limit_s:g} s in vain for {what}")
-        time.sleep(0.01)  # between two looks, at what other processes do
+        time.sleep(next(pause))
 
 
 @dataclass
@@ -96,16 +96,9 @@ class Process:
         self.name = name
         self.log = directory / f"{name}.log"
         paths = os.pathsep.join((str(ROOT / "src"), str(HERE)))
-        own = {"PYTHONPATH": paths, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", fleet_app.DATABASE: database}
+        own = {"PYTHONPATH": paths, fleet_app.DATABASE: database}
         with self.log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=directory,
-                env={**os.environ, **own},
-            )
+            self.popen = ready_strict().start(words, directory, {**os.environ, **own}, log, log)
 
     @property
     def pid(self) -> int:
@@ -193,6 +186,7 @@ class Fleet:
     api: Process | None = None
     dead: set[str] = field(default_factory=set)  # jobs that may have a dead letter
     _number: int = 0
+    _queries: psycopg.Connection[tuple[Any, ...]] | None = None
 
     # Parts.
 
@@ -239,9 +233,15 @@ class Fleet:
             yield connection
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows that a statement finds."""
-        with self.sql() as connection:
-            return connection.execute(statement, values).fetchall()
+        """The rows that a statement finds. Only for the thread of the test, which keeps the connection."""
+        if self._queries is None or self._queries.closed:
+            self._queries = psycopg.connect(self.database, autocommit=True, application_name="fleet test")
+        return self._queries.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        """Close the connection of `query`."""
+        if self._queries is not None:
+            self._queries.close()
 
     def now_ns(self) -> int:
         """What time it is in the database."""
@@ -324,5 +324,6 @@ def _toml(values: dict[str, Any]) -> str:
 
 
 def _end_all(made: Fleet) -> None:
+    made.close()
     for each in made.processes:
         each.end()

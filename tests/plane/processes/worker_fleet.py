@@ -6,14 +6,13 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cli.ready import ready_strict
 from fixtures_databases import until
 from fixtures_scheduling import enqueue
 from fixtures_workers import ordered
@@ -57,14 +56,9 @@ class WorkerProcess:
         self.directory = directory
         self.log = directory / f"{name}.log"
         paths = os.pathsep.join((str(ROOT / "src"), str(HERE)))
-        command = [sys.executable, "-m", "holdfast", "worker", app, "--name", name, "--json"]
-        with self.log.open("wb") as log:
-            self.popen = subprocess.Popen(
-                [*command, *places.arguments(), *options],
-                stderr=log,
-                cwd=directory,
-                env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"},
-            )
+        words = ["worker", app, "--name", name, "--json", *places.arguments(), *options]
+        with self.log.open("wb") as log, Path(os.devnull).open("wb") as nothing:
+            self.popen = ready_strict().start(words, directory, {**os.environ, "PYTHONPATH": paths}, nothing, log)
 
     def events(self) -> list[dict[str, Any]]:
         """What it has said so far, in whole lines."""

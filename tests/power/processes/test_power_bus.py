@@ -27,6 +27,7 @@ from holdfast.plane.opening import Ground, opened
 from holdfast.plane.ports import Tx
 from holdfast.plane.settings import LimitSettings
 from holdfast.types import NS
+from polling import pauses
 from power.processes.power_plane_child import ME, OWN, settings
 from servers_nats import NatsServer, own_stream
 
@@ -37,9 +38,10 @@ REST = tuple(part for part in OWN if part != "worker")
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    pause = pauses()
     async with asyncio.timeout(LIMIT_S):
-        while not await condition():  # noqa: ASYNC110 - it stands in servers and databases
-            await asyncio.sleep(0.02)  # between two looks at what servers and databases say
+        while not await condition():  # noqa: ASYNC110 - servers and databases change
+            await asyncio.sleep(next(pause))
 
 
 class Crew:
