@@ -1,4 +1,4 @@
-"""The Redis servers of one benchmark run: their own, on free loopback ports, ended by their pids.
+"""The Redis servers of one benchmark run: their own, started as drills start theirs (`holdfast.drills.redis_servers`).
 
 The usual one keeps nothing on the disk. Queues are also measured on one that does, at each write.
 """
@@ -6,18 +6,18 @@ The usual one keeps nothing on the disk. Queues are also measured on one that do
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import module
+from holdfast.drills import redis_servers
+from holdfast.errors import Misconfigured
 
-START_LIMIT_S = 20.0
 _NEWEST_WHEEL = (7,)  # below this the server of the wheel is as good
 
 
@@ -70,39 +70,16 @@ def find_executable(wanted: str | None) -> str:
 @contextmanager
 def running(executable: str, directory: Path, *, synced: bool = False) -> Iterator[Server]:
     """A server for the length of the block. `synced`: it writes to the disk, and answers when the disk has it."""
-    port = _free_port()
     if synced:
-        directory = directory / f"redis-{port}"
-        directory.mkdir()
-    command = [executable, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", ""]
+        directory = directory / "redis-synced"
     writes = ("--appendonly", "yes", "--appendfsync", "always") if synced else ("--appendonly", "no")
-    process = subprocess.Popen(
-        [*command, *writes, "--maxclients", "5000", "--daemonize", "no"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        with module("redis").Redis("127.0.0.1", port) as client:
-            _await_ping(client, process, executable)
-            yield Server(port, str(client.info("server")["redis_version"]), client)
-    finally:
-        process.terminate()
+    with ExitStack() as stack:
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
-
-def _await_ping(client: Any, process: subprocess.Popen[bytes], executable: str) -> None:
-    limit = time.monotonic() + START_LIMIT_S
-    while process.poll() is None and time.monotonic() < limit:
-        with suppress(module("redis").RedisError):
-            client.ping()
-            return
-        time.sleep(0.01)  # between two PINGs, not instead of one
-    raise NoServer(f"{executable} did not start")
+            server = stack.enter_context(redis_servers.running(executable, directory, *writes, "--maxclients", "5000"))
+        except Misconfigured as error:
+            raise NoServer(str(error)) from error
+        client = stack.enter_context(module("redis").Redis("127.0.0.1", server.port))
+        yield Server(server.port, str(client.info("server")["redis_version"]), client)
 
 
 def _version(executable: str) -> tuple[int, ...]:
@@ -114,10 +91,3 @@ def _version(executable: str) -> tuple[int, ...]:
         return ()
     version = next((word[2:] for word in answer.split() if word.startswith("v=")), "")
     return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
