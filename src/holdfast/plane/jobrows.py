@@ -14,9 +14,18 @@ from holdfast.plane.ports import Row
 _SQL: Final = files("holdfast.plane") / "sql"
 
 
+# The columns of a job without its payload and result, and those of the status page.
+_OUTLINE: Final = """id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version,
+    holdfast_fence, run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns,
+    submitted_by, trace, labels"""
+_BRIEF: Final = """id, tenant, topic, pool, state, attempt, max_attempts, created_ns, updated_ns, version,
+    holdfast_fence, run_fence, worker, reason"""
+
+
 def sql(name: str) -> str:
-    """One statement, as it stands in the file of that name."""
-    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+    """The statement in the file of that name, with the columns of a job in place of `{outline}` and `{brief}`."""
+    text = (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+    return text.replace("{outline}", _OUTLINE).replace("{brief}", _BRIEF)
 
 
 def job_of(row: Row) -> Job:

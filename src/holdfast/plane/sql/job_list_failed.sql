@@ -1,7 +1,6 @@
 -- Contract: jobs that ended in one of the ways other than success, newest first, after a place in that order, in outline.
 -- Reads those of that state.
-SELECT id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version, holdfast_fence,
-    run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels
+SELECT {outline}
 FROM plane_job
 WHERE state = :state AND state IN ('FAILED', 'CANCELLED', 'TIMEOUT', 'DENIED', 'OUTPUT_QUARANTINED')
     AND (created_ns, id) < (:created_ns, :id)

@@ -1,8 +1,7 @@
 -- Contract: jobs in one of the states that are not over, newest first, after a place in that order, in outline.
 -- Reads the live ones of that state, and never the history: MATERIALIZED keeps Postgres from the index of all jobs.
 WITH live AS MATERIALIZED (
-    SELECT id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version, holdfast_fence,
-        run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels
+    SELECT {outline}
     FROM plane_job
     WHERE state = :state AND state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING')
         AND (created_ns, id) < (:created_ns, :id)
