@@ -49,8 +49,8 @@ def test_a_key_that_was_being_acquired_is_free_after_its_loop(
     redis_server: RedisServer, redis_url: str, how: str
 ) -> None:
     with FaultProxy(redis_server.port) as proxy, holdfast.connect(redis_url) as direct:
-        proxy.delay("to_server", DELAY_S)
-        proxy.delay("to_client", DELAY_S)
+        proxy.slow("to_server", DELAY_S)
+        proxy.slow("to_client", DELAY_S)
         url = f"{proxy.url}?{redis_url.partition('?')[2]}"
         # From before the request is sent to after its answer.
         arguments = [url, str(ENDINGS), str(4 * DELAY_S), how]

@@ -173,7 +173,7 @@ def test_cancelled_tasks_never_leave_their_answers_to_others(
 
     async def main() -> None:
         with FaultProxy(redis_server.port) as proxy:
-            proxy.delay("to_client", 0.002)
+            proxy.slow("to_client", 0.002)
             store = open_engine(f"{proxy.url}?{query}").asynchronous()
             tasks = [asyncio.create_task(one(store, n)) for n in range(300)]
             for task in chance.sample(tasks, 150):

@@ -14,7 +14,10 @@ import socket
 import struct
 import threading
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
+
+Pair: TypeAlias = tuple[socket.socket, socket.socket]
+"""A connection: to the client, and to the server."""
 
 LINES_MAX: Final = 512
 _PIECE: Final = 65_536
@@ -32,7 +35,7 @@ class Proxy:
         self._hushed = False
         self._delay_s = 0.0
         self._closed = False
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._pairs: set[Pair] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -102,13 +105,14 @@ class Proxy:
             with self._changed:
                 refused = self._away or self._hushed or len(self._pairs) >= LINES_MAX
                 target = self._target
-            far = None if refused else _reached(target)
+            far = None if refused else self._reached(target)
             if far is None:
                 _cut(near)
                 continue
             for end in (near, far):
                 end.settimeout(None)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if end.family != socket.AF_UNIX:
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pair = (near, far)
             with self._changed:
                 if not self._away and target == self._target:
@@ -120,18 +124,27 @@ class Proxy:
             self._start(self._pump, near, far, pair)
             self._start(self._pump, far, near, pair)
 
-    def _pump(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
+    def _reached(self, target: tuple[str, int]) -> socket.socket | None:
+        """A connection to the server. None: there is none."""
+        try:
+            return socket.create_connection(target, _CONNECT_S)
+        except OSError:
+            return None
+
+    def _hold(self, pair: Pair, source: socket.socket, data: bytes) -> None:
+        """Hold back a piece of `source`; no data: its end. Called with the mutex held."""
+        self._changed.wait_for(lambda: not self._hushed or self._closed or pair not in self._pairs)
+        if data and self._delay_s:
+            self._changed.wait_for(lambda: self._closed or pair not in self._pairs, self._delay_s)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, pair: Pair) -> None:
         try:
             while True:  # ends when an end has gone, or when it is cut
                 data = source.recv(_PIECE)
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._hushed or self._closed or pair not in self._pairs)
-                    if not data:
-                        return
-                    if self._delay_s:
-                        self._changed.wait_for(lambda: self._closed or pair not in self._pairs, self._delay_s)
-                    if pair not in self._pairs:
-                        return  # it was cut meanwhile, and what was on the way is lost
+                    self._hold(pair, source, data)
+                    if not data or pair not in self._pairs:
+                        return  # what was on the way of a connection that was cut is lost
                 sink.sendall(data)
         except OSError:
             pass  # one of the ends has gone, which is what the other one is told now
@@ -148,13 +161,6 @@ class Proxy:
         for pair in pairs:
             for end in pair:
                 _cut(end)
-
-
-def _reached(target: tuple[str, int]) -> socket.socket | None:
-    try:
-        return socket.create_connection(target, _CONNECT_S)
-    except OSError:
-        return None
 
 
 def _cut(end: socket.socket) -> None:
