@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 START_LIMIT_S = 20.0
+STOP_LIMIT_S = 10.0
 PORT_ATTEMPTS = 5
 
 
@@ -81,8 +82,55 @@ def free_port() -> int:
         return port
 
 
-class RedisServer:
-    """One running server. Ends only the process that it started."""
+class ServerProcess:
+    """The process of a running server. Ends only the process that it started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def log(self) -> str:
+        """The end of the server's log."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace")[-2000:] if path.exists() else "(no log)"
+
+    def stop(self) -> None:
+        """End it politely."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT_S)
+
+    def pause(self) -> None:
+        """Stop it from running: connections stay open and nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+class RedisServer(ServerProcess):
+    """One running server."""
 
     def __init__(
         self,
@@ -93,11 +141,10 @@ class RedisServer:
         unix: bool = False,
         persistent: bool = False,
     ) -> None:
+        super().__init__(directory)
         self.executable = executable
-        self.directory = directory
         self.socket_path = directory / "s"
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
         self._args = [*args]
         self._unix = unix
         self._save = ["--appendonly", "yes", "--appendfsync", "always"] if persistent else ["--save", ""]
@@ -106,12 +153,6 @@ class RedisServer:
     def url(self) -> str:
         """How Holdfast reaches it."""
         return f"unix://{self.socket_path}" if self._unix else f"redis://127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        assert self.process is not None, "the server is not running"
-        return self.process.pid
 
     def client(self, **options: Any) -> redis.Redis:
         """A client that sees everything. The caller closes it."""
@@ -162,31 +203,6 @@ class RedisServer:
         self.process = None
         return False
 
-    def log(self) -> str:
-        """The end of the server's log."""
-        path = self.directory / "log"
-        return path.read_text(errors="replace")[-2000:] if path.exists() else "(no log)"
-
-    def stop(self) -> None:
-        """End it politely."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(how)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
     def restart(self, *, empty: bool = True) -> None:
         """Crash and come back on the same port: by default without anything it knew."""
         self.kill()
@@ -197,14 +213,6 @@ class RedisServer:
         port = self.port
         self.start()
         assert self.port == port, "the port was taken while the server was away"
-
-    def pause(self) -> None:
-        """Stop it from running: connections stay open and nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it run again."""
-        os.kill(self.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager

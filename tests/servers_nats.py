@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sysconfig
@@ -24,10 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from servers import free_port
+from servers import ServerProcess, free_port
 
 START_LIMIT_S: Final = 30.0
-STOP_LIMIT_S: Final = 10.0
 PORT_ATTEMPTS: Final = 5
 
 
@@ -54,8 +52,8 @@ def nats_executables() -> tuple[NatsExecutable, ...]:
     return (NatsExecutable(str(path), tuple(map(int, version[0].split(".")))),) if version else ()
 
 
-class NatsServer:
-    """One running server. Ends only the process that it started."""
+class NatsServer(ServerProcess):
+    """One running server."""
 
     def __init__(
         self,
@@ -65,23 +63,16 @@ class NatsServer:
         args: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__(directory)
         self.executable = executable
-        self.directory = directory
         self._args = args
         self._environment = None if environment is None else {**os.environ, **environment}
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """How clients reach it."""
         return f"nats://127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        assert self.process is not None, "the server is not running"
-        return self.process.pid
 
     def start(self) -> None:
         """Start and wait for the first INFO. A port that somebody else took meanwhile is exchanged for another."""
@@ -118,39 +109,6 @@ class NatsServer:
             time.sleep(0.01)  # between two questions, not instead of one
         self.process = None
         return False
-
-    def log(self) -> str:
-        """The end of the server's log."""
-        path = self.directory / "log"
-        return path.read_text(errors="replace")[-2000:] if path.exists() else "(no log)"
-
-    def stop(self) -> None:
-        """End it politely: what it acknowledged is kept."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(how)
-        try:
-            process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_LIMIT_S)
-
-    def pause(self) -> None:
-        """Stop it from running: connections stay open and nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it run again."""
-        os.kill(self.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager
