@@ -23,7 +23,9 @@ def test_a_job_from_its_submission_to_its_end(furnished: Shell) -> None:
     up = Up(furnished)
     done = furnished.run("jobs", "submit", "double", "--payload", "21", "--tenant", "acme", "--follow")
     assert done.code == 0
-    assert done.err in {f"holdfast: submitted: double of acme, {state}\n" for state in ("PENDING", "DISPATCHED")}
+    submitted, store = done.err.splitlines()
+    assert submitted in {f"holdfast: submitted: double of acme, {state}" for state in ("PENDING", "DISPATCHED")}
+    assert store.startswith("holdfast: database: ")
     job = done.out.split()[0]
     assert done.out.splitlines()[-1] == f"{job} succeeded at attempt 1: 42"
     states = [line.split()[1] for line in done.out.splitlines()[1:-1]]
@@ -94,11 +96,12 @@ def test_jobs_wait_in_the_database_until_a_plane_comes(furnished: Shell) -> None
     assert furnished.run("jobs", "dead").out == "there are no dead letters\n"
     first = furnished.run("jobs", "submit", "double", "--id", "one", "--payload", "1", "--idempotency-key", "k")
     assert first[:2] == (0, "one\n")
-    warning, submitted = first.err.splitlines()
+    warning, submitted, store = first.err.splitlines()
     assert warning.startswith("holdfast: warning: no worker serves topic double")
     assert submitted == "holdfast: submitted: double of default, PENDING"
     again = furnished.run("jobs", "submit", "double", "--id", "one", "--payload", "1", "--idempotency-key", "k")
-    assert again == (0, "one\n", "holdfast: was there already: double of default, PENDING\n")
+    assert again[:2] == (0, "one\n")
+    assert again.err.splitlines() == [warning, "holdfast: was there already: double of default, PENDING", store]
     other = furnished.run("jobs", "submit", "double", "--payload", "2", "--idempotency-key", "k")
     assert (other.code, "was used for another job" in other.err) == (1, True)
     for number in range(3):

@@ -154,6 +154,24 @@ def test_what_was_not_chosen_is_named_too(shell: Shell, bare: dict[str, str], ho
     assert (done.code, f"--database sqlite:///{state}/{DATABASE_FILE}" in done.err) == (64, True)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("jobs submit mail --id m1", "jobs submit mail --json", "jobs cancel m1"),
+        *("runs define flow.yaml", "runs start flow", "policy set high fail_closed --reason test"),
+    ],
+)
+def test_a_command_that_writes_names_the_database_too(shell: Shell, command: str) -> None:
+    """Typed in another directory, it would write into another plane and look the same."""
+    (shell.directory / "flow.yaml").write_text("name: flow\nsteps:\n  rest: {kind: delay, delay: 1s}\n")
+    (shell.directory / "holdfast.toml").write_text('database = "sqlite:///plane.db"\n')
+    assert shell.run("jobs", "submit", "mail", "--id", "m1").code == 0
+    assert shell.run("runs", "define", "flow.yaml").code == 0
+    done = shell.run(*command.split())
+    assert done.code == 0, done.err
+    assert "holdfast: database: sqlite:///plane.db (from holdfast.toml:1)" in done.err.splitlines()
+
+
 def test_memory_cannot_be_read_from_another_process(shell: Shell) -> None:
     done = shell.run("locks", "--url", "memory://")
     assert (done.code, "belongs to one process" in done.err) == (64, True)

@@ -39,8 +39,9 @@ def test_an_encoding_without_a_character_shows_its_number_and_json_stays_json(
     shell: Shell, words: tuple[str, ...]
 ) -> None:
     done = typed(shell, "", "jobs", "submit", "s.ok", "--payload", PAYLOAD, "--json", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 2)
     assert done.stderr.startswith(b"holdfast: warning: no worker serves topic s.ok")
+    assert done.stderr.endswith(b"holdfast: database: sqlite:///plane.db (from $HOLDFAST_DATABASE)\n")
     job = json.loads(done.stdout.decode("ascii"))["job"]
     shown = typed(shell, "", "jobs", "show", job["id"], *words, PYTHONIOENCODING="ascii")
     assert (shown.returncode, shown.stderr) == (

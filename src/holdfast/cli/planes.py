@@ -120,15 +120,14 @@ def database_settings(config: str | None, database: str | None) -> Settings:
 
 
 @contextmanager
-def database_named(chosen: Settings, *, reads: bool) -> Iterator[None]:
-    """Name the database that a command uses, and what chose it: in errors, and on stderr after what was read."""
+def database_named(chosen: Settings) -> Iterator[None]:
+    """Name the database that a command uses, and what chose it: in errors, and on stderr after the result."""
     from holdfast.stores.registry import redacted
 
     place = f"database: {redacted(chosen.database_url)} (from {chosen.origin('database')})"
     with named_in_errors(place):
         yield
-    if reads:
-        say(place)
+    say(place)
 
 
 def on_plane(
@@ -149,7 +148,7 @@ def on_plane(
     chosen = settings(config, **flags)
     if not makes:
         check_there(chosen.database_url)
-    return _run(chosen, lambda: opened(chosen), work, who, reads=False)
+    return _run(chosen, lambda: opened(chosen), work, who)
 
 
 def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
@@ -158,7 +157,7 @@ def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, dat
 
     chosen = database_settings(config, database)
     with preparing_named(config, database):
-        return _run(chosen, lambda: opened(chosen, looks=True), work, None, reads=True)
+        return _run(chosen, lambda: opened(chosen, looks=True), work, None)
 
 
 @contextmanager
@@ -180,8 +179,6 @@ def _run(
     opening: Callable[[], AbstractAsyncContextManager[Ground]],
     work: Callable[[Ground, Caller], Awaitable[T]],
     who: str | None,
-    *,
-    reads: bool,
 ) -> T:
     from holdfast.plane.service import Caller
 
@@ -189,5 +186,5 @@ def _run(
         async with opening() as ground:
             return await work(ground, Caller(who or actor()))
 
-    with database_named(chosen, reads=reads):
+    with database_named(chosen):
         return asyncio.run(run())

@@ -197,7 +197,7 @@ def _on(
         async with policy_at(chosen, looks=looks) as service:
             return await work(service)
 
-    with preparing_named(config, database), database_named(chosen, reads=looks):
+    with preparing_named(config, database), database_named(chosen):
         return asyncio.run(run())
 
 
