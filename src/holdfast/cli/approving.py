@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -26,6 +27,8 @@ Revision = Annotated[
     int | None, typer.Option("--revision", metavar="N", help="Only if it is still the one that you looked at.")
 ]
 
+_VERDICTS: Final = {"approve": "Approve: the job goes on.", "reject": "Reject: the job is denied."}
+
 EPILOG: Final = "\n\n".join(
     (
         "[bold]Examples[/bold]",
@@ -41,8 +44,10 @@ EPILOG: Final = "\n\n".join(
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     approvals = typer.Typer(no_args_is_help=True, help="Decide what waits for a person.", epilog=EPILOG)
-    for command in (list_, show, approve, reject):
-        approvals.command(command.__name__.rstrip("_"))(command)
+    approvals.command("list")(list_)
+    approvals.command("show")(show)
+    for verdict, effect in _VERDICTS.items():
+        approvals.command(verdict, help=f"{effect} The same decision again changes nothing.")(_deciding(verdict))
     app.add_typer(approvals, name="approvals", rich_help_panel=None)
 
 
@@ -96,73 +101,46 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
     return look(work, config, database)
 
 
-def approve(
-    job: JobId,
-    note: Note = "",
-    who: Who = None,
-    revision: Revision = None,
-    database: Database = None,
-    bus: Bus = None,
-    leases: Leases = None,
-    config: Config = None,
-    json: Json = False,
-) -> int:
-    """Approve: the job goes on. The same decision again changes nothing."""
-    from holdfast.core.approving import Verdict
+def _deciding(verdict: str) -> Callable[..., int]:
+    """The command that makes this decision."""
 
-    return _decide(
-        job, Verdict.APPROVE, note, who, revision, config, json=json, database=database, bus=bus, leases=leases
-    )
+    def decide(
+        job: JobId,
+        note: Note = "",
+        who: Who = None,
+        revision: Revision = None,
+        database: Database = None,
+        bus: Bus = None,
+        leases: Leases = None,
+        config: Config = None,
+        json: Json = False,
+    ) -> int:
+        from holdfast.core.approving import Verdict
 
+        work = partial(_decide, job, Verdict(verdict), note, revision, json)
+        return on_plane(work, config, who=who, database=database, bus=bus, leases=leases)
 
-def reject(
-    job: JobId,
-    note: Note = "",
-    who: Who = None,
-    revision: Revision = None,
-    database: Database = None,
-    bus: Bus = None,
-    leases: Leases = None,
-    config: Config = None,
-    json: Json = False,
-) -> int:
-    """Reject: the job is denied. The same decision again changes nothing."""
-    from holdfast.core.approving import Verdict
-
-    return _decide(
-        job, Verdict.REJECT, note, who, revision, config, json=json, database=database, bus=bus, leases=leases
-    )
+    return decide
 
 
-def _decide(
-    job: str,
-    verdict: Verdict,
-    note: str,
-    who: str | None,
-    revision: int | None,
-    config: str | None,
-    *,
-    json: bool,
-    **places: str | None,
-) -> int:
+async def _decide(
+    job: str, verdict: Verdict, note: str, revision: int | None, json: bool, ground: Ground, caller: Caller
+) -> Exit:
     from holdfast.cli.runviews import approval_dict
     from holdfast.core.approving import ApprovalConflict, SelfApproval
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        try:
-            decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)
-        except (ApprovalConflict, SelfApproval) as refused:
-            if json:
-                put_json({"taken": False, "code": str(refused.code), "error": str(refused)})
-            else:
-                say(str(refused))
-            return Exit.NO
+    try:
+        decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)
+    except (ApprovalConflict, SelfApproval) as refused:
         if json:
-            put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})
-        elif decided.taken:
-            out().print(cell(f"{decided.approval.status} {job}, which is {decided.job.state} now"))
+            put_json({"taken": False, "code": str(refused.code), "error": str(refused)})
         else:
-            out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
-        return Exit.OK
-
-    return on_plane(work, config, who=who, makes=False, **places)
+            say(str(refused))
+        return Exit.NO
+    if json:
+        put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})
+    elif decided.taken:
+        out().print(cell(f"{decided.approval.status} {job}, which is {decided.job.state} now"))
+    else:
+        out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
+    return Exit.OK
