@@ -15,14 +15,21 @@ from lease.stage import LIMIT_S, Stage
 Begin: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-@pytest.fixture(params=["lock", "lease"])
+async def lock_itself(lock: Any) -> Any:
+    """The block acquires the lease."""
+    return lock
+
+
+async def acquired_before(lock: Any) -> Any:
+    """The lease was acquired before the block."""
+    return await lock.acquire()
+
+
+@pytest.fixture(params=[lock_itself, acquired_before])
 def begin(request: pytest.FixtureRequest) -> Begin:
-    """What a block is made of: the lock, or a lease that was acquired before it."""
-
-    async def block(lock: Any) -> Any:
-        return lock if request.param == "lock" else await lock.acquire()
-
-    return block
+    """The context manager of a block."""
+    begin: Begin = request.param
+    return begin
 
 
 async def test_a_block_gives_the_lock_back_whatever_its_body_does(stage: Stage) -> None:

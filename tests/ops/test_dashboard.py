@@ -51,6 +51,7 @@ OFF_PANEL = {
     "holdfast_http_callers": "the memory of the rate limit; who is turned away is shown",
     "holdfast_http_connections": "bounded by the server; connections that it closes are shown",
     "holdfast_otel_exports_total": "what does not arrive cannot be seen there; the log says it",
+    "holdfast_policy_busy_jitter_seconds": "a setting; `holdfast policy show` prints it",
     "holdfast_reconciler_spared_total": "nothing was done, rightly",
     "holdfast_replayer_running_total": "nothing was done, rightly",
     "holdfast_replayer_waiting_total": "nothing was done, rightly",

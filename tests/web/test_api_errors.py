@@ -35,6 +35,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (E.BadInput("f", "p", "x"), 422, None),
     (E.LockBusy("busy", retry_after=0.2), 409, "1"),
     (E.AcquireTimeout("busy", retry_after=2.5), 409, "3"),
+    (E.AlreadyHeld("secret-host"), 500, None),
     (E.LeaseLost("lost"), 503, "1"),
     (E.NotOwner(), 409, None),
     (E.FencedOut("out", fence=1, seen=2), 412, None),
@@ -60,7 +61,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (ApprovalBusy("busy", retry_after=0.3), 409, "1"),
     (SelfApproval("not you"), 403, None),
     (PolicyMoved("moved", risk="high", found=2), 409, None),
-    (TooManyRuns("too many"), 429, None),
+    (TooManyRuns("too many"), 429, "10"),
 ]
 
 

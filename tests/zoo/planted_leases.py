@@ -282,6 +282,7 @@ def a_grant_that_is_past_its_time_is_handed_out(patch: pytest.MonkeyPatch) -> No
         "lease.test_block",
         "test_a_loss_that_nobody_noticed_is_raised_at_the_end_of_the_block",
         at="with pytest.raises(LeaseLost)",
+        given={"begin": "lock_itself"},
     ),
 )
 def a_loss_is_swallowed_at_the_end_of_the_block(patch: pytest.MonkeyPatch) -> None:

@@ -260,8 +260,12 @@ def a_page_from_elsewhere_may_post(patch: pytest.MonkeyPatch) -> None:
 )
 def a_name_that_begins_like_ours_is_ours(patch: pytest.MonkeyPatch) -> None:
     """A host is let in because its name begins like one that may."""
-    is_loopback = auth.is_loopback
-    patch.setattr(auth, "is_loopback", lambda host: is_loopback(host) or host.startswith("localhost"))
+    stranger = Access.stranger
+
+    def by_prefix(self: Access, host: str | None, origin: str | None) -> str | None:
+        return stranger(self, "localhost" if (host or "").startswith("localhost") else host, origin)
+
+    patch.setattr(Access, "stranger", by_prefix)
 
 
 def _spread(at: str) -> Test:
