@@ -1,15 +1,20 @@
 """Interrupts at every bytecode: what a signal handler can do to a thread, made repeatable.
 
-A signal handler runs between two bytecodes of the main thread, and may raise there (Ctrl-C) or call anything. `At` does
-the same at the n-th bytecode that is executed inside the package. `every` repeats a piece of work, interrupted one
-bytecode later each time, until the work gets through.
+A signal handler runs between two bytecodes of the main thread, and may raise there (Ctrl-C) or call anything. `every`
+does a piece of work once and writes down each bytecode that is executed inside the package. Then it repeats the work
+once for each of them, and `At` strikes there.
+
+A bytecode is known by its functions (all the way from the outermost one in the package), its offset, and its round: in
+a loop, or a function that is called in one, the first `ROUNDS` are struck. A number on the way would not do: the way of
+a second run may be longer or shorter than that of the first (it refills a store of tokens, it finds a thread asleep).
 
 Left out is the beginning of the normal end of a `with` block (three constants and the call of `__exit__`): an exception
 there would skip `__exit__`. CPython looks for signals after calls, at the start of functions and at backward jumps, so
 it never delivers one there, and no Python code could be safe if it did. The same holds for the bytecode that returns a
-value, which is outside of every `try` around it, and for the one that follows in the caller: a call of Python code is
-not a call of C, and its end is no place for signals. The first bytecode *inside* an `__exit__` that
-is written in Python is not left out: there signals are delivered.
+value, which is outside of every `try` around it, and for those that follow in the caller until it calls something or
+jumps back: a call of Python code is not a call of C, and its end is no place for signals. And for a NOP, which the
+compiler may put between a `with` and the `try` inside it, where an exception would pass by both. The first bytecode
+*inside* an `__exit__` that is written in Python is not left out: there signals are delivered.
 """
 
 from __future__ import annotations
@@ -20,14 +25,26 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import holdfast
 
 PACKAGE = str(Path(holdfast.__file__).parent)
-MOST = 20_000  # bytecodes of one piece of work, far more than any has
+ROUNDS = 2  # of a loop. What a second one leaves behind can differ from the first, and a third is like the second
+TRIES = 5  # to come to a bytecode again; what hangs on other threads does not happen each time
+MISSED = 0.05  # the most that may not come again
+
+PLACES = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}  # for signals
 
 Strike = Callable[[], None]
+_Step = tuple[int, int]  # functions, and offset in the last of them
+
+
+class Place(NamedTuple):
+    """A bytecode on the way of a piece of work."""
+
+    step: _Step
+    round: int
 
 
 class Interrupted(KeyboardInterrupt):
@@ -39,15 +56,25 @@ def raise_interrupted() -> None:
     raise Interrupted
 
 
-class At:
-    """Strikes once, before the n-th bytecode that this thread executes inside the package."""
+class Functions:
+    """Gives a number to each way in which functions of the package call each other."""
 
-    def __init__(self, number: int, strike: Strike = raise_interrupted, inside: str = PACKAGE) -> None:
-        self._left = number
-        self._strike = strike
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, int, CodeType], int] = {}
+
+    def number(self, caller: int, offset: int, code: CodeType) -> int:
+        """The number of a function that was called at this offset of a caller."""
+        return self._numbers.setdefault((caller, offset, code), len(self._numbers) + 1)
+
+
+class Tracer:
+    """Follows the calls of this thread inside the package. `wanted` are the functions whose bytecodes are looked at."""
+
+    def __init__(self, functions: Functions, inside: str = PACKAGE) -> None:
+        self._functions = functions
         self._inside = inside
-        self.where: str | None = None
-        self._returned = False  # the last event was the return of a function of the package
+        self._calls: list[int] = []
+        self._returned = False  # from a function of the package, and the caller has not come to a place for signals yet
         # One object for as long as anything is traced: the interpreter was seen to call one that was gone.
         self._tracer = self._trace
 
@@ -60,6 +87,7 @@ class At:
 
     def resume(self) -> None:
         """Count from here on."""
+        self._calls.clear()
         sys.settrace(self._tracer)
 
     @staticmethod
@@ -67,17 +95,80 @@ class At:
         """Do not count for a while."""
         sys.settrace(None)
 
+    def wanted(self, functions: int) -> bool:
+        """Whether the bytecodes of these functions are of interest."""
+        raise NotImplementedError
+
+    def executes(self, step: _Step, frame: FrameType, possible: bool) -> None:
+        """A bytecode is executed next. `possible`: a signal may be delivered there."""
+        raise NotImplementedError
+
     def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(self._inside):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        returned, self._returned = self._returned, event == "return"
-        if event == "opcode" and self.where is None and not returned and frame.f_lasti not in left_out(frame.f_code):
+        code = frame.f_code
+        if event == "call":
+            if not code.co_filename.startswith(self._inside):
+                return None
+            caller = frame.f_back
+            offset = -1 if caller is None or not caller.f_code.co_filename.startswith(self._inside) else caller.f_lasti
+            functions = self._functions.number(self._calls[-1] if self._calls else 0, offset, code)
+            self._calls.append(functions)
+            frame.f_trace_lines, frame.f_trace_opcodes = False, self.wanted(functions)
+            self._returned = False
+        elif event == "return":
+            if self._calls:
+                self._calls.pop()
+            self._returned = True
+        elif event == "opcode" and self._calls:
+            possible = not self._returned and frame.f_lasti not in left_out(code)
+            self.executes((self._calls[-1], frame.f_lasti), frame, possible)
+            if code.co_code[frame.f_lasti] in PLACES:
+                self._returned = False
+        return self._tracer
+
+
+class Way(Tracer):
+    """Writes down where a signal may strike."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self._rounds: dict[_Step, int] = {}
+        self.places: list[Place] = []
+
+    def wanted(self, functions: int) -> bool:
+        """All of them."""
+        del functions
+        return True
+
+    def executes(self, step: _Step, frame: FrameType, possible: bool) -> None:
+        """Write it down."""
+        del frame
+        number = self._rounds[step] = self._rounds.get(step, 0) + 1
+        if possible and number <= ROUNDS:
+            self.places.append(Place(step, number))
+
+
+class At(Tracer):
+    """Strikes once, before a bytecode."""
+
+    def __init__(self, functions: Functions, place: Place, strike: Strike) -> None:
+        super().__init__(functions)
+        self._place = place
+        self._left = place.round
+        self._strike = strike
+        self.where: str | None = None
+
+    def wanted(self, functions: int) -> bool:
+        """The functions of the place, until it has struck."""
+        return functions == self._place.step[0] and self.where is None
+
+    def executes(self, step: _Step, frame: FrameType, possible: bool) -> None:
+        """Strike, if this is it."""
+        del possible  # the callees of this function are not looked at, so it is not known here
+        if self.where is None and step == self._place.step:
             self._left -= 1
-            if self._left < 0:
+            if self._left == 0:
                 self.where = f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno} +{frame.f_lasti}"
                 self._strike()
-        return self._tracer
 
 
 @cache
@@ -86,7 +177,7 @@ def left_out(code: CodeType) -> frozenset[int]:
     found: set[int] = set()
     steps = list(dis.get_instructions(code))
     for at, step in enumerate(steps):
-        if step.opname == "RETURN_VALUE":
+        if step.opname in {"RETURN_VALUE", "RETURN_CONST", "NOP"}:
             found.add(step.offset)
         if step.opname == "WITH_EXCEPT_START":
             found |= {steps[at - 1].offset, step.offset}
@@ -102,22 +193,43 @@ def left_out(code: CodeType) -> frozenset[int]:
 
 
 def every(
-    work: Callable[[At], Any], strike: Strike = raise_interrupted, *, step: int = 1, first: int = 0
+    work: Callable[[Tracer], Any],
+    strike: Strike = raise_interrupted,
+    *,
+    but: Callable[[Tracer], Any] = lambda _: None,
 ) -> Iterator[str]:
-    """Do the work again and again, struck one bytecode (or `step` of them) later each time, until it gets through.
+    """Do the work again and again, struck at another bytecode each time. Yields where it was struck, each time.
 
-    Yields where it was struck, each time. The work gets the interrupt, to pause it for parts that are not meant.
+    The work gets the tracer, to pause it for parts that are not meant. `but`: work whose bytecodes are passed over.
     """
-    for number in range(first, MOST, step):
-        at = At(number, strike)
-        try:
-            with at:
-                work(at)
-        except Interrupted:
-            assert at.where is not None
-        finally:
-            At.pause()
-        if at.where is None:
-            return
-        yield at.where
-    raise AssertionError("the work never got through")
+    functions = Functions()
+    known = {*_way(functions, but)}
+    places = [place for place in _way(functions, work) if place not in known]
+    assert places
+    missed = 0
+    for place in places:
+        for _ in range(TRIES):
+            at = At(functions, place, strike)
+            try:
+                with at:
+                    work(at)
+            except Interrupted:
+                assert at.where is not None
+            finally:
+                Tracer.pause()
+            if at.where is not None:
+                yield at.where
+                break
+        else:
+            missed += 1
+    assert missed <= MISSED * len(places), f"{missed} of {len(places)} bytecodes were not come to again"
+
+
+def _way(functions: Functions, work: Callable[[Tracer], Any]) -> list[Place]:
+    """The second time: the first way leads through scripts that are loaded, and connections that are made."""
+    first, second = Way(functions), Way(functions)
+    for way in (first, second):
+        with way:
+            work(way)
+        Tracer.pause()
+    return second.places

@@ -70,7 +70,8 @@ class AnyLocks:
         self.engine = engine
         self.house = house
         self._reconnection = reconnection
-        self._closed = False
+        self._closed = False  # by its owner
+        self._ended = False  # and nothing is left of it
 
     @property
     def capabilities(self) -> Capabilities:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bytecodes import At, every
+from bytecodes import Tracer, every
 from holdfast.core.schedule import SLOT_NS, Calendar
 from holdfast.types import MS
 
@@ -149,9 +149,9 @@ STEPS: dict[str, Callable[[Calendar[str]], object]] = {
 def test_an_interrupt_at_any_bytecode_loses_no_other_item_and_leaves_nothing_that_never_comes_out(name: str) -> None:
     calendar: Calendar[str] = Calendar()
 
-    def work(at: At) -> None:
+    def work(at: Tracer) -> None:
         nonlocal calendar
-        At.pause()
+        Tracer.pause()
         calendar = Calendar()
         calendar.put("alone", 5 * SLOT_NS)
         for item in ("a", "b"):
@@ -176,9 +176,9 @@ def test_a_signal_handler_may_withdraw_items_at_any_bytecode(name: str) -> None:
         calendar.drop("b")
         calendar.drop("alone")
 
-    def work(at: At) -> None:
+    def work(at: Tracer) -> None:
         nonlocal calendar
-        At.pause()
+        Tracer.pause()
         calendar = Calendar()
         calendar.put("alone", 5 * SLOT_NS)
         for item in ("a", "b"):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
 import holdfast
+from fault_proxy import LIMIT_S, FaultProxy
 from holdfast import Closed, aio
+from holdfast.core.schedule import Calendar
+from servers import RedisServer
 
 
 def wait_until_waiting(locks: holdfast.Locks, number: int) -> None:
@@ -80,3 +84,47 @@ def test_a_closed_locks_says_so() -> None:
         lock.acquire()
     with pytest.raises(Closed):
         locks.lock("other", ttl=30)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, redis_url: str) -> None:
+    """Cancelled while it waits for the cleanup of an acquire that a hung server has not answered."""
+    with FaultProxy(redis_server.port) as proxy:
+        locks = aio.connect(f"{proxy.url}?{redis_url.partition('?')[2]}")
+        lease = await locks.lock("held", ttl=30).acquire()
+        proxy.stall("to_client")
+        asking = asyncio.create_task(locks.lock("k", ttl=30).acquire())
+        await asyncio.to_thread(proxy.wait_held, "to_client")
+        asking.cancel()
+        await asyncio.wait([asking])
+        closing = asyncio.create_task(locks.close())
+        await asyncio.sleep(0)  # it waits now
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        proxy.resume()
+        keeper: Any = locks.house.keeper
+        for ticker in (keeper._alarms, keeper._renewals, keeper._loose_ends):
+            if ticker._thread is not None:
+                await asyncio.to_thread(ticker._thread.join, LIMIT_S)
+                assert not ticker._thread.is_alive(), "a thread of the closed locks still runs"
+        assert lease.lost.reason == "revoked"
+        await locks.close()
+
+
+def test_a_lease_on_its_way_through_a_timer_queue_is_not_missed() -> None:
+    """The timer thread moves new items to its calendar. `close()` asks for all items meanwhile."""
+    with holdfast.connect("memory://") as locks:
+        ticker: Any = locks.house.keeper._alarms
+        seen: list[bool] = []
+
+        class Watched(Calendar[Any]):
+            def put(self, item: Any, due_ns: int) -> bool:
+                seen.append(item in ticker.items())
+                return super().put(item, due_ns)
+
+        ticker._calendar = Watched()
+        ticker._fresh["a lease"] = 1
+        ticker._sort_in()
+        assert seen == [True]
+        ticker.drop("a lease")

@@ -12,7 +12,6 @@ from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
 from holdfast.named import NamedLock
-from holdfast.ports import Place
 from holdfast.runtime.loops import caller_task, this_task
 from holdfast.types import Busy, Duration
 
@@ -51,7 +50,7 @@ class Lock(NamedLock, Generic[L]):
             )
             return self._hand_out(wish, possession)
         except BaseException:
-            await self._take_back(wish, place)
+            await acquiring.take_back(locks.ports, wish, place)
             raise
 
     async def try_acquire(self) -> L | None:
@@ -65,7 +64,7 @@ class Lock(NamedLock, Generic[L]):
                 return None
             return self._hand_out(wish, answer)
         except BaseException:
-            await self._take_back(wish, place)
+            await acquiring.take_back(locks.ports, wish, place)
             raise
 
     async def locked(self) -> bool:
@@ -75,15 +74,6 @@ class Lock(NamedLock, Generic[L]):
     async def inspect(self) -> Inspection:
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return await self._locks.inspect(self.name)
-
-    async def _take_back(self, wish: Wish, place: Place) -> None:
-        """The caller does not get what was got for it, because it was interrupted on the way."""
-        try:
-            if place.asked is not None:
-                ports = self._locks.ports
-                await acquiring.undo(ports, wish, place.asked, acquiring.CLEANUP_WAIT_NS)
-        finally:
-            place.leave()
 
     def _hand_out(self, wish: Wish, possession: Possession) -> L:
         locks, description = self._locks, self._description

@@ -107,13 +107,15 @@ class Locks(AnyLocks):
         place = self.runtime.gate.place(wish.key)
         try:
             answer = await acquiring.attempt(self.ports, self.house.health, wish, self.policy.on_error, place)
-        finally:
+            lease: Lease | None = None
+            if not isinstance(answer, Busy):
+                lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
+                lease.let_run_out()
             place.leave()
-        if isinstance(answer, Busy):
-            return None
-        lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
-        lease.let_run_out()
-        return lease
+            return lease  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            await acquiring.take_back(self.ports, wish, place)
+            raise
 
     def leader(
         self,
@@ -220,7 +222,12 @@ class Locks(AnyLocks):
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
         wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
-        return await primitive.acquire(self.ports, self.house.health, wish)
+        place = self.runtime.gate.place(key)
+        try:
+            return await primitive.acquire(self.ports, self.house.health, wish, place)
+        except BaseException:
+            await acquiring.take_back(self.ports, wish, place)
+            raise
 
     async def release_token(self, key: str, token: str) -> None:
         """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
@@ -243,19 +250,33 @@ class Locks(AnyLocks):
         return self.house.measurements()
 
     async def close(self) -> None:
-        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
-        if not self._closed:
-            self._closed = True
+        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
+
+        An interrupt or a cancellation cuts short the wait for cleanup in the background, and nothing else.
+        """
+        if self._ended:
+            return
+        self._closed = True
+        try:
             if self._bound is not None:
-                self._bound[0].gate.close()
-                await self._bound[0].drain(self.house.request_timeout_ns)
-                await self._bound[1].store.close()
+                await self._close_bound(*self._bound)
+        finally:
             await self._close_house()
+        self._ended = True
+
+    async def _close_bound(self, runtime: LoopRuntime, ports: Ports) -> None:
+        runtime.gate.close()
+        try:
+            await runtime.drain(self.house.request_timeout_ns)
+        finally:
+            await ports.store.close()
 
     async def _close_house(self) -> None:
         """The keeper's threads are ended off the loop, because joining them may take a moment."""
-        await off_loop(self.house.close)
-        run_now(self.engine.blocking.close())
+        try:
+            await off_loop(self.house.close)
+        finally:
+            run_now(self.engine.blocking.close())
 
     def usable(self) -> bool:
         """Whether it can be used, here and now."""

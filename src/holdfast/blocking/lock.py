@@ -12,7 +12,6 @@ from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.inspection import Inspection
 from holdfast.named import NamedLock
-from holdfast.ports import Place
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.threads import caller_id, this_thread
 from holdfast.types import Busy, Duration
@@ -55,7 +54,7 @@ class Lock(NamedLock, Generic[L]):
             )
             return self._hand_out(wish, possession)
         except BaseException:
-            self._take_back(wish, place)
+            run_now(acquiring.take_back(locks.ports, wish, place))
             raise
 
     def try_acquire(self) -> L | None:
@@ -71,7 +70,7 @@ class Lock(NamedLock, Generic[L]):
                 return None
             return self._hand_out(wish, answer)
         except BaseException:
-            self._take_back(wish, place)
+            run_now(acquiring.take_back(locks.ports, wish, place))
             raise
 
     def locked(self) -> bool:
@@ -81,15 +80,6 @@ class Lock(NamedLock, Generic[L]):
     def inspect(self) -> Inspection:
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return self._locks.inspect(self.name)
-
-    def _take_back(self, wish: Wish, place: Place) -> None:
-        """The caller does not get what was got for it, because it was interrupted on the way."""
-        try:
-            if place.asked is not None:
-                ports = self._locks.ports
-                run_now(acquiring.undo(ports, wish, place.asked, acquiring.CLEANUP_WAIT_NS))
-        finally:
-            place.leave()
 
     def _hand_out(self, wish: Wish, possession: Possession) -> L:
         locks, description = self._locks, self._description

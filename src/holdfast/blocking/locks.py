@@ -61,10 +61,16 @@ class Locks(AnyLocks):
         check_key("name", name)
         began = self.ports.clock.now()
         key = windows.key(name, run_now(clocks.shared_ns(self.ports)), window_ns)
-        lease = self._take(key, windows.ttl_ns(window_ns) / NS, family)
-        if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= windows.skew_ns(window_ns):
-            return None  # paused for so long that another caller may have had this window, and its key be gone
-        return lease
+        lease: Lease | None = None
+        try:
+            lease = self._take(key, windows.ttl_ns(window_ns) / NS, family)
+            if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= windows.skew_ns(window_ns):
+                return None  # paused for so long that another caller may have had this window, and its key be gone
+            return lease  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            if lease is not None:
+                lease.release()  # the caller does not have it, and another one may do the work of this window
+            raise
 
     def hold(self, name: str, *, ttl: Duration, family: str = "default") -> Lease | None:
         """Take a lock for its whole TTL: it is neither renewed nor released, and expiry rotates it.
@@ -81,13 +87,15 @@ class Locks(AnyLocks):
         place = self._runtime.gate.place(wish.key)
         try:
             answer = run_now(acquiring.attempt(self.ports, self.house.health, wish, self.policy.on_error, place))
-        finally:
+            lease: Lease | None = None
+            if not isinstance(answer, Busy):
+                lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
+                lease.let_run_out()
             place.leave()
-        if isinstance(answer, Busy):
-            return None
-        lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
-        lease.let_run_out()
-        return lease
+            return lease  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            run_now(acquiring.take_back(self.ports, wish, place))
+            raise
 
     def leader(
         self,
@@ -193,7 +201,12 @@ class Locks(AnyLocks):
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
         wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
-        return run_now(primitive.acquire(self.ports, self.house.health, wish))
+        place = self._runtime.gate.place(key)
+        try:
+            return run_now(primitive.acquire(self.ports, self.house.health, wish, place))
+        except BaseException:
+            run_now(acquiring.take_back(self.ports, wish, place))
+            raise
 
     def release_token(self, key: str, token: str) -> None:
         """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
@@ -216,13 +229,26 @@ class Locks(AnyLocks):
         return self.house.measurements()
 
     def close(self) -> None:
-        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent."""
-        if not self._closed:
-            self._closed = True
+        """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
+
+        An interrupt or a cancellation cuts short the wait for cleanup in the background, and nothing else.
+        """
+        if self._ended:
+            return
+        self._closed = True
+        try:
             self._runtime.gate.close()
             self._runtime.drain(self.house.request_timeout_ns)
-            self.house.close()
-            run_now(self.engine.blocking.close())
+            self._end()
+        except BaseException:
+            self._end()  # each step can be done again
+            raise
+
+    def _end(self) -> None:
+        self._runtime.gate.close()
+        self.house.close()
+        run_now(self.engine.blocking.close())
+        self._ended = True
 
     def usable(self) -> bool:
         """Whether it can be used, here and now."""

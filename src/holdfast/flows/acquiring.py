@@ -494,6 +494,15 @@ async def _withdraw(ports: Ports, wish: Wish, contest: _Contest, error: BaseExce
         await ports.runtime.finish(_leave_queue(ports, wish, contest), wait_ns)
 
 
+async def take_back(ports: Ports, wish: Wish, place: Place) -> None:
+    """Undo what was got for a caller who was interrupted before it had it, and leave the place."""
+    try:
+        if place.asked is not None:
+            await undo(ports, wish, place.asked, CLEANUP_WAIT_NS)
+    finally:
+        place.leave()
+
+
 async def _leave_queue(ports: Ports, wish: Wish, contest: _Contest) -> None:
     if contest.watch is not None:
         await contest.watch.close()

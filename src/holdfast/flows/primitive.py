@@ -20,10 +20,10 @@ from holdfast.errors import (
     Timeout,
     Unavailable,
 )
-from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, try_once, undo
+from holdfast.flows.acquiring import Wish, try_once, undo
 from holdfast.flows.health import StoreHealth
 from holdfast.flows.saying import say
-from holdfast.ports import Ports
+from holdfast.ports import Place, Ports
 from holdfast.types import Grant, Renewal
 
 _log = logging.getLogger("holdfast")
@@ -31,19 +31,23 @@ _log = logging.getLogger("holdfast")
 E = TypeVar("E", bound=BackendError)
 
 
-async def acquire(ports: Ports, health: StoreHealth, wish: Wish) -> str:
-    """Set the key if it is absent, with expiry. A new token, or the empty string while anyone holds the key."""
-    token = ports.entropy.token()
+async def acquire(ports: Ports, health: StoreHealth, wish: Wish, place: Place) -> str:
+    """Set the key if it is absent, with expiry. A new token, or the empty string while anyone holds the key.
+
+    `place` remembers the token for the caller, who undoes the grant if it is interrupted. It does not enter.
+    """
+    token = place.asked = ports.entropy.token()
     try:
         answer, _ = await try_once(ports, health, wish, token)
     except BackendError as error:
         if not isinstance(error, Unavailable | Misconfigured):
             await undo(ports, wish, token)
+        place.asked = None
         raise _naming(error, f"job store try acquire lock {wish.key}") from error
-    except BaseException:
-        await undo(ports, wish, token, CLEANUP_WAIT_NS)
-        raise
-    return f"{token}.{answer.claim}" if isinstance(answer, Grant) else ""
+    if isinstance(answer, Grant):
+        return f"{token}.{answer.claim}"
+    place.asked = None
+    return ""
 
 
 async def release(ports: Ports, key: str, token: str) -> None:

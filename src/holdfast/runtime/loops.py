@@ -260,8 +260,8 @@ running_loop = asyncio.get_running_loop
 
 
 async def off_loop(work: Callable[[], None]) -> None:
-    """Do something that may block for a moment without blocking the loop."""
-    await asyncio.to_thread(work)
+    """Do something that may block for a moment without blocking the loop, even if the caller is cancelled meanwhile."""
+    await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(work)))
 
 
 async def _finish(work: Coroutine[Any, Any, None]) -> None:

@@ -52,6 +52,7 @@ class Ticker(Generic[T]):
     def _start_over(self) -> None:
         self._calendar: Calendar[T] = Calendar()
         self._fresh: dict[T, int] = {}  # due times of items that the thread has not sorted in yet
+        self._moving: list[T] = []  # on its way from there to the calendar
         self._wakeup = Wakeup()
         self._claim = threading.Lock()  # held by the one thread that serves
         self._serving = False
@@ -91,7 +92,7 @@ class Ticker(Generic[T]):
 
     def items(self) -> list[T]:
         """Every item that is entered."""
-        return list(dict.fromkeys([*list(self._fresh), *self._calendar]))
+        return list(dict.fromkeys([*list(self._fresh), *self._moving, *self._calendar]))  # in the order of their way
 
     def lag_ns(self) -> int:
         """How far the thread is behind: zero when it keeps up. The health of the renewer is this number.
@@ -167,9 +168,11 @@ class Ticker(Generic[T]):
 
     def _sort_in(self) -> None:
         for item in list(self._fresh):
+            self._moving = [item]  # so that `items`, on another thread, misses none
             due_ns = self._fresh.pop(item, None)
             if due_ns is not None:  # else it was withdrawn just now
                 self._calendar.put(item, due_ns)
+        self._moving = []
 
     def _next(self) -> list[T] | None:
         """Sleep until something is due and take it out. None: stopping, or idle for long."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -30,7 +31,12 @@ class _BlockingWatch:
 
     def __init__(self, table: MemoryTable, key: str) -> None:
         self._hint = Wakeup()
-        self._unlisten = table.listen(key, self._hint.ring)
+        self._unlisten = partial(table.unlisten, key, self._hint.ring)
+        try:
+            table.listen(key, self._hint.ring)
+        except BaseException:
+            self._unlisten()
+            raise
 
     async def wait(self, timeout_ns: int) -> bool:
         return self._hint.wait(timeout_ns / NS)

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from holdfast.core.fence_count import Count
 from holdfast.errors import Unavailable
@@ -190,15 +191,15 @@ class MemoryTable:
         """Call `listener` whenever `key` may have become free, outside the mutex. Returns the way out."""
         with self._mutex:
             self._listeners.setdefault(key, {})[listener] = None
+        return partial(self.unlisten, key, listener)
 
-        def unlisten() -> None:
-            with self._mutex:
-                ears = self._listeners.get(key, {})
-                ears.pop(listener, None)
-                if not ears:
-                    self._listeners.pop(key, None)
-
-        return unlisten
+    def unlisten(self, key: str, listener: Listener) -> None:
+        """No longer call it."""
+        with self._mutex:
+            listeners = self._listeners.get(key, {})
+            listeners.pop(listener, None)
+            if not listeners:
+                self._listeners.pop(key, None)
 
     # What a simulated world does to it.
 

@@ -361,8 +361,12 @@ class RedisStore:
         """See `ports.Store.watch`. The next ask for the key puts the waiter in line, or its wait if it does not."""
         lock = self._lock(key)
         watch = RedisWatch(self._asker, await self._ears.open(timeout_ns), lock, self._line(lock), self._forget)
-        self._watches[lock] = watch
-        return watch
+        try:
+            self._watches[lock] = watch
+            return watch  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            self._forget(watch)
+            raise
 
     def _forget(self, watch: RedisWatch) -> None:
         if self._watches.get(watch.lock) is watch:

@@ -146,13 +146,13 @@ class RedisWatch:
         """See `ports.Watch.close`. Costs nothing after a grant, which has left the line already."""
         if self._closed:
             return
-        self._closed = True
         sound = False
         try:
-            self._forget(self)
             if self._pid == os.getpid():
                 sound = await self._out_of_line()
         finally:
+            self._forget(self)
+            self._closed = True  # not sooner: an interrupted call is made again. Not later: an ear is given back once
             self._ear.close(sound=sound)
 
     async def _out_of_line(self) -> bool:

@@ -49,11 +49,12 @@ class ThreadColour:
             raise Unavailable(f"no socket to listen with: {error.strerror or error}") from error
         try:
             store.ledger.listeners.add(key, ear.address, LISTEN_TTL_NS, timeout_ns)
+            store.start_listening(key, ear.address)
+            return ThreadWatch(store, self.ears, key, ear)
         except BaseException:
+            store.stop_listening(ear.address)
             ear.close()  # it may be registered all the same: with the socket closed, whoever rings forgets it
             raise
-        store.start_listening(key, ear.address)
-        return ThreadWatch(store, self.ears, key, ear)
 
     async def close(self) -> None:
         """Close the sockets that nobody uses, and what the engine has."""

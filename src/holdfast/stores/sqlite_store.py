@@ -221,12 +221,10 @@ class SqliteStore:
 
     def stop_listening(self, address: str) -> bool:
         """Forget where somebody listens. False: it was forgotten before, and its registration is gone."""
-        who = self._registered.pop(address, None)
-        if who is None:
-            return False
-        if self._listening.get(who) == address:
+        who = self._registered.get(address)
+        if who is not None and self._listening.get(who) == address:
             self._listening.pop(who, None)
-        return True
+        return self._registered.pop(address, None) is not None  # last: a call that was interrupted is made again
 
     def _ring_all(self, waiting: Sequence[tuple[str, list[str]]], until_ns: int) -> None:
         for key, addresses in waiting:
