@@ -25,14 +25,14 @@ endif
 # start a thousand interpreters, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER VIRTUAL_ENV
 
-# One more than there are cores: many tests wait, for a process or for a lease to run out.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two for each core: many tests wait, for a process or for a lease to expire.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 SEEDS ?= 1000
 FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-full test-fast coverage lint format types bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
+.PHONY: help run test test-full test-fast coverage lint format types collect bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
@@ -46,7 +46,7 @@ run: $(STAMPS)/run ## A plane with agents at work, and a page in the browser to 
 	@$(BIN)/holdfast up --sample --database sqlite:///build/sample.db $(ARGS)
 
 test: $(STAMPS)/dev $(STAMPS)/system ## Every check: style, strict types, all tests on real servers; campaigns are small
-	@$(MAKE) --no-print-directory lint types
+	@$(MAKE) --no-print-directory --jobs 2 lint types collect
 	@echo "== tests (random order, in parallel)"
 	@$(PY) -m pytest -q -n $(WORKERS) --maxprocesses 8 --dist worksteal $(ARGS)
 
@@ -68,6 +68,10 @@ lint: $(STAMPS)/dev ## Style, without changing anything
 	@echo "== style"
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet . || { echo "run \`make format\`" >&2; exit 1; }
+
+# Each test process would compile all tests; this compiles them once, while the types are checked.
+collect: $(STAMPS)/dev ## Import all tests, and run none
+	@$(PY) -m pytest -q -q --collect-only -p no:cacheprovider > $(STAMPS)/collected || { cat $(STAMPS)/collected; exit 1; }
 
 format: $(STAMPS)/dev ## Put the style right
 	@$(BIN)/ruff check --fix --quiet . || true

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import claim_record
+from campaigns import campaign
 from holdfast.flows.saying import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
@@ -29,7 +30,12 @@ TESTS = Path(__file__).resolve().parent
 pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fixtures_*.py"))
 
 settings.register_profile(
-    "holdfast", deadline=None, print_blob=True, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "holdfast",
+    max_examples=campaign(50, 100),
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("thorough", settings.get_profile("holdfast"), max_examples=2_000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "holdfast"))
@@ -83,9 +89,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three for two cores: half of the time a test waits, for a lease to run out or for another process."""
+    """Two for each core: half of the time a test waits, for a lease to expire or for another process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + cores // 2
+    return 2 * cores
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from campaigns import campaign
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import check
 from holdfast.observe.ledger import Ledger
@@ -222,7 +223,7 @@ def test_a_file_is_no_ledger_directory(tmp_path: Path) -> None:
 LINES = [line(granted(number, "k" * (number % 7))) for number in range(1, 31)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=campaign(50, 150))
 @given(
     st.lists(
         st.tuples(

@@ -17,13 +17,14 @@ from schemathesis import CheckFunction
 from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from campaigns import campaign
 from holdfast.core.run import Look
 from holdfast.core.workflow_form import from_document
 from holdfast.plane.engine import Engine
 from holdfast.web.api import description
 from web_stage import ANYBODY, TOKENS, Served, Stage
 
-EXAMPLES = 12  # of each operation, besides those at the borders of every field
+EXAMPLES = campaign(6, 12)  # of each operation, besides those at the borders of every field
 PATIENCE_S = 0.01
 
 schema = schemathesis.openapi.from_dict(
