@@ -111,6 +111,10 @@ class Ready:
         request = {"words": list(words), "directory": str(directory), "environment": dict(environment)}
         socket.send_fds(self._line, [json.dumps(request).encode()], files)
 
+    def fileno(self) -> int:
+        """The descriptor by which other processes can ask too; see `ready_client`."""
+        return self._line.fileno()
+
     def end(self) -> None:
         """No more commands."""
         self._line.close()

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from cli import ready_command
+from cli.ready import ready
 from pages import Block, anchors, blocks, pages
 from repository.source import ROOT, shown
 from servers import redis_executables, start_redis
@@ -143,6 +145,7 @@ def test_a_shell_session_prints_what_the_page_says(session: Block, tmp_path: Pat
                     text=True,
                     check=False,
                     timeout=60,
+                    pass_fds=[ready().fileno()],
                 )
                 check_output(f"{session.where} $ {command}", expected, done.stdout, done.returncode)
 
@@ -159,6 +162,7 @@ def _background(command: str, directory: Path, environment: dict[str, str]) -> I
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            pass_fds=[ready().fileno()],
         )
         try:
             yield process
@@ -193,12 +197,12 @@ def check_output(where: str, expected: list[str], output: str, code: int) -> Non
 
 
 def _shell_command(directory: Path) -> Path:
-    """A directory with `holdfast` in it, which runs the package under test with this interpreter."""
+    """A directory with `holdfast` in it, which runs the package under test in a process that is forked for it."""
     bin_directory = directory / ".bin"
     bin_directory.mkdir()
     script = bin_directory / "holdfast"
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); from holdfast.cli import main; sys.exit(main())"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"\n')
+    asks = shlex.join([sys.executable, "-I", "-S", str(Path(ready_command.__file__).with_name("ready_client.py"))])
+    script.write_text(f'#!/bin/sh\nexec {asks} {ready().fileno()} "$@"\n')
     script.chmod(0o755)
     return bin_directory
 
