@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
 CODE = ("src", "tests", "tools", "benchmarks", "examples")
-HIDDEN = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}  # hidden, and written by people
+HIDDEN = {".ci", ".gitattributes", ".github", ".gitignore", ".pre-commit-config.yaml"}  # hidden, and written by people
 MADE = {".git", ".venv", "__pycache__", "build", "dist", "results", "node_modules"}
 
 

@@ -16,7 +16,7 @@ WRITTEN = {
     *(".py", ".sql", ".lua", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".cfg", ".conf", ".typed", ".pml", ".c"),
     *(".js", ".css", ".html", ".svg"),
 }
-NAMED = {".ci/run", ".gitignore", "LICENSE", "Makefile"}
+NAMED = {".ci/run", ".gitattributes", ".gitignore", "LICENSE", "Makefile"}
 PICTURES, PNG = "docs/", b"\x89PNG\r\n\x1a\n"
 INPUTS = "tests/fuzzing/corpus/"  # of the fuzzers, which may be anything, and are small
 BYTES_MAX = 1_000_000
