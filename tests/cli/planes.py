@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import threading
 from typing import Any
 
-from cli.sessions import Done, Shell, until
+from cli.sessions import Done, Running, Shell, until
 
 SETTINGS = """
 database = "sqlite:///plane.db?synchronous=normal"
@@ -60,7 +59,7 @@ class Up:
 
     def __init__(self, shell: Shell, *words: str) -> None:
         self._shell = shell
-        self.process: subprocess.Popen[str] = shell.start("up", "--json", *words)
+        self.process: Running = shell.start_plane("up", "--json", *words)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -88,6 +87,7 @@ class Up:
         until(lambda: self.process.poll() is not None, "the end of a plane")
         self._reader.join()
         assert self.process.stderr is not None
+        assert self.process.returncode is not None
         return Done(self.process.returncode, "", self.process.stderr.read())
 
     def _read(self) -> None:

@@ -32,7 +32,9 @@ PLANE: Final = ("holdfast.cli", "holdfast.plane", "holdfast.web", "holdfast.stor
 class Started:
     """A command that runs. Has the part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, stdout: IO[str] | None = None, stderr: IO[str] | None = None) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
         self._status = os.fdopen(status)
         self.pid = int(self._status.readline())
         self.returncode: int | None = None
@@ -41,7 +43,7 @@ class Started:
         """The return code, or None while it runs."""
         return self._within(0.0)
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = LIMIT_S) -> int:
         """The return code, when it has ended."""
         if self._within(timeout) is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
@@ -52,6 +54,10 @@ class Started:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once."""
@@ -99,13 +105,28 @@ class Ready:
         self, words: Sequence[str], directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Started:
         """A command that runs, with files for what it prints."""
+        return Started(self._started(words, directory, environment, out.fileno(), err.fileno()))
+
+    def start_with_pipes(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Started:
+        """A command that runs, with pipes for what it prints."""
+        (out, printed), (err, complained) = os.pipe(), os.pipe()
+        try:
+            status = self._started(words, directory, environment, printed, complained)
+        finally:
+            os.close(printed)
+            os.close(complained)
+        return Started(status, os.fdopen(out), os.fdopen(err))
+
+    def _started(
+        self, words: Sequence[str], directory: Path, environment: Mapping[str, str], out: int, err: int
+    ) -> int:
         status, theirs = os.pipe()
         try:
             with Path(os.devnull).open("rb") as nothing:
-                self._ask(words, directory, environment, [nothing.fileno(), out.fileno(), err.fileno(), theirs])
+                self._ask(words, directory, environment, [nothing.fileno(), out, err, theirs])
         finally:
             os.close(theirs)
-        return Started(status)
+        return status
 
     def _ask(self, words: Sequence[str], directory: Path, environment: Mapping[str, str], files: Sequence[int]) -> None:
         request = {"words": list(words), "directory": str(directory), "environment": dict(environment)}
@@ -124,7 +145,7 @@ class Ready:
 @cache
 def ready() -> Ready:
     """One for all tests of this process."""
-    made = Ready("holdfast.cli")
+    made = Ready(*PLANE)
     atexit.register(made.end)
     return made
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import holdfast
-from cli.ready import ready
+from cli.ready import Started, ready
 from polling import pauses
 from repository.source import ROOT
 
@@ -27,6 +27,9 @@ LIMIT_S = 60.0
 
 # The terminal of a session has to be taken by its leader, which only then becomes the program.
 _LEADER = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+Running = subprocess.Popen[str] | Started
 
 
 class Done(NamedTuple):
@@ -79,7 +82,7 @@ class Shell:
     def __init__(self, directory: Path, url: str | None = None) -> None:
         self.directory = directory
         self.url = url or f"sqlite:///{directory}/leases.db"
-        self._children: list[subprocess.Popen[str]] = []
+        self._children: list[Running] = []
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOLDFAST_URL": self.url, "COLUMNS": "140", **extra}
@@ -92,6 +95,12 @@ class Shell:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast` with pipes."""
         return self._started(words, subprocess.PIPE, subprocess.PIPE)
+
+    def start_plane(self, *words: str) -> Running:
+        """Start a part of a plane with pipes, as a fork."""
+        process = ready().start_with_pipes(words, self.directory, self.environment())
+        self._children.append(process)
+        return process
 
     def start_into(self, log: Path, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast` with a file for all that it prints."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.planes import Up
-from cli.sessions import Shell
+from cli.sessions import Running, Shell
 from holdfast.cli import serving
 from holdfast.cli.hurrying import HurriedProtocol
 from web_stage import TOKENS, stage_at
@@ -30,7 +30,7 @@ FILES = 256  # that the process may open; connections get half of them
 class SmallShell(Shell):
     """Starts processes that may open few files."""
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start_plane(self, *words: str) -> Running:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", sys.executable, "-m", "holdfast", *words],
             cwd=self.directory,
