@@ -17,7 +17,7 @@ PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
 # The newest interpreter that really runs (a name on the PATH may be a shim without a version behind it), looked for once
 # and only when it is needed.
 ifndef PYTHON
-PYTHON = $(eval PYTHON := $(shell for each in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON = $(eval PYTHON := $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$each; break; fi; done))$(PYTHON)
 endif
 
@@ -32,12 +32,12 @@ FIRST ?= 0
 CAMPAIGN ?= build/campaign.json
 ARGS ?=
 
-.PHONY: help run test test-full test-fast coverage lint format types collect bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
+.PHONY: help run test test-full test-fast test-lowest coverage lint format types collect bench drill soak simulate fuzz crowds model docs ledger lock sbom install clean
 
 help: ## Show this list
 	@echo "Holdfast: distributed leases that survive incidents."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "PYTHON=... picks the interpreter, WORKERS=... the test processes, ARGS=... is passed on."
 
@@ -63,6 +63,18 @@ coverage: $(STAMPS)/dev ## Which lines the fast tests execute: a list in the ter
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage html --quiet
 	@$(BIN)/coverage report
+
+# The lowest version of every dependency that pyproject.toml allows, in an environment of its own, on the oldest Python:
+# newer ones have no wheels of such versions. The tests of the drivers need servers.
+LOWEST := .venv-lowest
+LOWEST_PYTHON ?= python3.11
+DRIVERS := tests/contract tests/stores tests/guards tests/observe tests/plane/test_bus_nats.py tests/plane/test_nats_acks.py \
+	tests/plane/test_database_postgres.py tests/plane/test_tls.py
+
+test-lowest: ## The fast tests and those of the drivers, with the lowest version of every dependency
+	@$(MAKE) --no-print-directory VENV=$(LOWEST) PYTHON=$(LOWEST_PYTHON) $(LOWEST)/stamps/lowest
+	@$(LOWEST)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "not server and not slow" $(ARGS)
+	@$(LOWEST)/bin/python -m pytest -q -n $(WORKERS) --maxprocesses 8 -m "server and not slow" $(DRIVERS) $(ARGS)
 
 lint: $(STAMPS)/dev ## Style, without changing anything
 	@echo "== style"
@@ -127,7 +139,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 ledger: $(STAMPS)/dev ## Each requirement in full: proven, covered or open, by which tests; ARGS=R4 for one
 	@$(PY) tools/ledger.py $(ARGS)
 
-lock: $(STAMPS)/dev ## Choose the pinned versions anew, for all supported Pythons
+lock: $(STAMPS)/dev ## Pin what pyproject.toml newly asks for, for all supported Pythons; ARGS=--upgrade: the newest of everything
 	@$(PIP) install uv
 	@$(PY) tools/lock.py $(ARGS)
 
@@ -138,13 +150,13 @@ install: $(STAMPS)/dev ## Only set up the environment
 	@echo "ready: $(VENV)"
 
 clean: ## Remove the environment and everything that is made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from. The versions come from the lock alone: --no-deps keeps pip from choosing,
 # and the package itself is built with the pinned hatchling, not with one that is fetched for the occasion.
 
-$(STAMPS)/run $(STAMPS)/dev $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt pyproject.toml $(STAMPS)/venv
+$(STAMPS)/run $(STAMPS)/dev $(STAMPS)/bench $(STAMPS)/lowest: $(STAMPS)/%: requirements/%.txt pyproject.toml $(STAMPS)/venv
 	@echo "== setting up $(VENV) ($*)"
 	@$(PIP) install --no-deps --require-hashes -r requirements/$*.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .

@@ -111,4 +111,4 @@ def test_the_awaited_outbox_says_which_extra_it_needs(module: str) -> None:
         check=False,
         timeout=60,
     )
-    assert 'pip install "holdfast[postgres]"' in done.stderr
+    assert 'pip install "holdfast[postgres-binary]"' in done.stderr

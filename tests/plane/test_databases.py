@@ -91,7 +91,7 @@ def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch, drive
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, driver, None)
 
-    with pytest.raises(Misconfigured, match=r'pip install "holdfast\[postgres\]"'):
+    with pytest.raises(Misconfigured, match=r'pip install "holdfast\[postgres-binary\]"'):
         open_database("postgresql://h/d")
 
 

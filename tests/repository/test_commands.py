@@ -19,6 +19,7 @@ PROMISED = {
         "test",
         "test-fast",
         "coverage",
+        "test-lowest",
         "bench",
         "drill",
         "simulate",
@@ -69,6 +70,16 @@ def test_make_alone_lists_every_command() -> None:
         ("test-full", ["CAMPAIGNS=full", f"pytest -q -n {2 * CORES} --maxprocesses 8 --dist worksteal"]),
         ("test-fast", [f'pytest -q -n {2 * CORES} --maxprocesses 8 -m "not server and not slow"']),
         ("coverage", ["coverage run -m pytest", '-m "not server and not slow"', "coverage report"]),
+        (
+            "test-lowest",
+            [
+                "python3.11",
+                "-m venv .venv-lowest",
+                "-r requirements/lowest.txt",
+                '-m "not server and not slow"',
+                "tests/stores",
+            ],
+        ),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),
     ],
 )

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.errors import BadInput
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.migration import Inspected
 from holdfast.guards.names import TableNames
 from holdfast.guards.tables import AnyGuardedTable
+from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.stores.registry import redacted
 
 DATABASE_VARIABLE: Final = "HOLDFAST_GUARD_DATABASE"
@@ -121,12 +122,8 @@ def _from_url(field: str, url: str) -> Database:
 def _postgres() -> Any:
     try:
         from holdfast.guards.database_postgres import PostgresDatabase
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "psycopg":
-            raise
-        raise Misconfigured(
-            'postgresql:// needs a driver that is not installed (psycopg): pip install "holdfast[postgres]"'
-        ) from error
+    except ImportError as error:
+        raise missing_driver("postgresql://", error) from error
     return PostgresDatabase
 
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Generic, LiteralString, Protocol, Self,
 from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.guards.settings import sql
 from holdfast.runtime.driving import run_now
+from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.types import MS, NS, Duration, duration_ns
 
 try:
@@ -28,10 +29,8 @@ try:
     from psycopg.conninfo import conninfo_to_dict
 
     from holdfast.guards.postgres_tls import tls_options
-except ModuleNotFoundError as error:
-    raise Misconfigured(
-        f'a record in Postgres needs a driver that is not installed ({error.name}): pip install "holdfast[postgres]"'
-    ) from error
+except ImportError as error:
+    raise missing_driver("a record in Postgres", error) from error
 
 C = TypeVar("C")
 

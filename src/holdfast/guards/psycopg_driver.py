@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.errors import Misconfigured
+from holdfast.runtime.postgres_driver import missing_driver
 
 try:
     from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, Error, errors
     from psycopg.pq import TransactionStatus
     from psycopg.rows import dict_row
     from psycopg.types.numeric import Int8
-except ModuleNotFoundError as missing:
-    if missing.name is None or missing.name.partition(".")[0] != "psycopg":
-        raise
-    raise Misconfigured(
-        'a guard on Postgres needs a driver that is not installed (psycopg): pip install "holdfast[postgres]"'
-    ) from missing
+except ImportError as error:
+    raise missing_driver("a guard on Postgres", error) from error
 
 __all__ = ["AsyncConnection", "AsyncCursor", "Connection", "Cursor", "Error", "Int8", "dict_row", "errors", "is_idle"]
 

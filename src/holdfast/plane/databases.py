@@ -12,12 +12,13 @@ from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from holdfast.core.duration_text import parse_duration_ns
-from holdfast.errors import BadInput, Misconfigured
+from holdfast.errors import BadInput
 from holdfast.plane import sqlite_looking
 from holdfast.plane.looked import LookedAt
 from holdfast.plane.ports import Database
 from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.ports import Clock
+from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.stores.registry import redacted
 from holdfast.types import NS
 
@@ -30,7 +31,6 @@ _SQLITE_OPTIONS: Final = ("busy_timeout", "synchronous")
 _POSTGRES_OPTIONS: Final = ("pool_max", "pool_timeout")
 _POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _POOL_MAX: Final = 1000
-_DRIVERS: Final = ("psycopg", "psycopg_pool")
 _EXAMPLES: Final = "use sqlite:///plane.db or postgresql://user@host/database"
 
 
@@ -95,13 +95,8 @@ def _sqlite(url: str, clock: Clock | None, *, looks: bool) -> Database:
 def _postgres(url: str, clock: Clock | None) -> Database:
     try:
         from holdfast.plane.postgres_database import POOL_MAX, POOL_TIMEOUT_NS, PostgresDatabase
-    except ImportError as error:  # psycopg raises it also when it has no library to talk through
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in _DRIVERS:
-            raise
-        raise Misconfigured(
-            f"postgresql:// needs a driver that is not installed ({error.name or error}): "
-            'pip install "holdfast[postgres]"'
-        ) from error
+    except ImportError as error:
+        raise missing_driver("postgresql://", error) from error
     if not url.isascii() and url != url.encode("utf-8", "replace").decode():
         raise BadInput("url", "holds bytes that are no text", "write it in UTF-8")
     head, mark, query = url.partition("?")
