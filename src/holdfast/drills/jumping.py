@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from holdfast.drills.clocks import Moved, proven
+from holdfast.drills.clocks import Moved, jump, proven
 from holdfast.drills.crew import LIMIT_S, Actor
 from holdfast.drills.failing_over import overtake, rises
 from holdfast.drills.model import Figure, Guard, SpanKind
@@ -34,6 +34,10 @@ class Clockwork(NamedTuple):
 
     server: Server
     moved: Moved
+
+    def jump(self, seconds: float) -> int:
+        """Set the clock of the server: when."""
+        return jump(self.server, self.moved, seconds)
 
 
 @contextmanager
@@ -91,7 +95,7 @@ def _forward(
     ben.order("take", key=key)
     it.crew.next("asking", ben)
     it.breathe()
-    at_ns = it.moment(told_jump(seconds), clocks.moved.jump(seconds))
+    at_ns = it.moment(told_jump(seconds), clocks.jump(seconds))
     granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
     took = it.takeover(f"a lease that ended with a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
     it.tell(f"the server's clock jumped {told_jump(seconds)}; ben got ada's lock after {took.took_ns / NS:.2f} s")
@@ -124,7 +128,7 @@ def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) 
     old = it.ask(ada, "take", "granted", key=key)["fence"]
     it.ask(ada, "read", "read")
     it.breathe()
-    it.moment(told_jump(-seconds), clocks.moved.jump(-seconds))
+    it.moment(told_jump(-seconds), clocks.jump(-seconds))
     limit_s = it.stage.plan.ttl_s + LIMIT_S
     it.until(lambda: _settled(it, clocks, key, ada), "a renewal to put the expiry right", limit_s)
     if not it.write(ada):
@@ -132,7 +136,7 @@ def _back(it: Setting, clocks: Clockwork, key: str, ben: Actor, seconds: float) 
         return False
     it.claim("a holder that lives puts the expiry right", kept=True, seen="by its next renewal")
     died_ns = it.crew.kill(ada)
-    it.moment(told_jump(-seconds), clocks.moved.jump(-seconds))
+    it.moment(told_jump(-seconds), clocks.jump(-seconds))
     kept_s = _kept_s(it, clocks, key)
     if kept_s < seconds:
         return False  # her lease was over before the clock went back
@@ -171,7 +175,7 @@ def _settled(it: Setting, clocks: Clockwork, key: str, holder: Actor) -> bool:
 def _put_right(it: Setting, clocks: Clockwork, key: str, seconds: float) -> tuple[int, str]:
     """Set the clock right, or break the lock: when, and what was done."""
     if seconds == MINUTE_S:
-        return it.moment("set right", clocks.moved.jump(2 * seconds)), "a clock that was set right"
+        return it.moment("set right", clocks.jump(2 * seconds)), "a clock that was set right"
     at_ns = it.moment("lock broken")
     with it.stage.locks(url=clocks.server.url) as locks:
         locks.force_release(key, reason="the server's clock went back, and its holder is dead")

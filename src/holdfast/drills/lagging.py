@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.drills.clocks import Moved, proven
+from holdfast.drills.clocks import Moved, jump, proven
 from holdfast.drills.failing_over import lose_primary
 from holdfast.drills.jumping import HOUR_S, told_jump
 from holdfast.drills.model import Figure, Guard
@@ -48,7 +48,7 @@ def play(stage: Stage, library: Path) -> None:
         key = it.key("account")
         ada, ben = it.crew.enter("ada", "ben")
         _granted(it, pair.primary.url, "known to both", 1)
-        it.moment(told_jump(-HOUR_S), moved.jump(-HOUR_S))
+        it.moment(told_jump(-HOUR_S), jump(pair.primary, moved, -HOUR_S))
         _granted(it, pair.primary.url, "known to both and set back", 1)
         for between in (False, True):
             it.played(partial(lose_primary, it, pair, key, ada, ben, between=between))
@@ -59,7 +59,7 @@ def _set_back_alone(it: Setting, pair: Pair, moved: Moved) -> None:
     """Set the clock back when the replica hears nothing any more, and compare what both sides give out."""
     it.until(lambda: pair.in_step, "the replica to have everything")
     pair.link.cut()
-    it.moment(told_jump(-HOUR_S), moved.jump(-HOUR_S))
+    it.moment(told_jump(-HOUR_S), jump(pair.primary, moved, -HOUR_S))
     lost = _granted(it, pair.primary.url, "both", LOCKS)
     it.moment("failover", pair.fail_over())
     again = _granted(it, pair.primary.url, "both", LOCKS)
