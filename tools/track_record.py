@@ -45,6 +45,7 @@ class Bug:
     tests_of: str = ""  # the commit whose tests show it, where they are younger than the fix
     take: tuple[str, ...] = WHOLE  # what is laid over the older code
     own: tuple[str, ...] = ()  # files of today's tree that are laid over it besides: tests that were written for this
+    own_of: str = ""  # the commit that has them, from before modules that they import moved
     sign: str = ""  # a regular expression that the failing run must print
     seen: str = ""  # how it failed when it was last shown, in a few words
     needs: str = ""  # what the command needs besides the packages of the tests
@@ -60,7 +61,8 @@ class Bug:
     @property
     def case(self) -> Case:
         """What is run."""
-        return Case(self.fix, self.before, self.tests_of, self.then or (self.test,), self.take, self.own, self.sign)
+        tests = self.then or (self.test,)
+        return Case(self.fix, self.before, self.tests_of, tests, self.take, self.own, self.sign, self.own_of)
 
 
 def bugs() -> list[Bug]:

@@ -55,6 +55,7 @@ class Case:
     take: tuple[str, ...]  # paths that are laid over the older code
     own: tuple[str, ...]  # of those tests, files of today's tree: they were written for older code too
     sign: str  # a regular expression that must match in what pytest prints
+    own_of: str = ""  # the commit that `own` is taken from, when not the working tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _run_on(of: str, case: Case) -> Run:
         for each in case.take:
             lay_over(each, commit(newer) if newer else None, tree)
         for each in case.own:
-            lay_over(each, None, tree)
+            lay_over(each, commit(case.own_of) if case.own_of else None, tree)
         return judged(case.sign, of, *run(tree, case.tests))
 
 

@@ -102,7 +102,7 @@ def test_the_checker_knows_what_each_call_returns(findings: dict[str, dict[int, 
                 wrong.append(f"{line}: {said}")
             continue
         expected = line.rpartition("# ")[2]
-        shown = re.sub(r"holdfast\.\w+\.\w+\.", "", said.partition('"')[2].rpartition('"')[0])
+        shown = re.sub(r"holdfast\.(?:\w+\.)+", "", said.partition('"')[2].rpartition('"')[0])
         shown = re.sub(r"Union\[(.+)\]", lambda match: match[1].replace(", ", " | "), shown)
         shown = shown.replace("builtins.", "")
         if shown != expected:

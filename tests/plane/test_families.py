@@ -179,8 +179,9 @@ def test_a_family_is_used_where_it_says(family: LockFamily) -> None:
     source = Path(spec.origin).read_text(encoding="utf-8")
     below = [
         path.read_text(encoding="utf-8")
-        for path in sorted((PACKAGE / "plane").glob("*.py"))
-        if path.name != "families.py" and f"holdfast.plane.{path.stem} import" in source
+        for path in sorted((PACKAGE / "plane").glob("**/*.py"))
+        if path != PACKAGE / DECLARATION
+        and f"{'.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts)} import" in source
     ]
     assert any(constant in text for text in (source, *below))
 
