@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.core.backoff import Fixed
+from holdfast.core.ports import Clock
 from holdfast.plane.buses import open_bus
 from holdfast.plane.databases import open_database
 from holdfast.plane.embedded_bus import EmbeddedBus
@@ -26,7 +27,6 @@ from holdfast.plane.model import Delivery, Message
 from holdfast.plane.nats_bus import NatsBus
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.ports import Consumption, Database
-from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS, Instant
 from polling import pauses

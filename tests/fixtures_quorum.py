@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.ports import Store
 from holdfast.errors import BackendError
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable
 from holdfast.stores.quorum import QuorumEngine

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.redis import open_engine
 from servers import RedisExecutable, RedisServer, redis_executables, start_redis

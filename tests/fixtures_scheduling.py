@@ -20,9 +20,10 @@ from typing import Any
 import pytest_asyncio
 
 import holdfast.aio
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core.jobs import JobState, legal
+from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import families, subjects
 from holdfast.plane.databases import open_database
@@ -40,7 +41,6 @@ from holdfast.plane.scheduler import Scheduler
 from holdfast.plane.schema import prepare
 from holdfast.plane.tenants import Tenants
 from holdfast.plane.workers import Workers
-from holdfast.ports import RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS, Instant
 from polling import pauses

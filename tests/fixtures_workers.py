@@ -19,8 +19,9 @@ import pytest_asyncio
 
 import holdfast.aio
 from fixtures_databases import until
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.jobs import JobState
+from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import families, subjects
 from holdfast.plane.app import App
@@ -30,7 +31,6 @@ from holdfast.plane.ports import Bus, Consumer, Consumption, Handler, Tx
 from holdfast.plane.results import apart
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.worker import Worker
-from holdfast.ports import RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.plane import families
 from holdfast.plane.loops import Loop, Tick

@@ -15,6 +15,7 @@ from holdfast import aio
 from holdfast.core.escalation import Rule
 from holdfast.core.exercise import Exercise
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.databases import open_database
@@ -25,7 +26,6 @@ from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.ports import Bell, Database, Dialect, Work
 from holdfast.plane.settings import SchedulerSettings, Settings
 from holdfast.plane.signals import Signals
-from holdfast.ports import Clock
 from holdfast.runtime.household import Household
 from holdfast.runtime.policies import policy_switch
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner

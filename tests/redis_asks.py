@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.stores.redis_url import parse_redis_url
 from holdfast.types import NS, Ask, Busy, Grant, Renewal
 

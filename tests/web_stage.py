@@ -19,6 +19,7 @@ from fastapi import FastAPI
 import holdfast.aio
 from holdfast.core.approving import ApprovalRules
 from holdfast.core.jobs import JobState
+from holdfast.core.ports import Clock
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.databases import open_database
@@ -33,7 +34,6 @@ from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller, Parts, Service
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
-from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of

@@ -27,9 +27,9 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Final, NamedTuple
 
+from holdfast.core.ports import Store
 from holdfast.drills.redis_servers import redis_server, running
 from holdfast.errors import HoldfastError
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores import redis as redis_store

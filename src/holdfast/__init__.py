@@ -9,14 +9,8 @@ of errors, `holdfast.testing` what you need to test your own code and your own s
 """
 
 from holdfast import aio
-from holdfast.blocking.leader import Leader
-from holdfast.blocking.lease import DegradedLease, Lease, Lost
-from holdfast.blocking.lock import Lock
-from holdfast.blocking.locks import Locks, connect
-from holdfast.condition import Condition
 from holdfast.core import backoff
 from holdfast.core.retry import RetryDelays
-from holdfast.description import LockSettings, UsageWarning
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,
@@ -38,7 +32,13 @@ from holdfast.errors import (
     Unavailable,
     Unfenced,
 )
-from holdfast.inspection import ForcedRelease, Inspection
+from holdfast.leases.inspection import ForcedRelease, Inspection
+from holdfast.leases.lock_spec import LockSettings, UsageWarning
+from holdfast.leases.ownership import Condition
+from holdfast.leases.sync.client import Locks, connect
+from holdfast.leases.sync.leader import Leader
+from holdfast.leases.sync.lease import DegradedLease, Lease, Lost
+from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.household import Health, Statistics
 from holdfast.types import Guarantee, LossReason
 

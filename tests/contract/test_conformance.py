@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports import Capabilities, Store
+from holdfast.core.ports import Capabilities, Store
 from holdfast.stores import redis_wire
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check

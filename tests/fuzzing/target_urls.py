@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from fuzzing.target import Target, argument, refused
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.guards.http_client import origin_of
 from holdfast.plane.buses import open_bus
 from holdfast.plane.databases import open_database
 from holdfast.plane.nats_bus import NatsBus
 from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.redis_url import DB_MAX, RedisAddress, parse_redis_url
 from holdfast.stores.redis_wire import handshake

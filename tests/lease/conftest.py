@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.possession import HeldLease
+from holdfast.leases.lease_base import HeldLease
 from lease.stage import Stage
 
 

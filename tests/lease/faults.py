@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from holdfast.core.ports import LISTEN_NS, Capabilities, Store, TakesMany, Watch
 from holdfast.errors import Timeout, Unavailable
-from holdfast.ports import LISTEN_NS, Capabilities, Store, TakesMany, Watch
 from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import AcquireTimeout, AlreadyHeld, Lease, LockBusy, aio
-from holdfast.aio import many
+from holdfast.aio import batch as many
 from lease.stage import LIMIT_S, Stage, plain
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.description import describe
+from holdfast.core.ports import Capabilities
 from holdfast.errors import Misconfigured
-from holdfast.ports import Capabilities
+from holdfast.leases.lock_spec import describe
 from holdfast.types import Guarantee
 
 PLAIN = Capabilities(

@@ -21,8 +21,8 @@ import pytest
 
 import holdfast
 from bytecodes import Tracer, every, raise_interrupted
-from holdfast.blocking.lock import Lock
 from holdfast.core.lease import Event
+from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.keeper import Orphan
 from holdfast.runtime.ticker import Ticker
@@ -73,7 +73,7 @@ def listeners(locks: holdfast.Locks) -> list[Any]:
 
 
 # The end of a block has not begun there, and the interpreter never calls it again: the lease is dropped with its lock.
-BLOCK_ENDS = {f"/blocking/lock.py:{Lock.__exit__.__code__.co_firstlineno + 3} +2"}
+BLOCK_ENDS = {f"/leases/sync/lock.py:{Lock.__exit__.__code__.co_firstlineno + 3} +2"}
 
 
 def expire(locks: holdfast.Locks) -> None:
@@ -369,7 +369,7 @@ def test_an_interrupt_at_any_bytecode_of_close_still_closes(
     leases: list[Any] = [None]
     number = itertools.count()
     source, first = inspect.getsourcelines(holdfast.Locks.close)
-    unbegun = {f"/blocking/locks.py:{first + line}" for line in range(source.index("        try:\n"))}
+    unbegun = {f"/leases/sync/client.py:{first + line}" for line in range(source.index("        try:\n"))}
     with holdfast.connect(address) as other:
         other.ping()  # holds the file open, so that each close is not also a checkpoint and a sync
         for where in every(close):

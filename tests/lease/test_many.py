@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
 from holdfast.aio.lease import Lease
 from holdfast.errors import BadInput, Timeout, Unavailable
 from holdfast.types import Busy

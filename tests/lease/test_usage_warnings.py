@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import BadInput, UsageWarning, description
+from holdfast import BadInput, UsageWarning
+from holdfast.leases import lock_spec
 from lease.stage import Stage
 
 
 @pytest.fixture(autouse=True)
 def nobody_was_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(description, "_warned", set())
+    monkeypatch.setattr(lock_spec, "_warned", set())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core.history import Kind
 from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
-from holdfast.inspection import ForcedRelease
+from holdfast.leases.inspection import ForcedRelease
 from holdfast.ops.runbook_examples import AT_NS, held_lock, policy
 from holdfast.ops.runbook_facts import (
     ClassFact,

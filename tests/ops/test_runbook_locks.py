@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 import holdfast.aio
 from fixtures_redis import NEWEST
 from fixtures_scheduling import holds
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.observe import prometheus
 from holdfast.observe.ledger import Ledger
 from holdfast.ops.runbook import Severity

@@ -13,8 +13,9 @@ import pytest_asyncio
 import holdfast.aio
 from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
+from holdfast.core.ports import RidesAlong
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.claimed_leases import ClaimedLeases
@@ -22,7 +23,6 @@ from holdfast.plane.families import WORKER_JOB
 from holdfast.plane.ports import Consumption, Tx
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.subjects import WORKERS, work_subject
-from holdfast.ports import RidesAlong
 from holdfast.testing import faults
 
 pytestmark = pytest.mark.asyncio

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures_databases import until
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.approving import Verdict, parse_rules
 from holdfast.core.history import Kind
 from holdfast.core.run import Look

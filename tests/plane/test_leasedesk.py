@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import holdfast.aio
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.errors import Unavailable
 from holdfast.plane.families import WORKER_JOB
 from holdfast.plane.leasedesk import LeaseDesk
@@ -126,7 +126,7 @@ async def test_a_store_that_answers_for_one_lock_at_a_time_is_asked_so(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk, counted = LeaseDesk(locks), Counted(locks, monkeypatch)
-    monkeypatch.setattr("holdfast.aio.many.takes_many", lambda _: False)
+    monkeypatch.setattr("holdfast.aio.batch.takes_many", lambda _: False)
     found = await asyncio.gather(*(desk.take(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)))
     assert all(each is not None and each.held for each in found)
     for each in found:

@@ -230,7 +230,7 @@ async def test_a_store_that_answers_for_one_lock_at_a_time_is_asked_one_at_a_tim
 ) -> None:
     plane = await sqlite_planes.open()
     jobs = await waiting(plane, 5)
-    monkeypatch.setattr("holdfast.aio.many.takes_many", lambda locks: False)
+    monkeypatch.setattr("holdfast.aio.batch.takes_many", lambda locks: False)
 
     async def never(*_: Any) -> Any:
         raise AssertionError("it cannot do that")

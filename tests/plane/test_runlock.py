@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 import holdfast.aio
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.delivering import Kind, ended
 from holdfast.core.retry import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater

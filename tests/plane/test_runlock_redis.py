@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import holdfast.aio
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.errors import RetryLater
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.runlock import run_lock

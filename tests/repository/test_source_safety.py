@@ -26,7 +26,7 @@ _SENDS = {"execute", "executemany", "executescript", "query", "eval", "evalsha",
 # What is put into the text of a statement. Names come from `guards.names`, which checks and quotes them; the rest is
 # made of our own constants, or counts places.
 PUT_IN: dict[str, set[str]] = {
-    "condition.py": {"self.sql"},  # our own text: its values are parameters
+    "leases/ownership.py": {"self.sql"},  # our own text: its values are parameters
     "drills/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
     "drills/planes.py": {"_PLACES"},  # as many as there are states
     "drills/schemas.py": {"quoted(_schema(name))"},

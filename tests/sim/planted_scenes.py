@@ -16,7 +16,7 @@ from holdfast.guards import folder, rows
 from holdfast.guards.folder import Folder
 from holdfast.guards.rows import Found, RowId, RowStore
 from holdfast.guards.sqlite import SqliteRows
-from holdfast.possession import HeldLease
+from holdfast.leases.lease_base import HeldLease
 from holdfast.runtime.loops import Body
 from zoo.planted_guards import rule
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from holdfast.description import LockSettings
+from holdfast.leases.lock_spec import LockSettings
 from holdfast.testing.simdomain import Domain
 from holdfast.testing.simhost import virtual_locks, virtual_table
 from holdfast.testing.simloop import Deadlock, Livelock, SimLoop, due_ns, run_virtual

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.ports import Store
 from holdfast.errors import BadInput
 from holdfast.guards.filenames import check_file_name, draft_name, generation_name
 from holdfast.guards.rediskeys import PREFIX, FenceNames
 from holdfast.plane.envelope import check_subject
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.subjects import WORKERS
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.redis import open_engine as open_redis
 from holdfast.stores.registry import open_engine

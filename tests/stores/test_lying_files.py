@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.ports import Store
 from holdfast.errors import BackendError
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.sqlite import open_engine
 from holdfast.types import NS, Grant, Renewal

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from holdfast.core.ports import Store
 from holdfast.errors import BadInput
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable, open_engine
 from holdfast.types import NS, Ask, Busy, Grant

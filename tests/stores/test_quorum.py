@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures_quorum import CALL, LONG, Node, NodeStore, Play, ask, fail, granted
+from holdfast.core.ports import Store
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.quorum import QuorumEngine
 from holdfast.types import NS, Ask, Busy, Grant, Guarantee, Instant, Renewal

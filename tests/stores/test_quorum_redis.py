@@ -21,7 +21,7 @@ from failpoints.cancelling import (
 )
 from fault_proxy import FaultProxy
 from holdfast import BackendError, aio
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.memory import MemoryEngine, MemoryTable
 from holdfast.stores.quorum import QuorumEngine

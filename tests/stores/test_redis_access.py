@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fixtures_redis import Play, StartRedis
+from holdfast.core.ports import Store
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.ports import Store
 from holdfast.stores.redis_wire import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import MS, Grant
 from redis_asks import SOON, ask, give_back, meet, renewal, take

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from fixtures_redis import Play
+from holdfast.core.ports import Store
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
-from holdfast.ports import Store
 from holdfast.types import MS, NS, Renewal
 from redis_asks import SOON, ask
 from scripted_redis import ScriptedRedis

@@ -8,7 +8,7 @@ import pytest
 from redis.crc import key_slot
 
 from fixtures_redis import Play
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.types import NS
 from redis_asks import SOON, aux_name, give_back, meet, queue_name, take
 

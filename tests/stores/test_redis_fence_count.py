@@ -10,7 +10,7 @@ import pytest
 
 from fixtures_redis import play_blocking
 from holdfast.core.fence_count import Count
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.stores.redis_wire import Script
 from redis_asks import aux_name, take
 

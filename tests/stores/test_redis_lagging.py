@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fixtures_redis import StartRedis, play_blocking
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from redis_asks import SOON, aux_name, take
 from servers import RedisServer
 

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from fixtures_redis import Play
+from holdfast.core.ports import Store
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.ports import Store
 from holdfast.types import MS, NS
 from redis_asks import OWNER, SOON, ask, aux_name, give_back, lock_name, meet, renewal, take
 from servers import RedisServer

@@ -17,8 +17,8 @@ import redis
 import holdfast
 from fixtures_redis import Play, StartRedis
 from holdfast import aio, backoff
+from holdfast.core.ports import Store
 from holdfast.errors import Timeout
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores import redis_asyncio_ears, redis_blocking_ears
 from holdfast.stores.redis import RedisEngine, open_engine

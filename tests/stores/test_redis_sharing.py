@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.redis import open_engine
 from holdfast.stores.redis_blocking import Pool

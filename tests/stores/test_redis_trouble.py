@@ -9,8 +9,8 @@ import pytest
 
 from fault_proxy import FaultProxy
 from fixtures_redis import Play, StartRedis
+from holdfast.core.ports import Store
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.ports import Store
 from holdfast.stores.redis import open_engine
 from holdfast.types import MS, NS, Grant, Renewal
 from redis_asks import OWNER, SOON, ask, give_back, meet, renewal, take

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fixtures_redis import Play
+from holdfast.core.ports import Store
 from holdfast.errors import Misconfigured
-from holdfast.ports import Store
 from redis_asks import OWNER, SOON, aux_name, give_back, lock_name, take
 
 pytestmark = pytest.mark.server

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fixtures_redis import Play, StartRedis
+from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores import redis_blocking_ears
 from holdfast.stores.redis import RedisEngine, open_engine

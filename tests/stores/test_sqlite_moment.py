@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.ports import LocksWithin, Moment, Query
+from holdfast.core.ports import LocksWithin, Moment, Query
 from holdfast.runtime.driving import run_now
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore

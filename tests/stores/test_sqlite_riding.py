@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 import pytest
 import pytest_asyncio
 
+from holdfast.core.ports import RidesAlong
 from holdfast.errors import Misconfigured, Timeout
 from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.ports import RidesAlong
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import MS, NS, Ask, Busy, Grant

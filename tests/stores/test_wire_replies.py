@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from holdfast.core.ports import Store
 from holdfast.errors import BackendError
-from holdfast.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.redis import open_engine
 from holdfast.stores.registry import Engine

@@ -22,7 +22,7 @@ from fixtures_workflows import FlowStage
 from guard_subjects_redis import StringSubject
 from guard_subjects_sqlite import prepared
 from holdfast.guards import conformance as guard_kit
-from holdfast.possession import HeldLease
+from holdfast.leases.lease_base import HeldLease
 from holdfast.stores.registry import open_engine
 from holdfast.testing import conformance as store_kit
 from holdfast.testing.simulate import replay_command

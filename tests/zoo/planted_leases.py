@@ -12,12 +12,12 @@ import pytest
 from holdfast.aio.lease import AnyLease
 from holdfast.core import lease as table
 from holdfast.core.lease import Standing
+from holdfast.core.ports import Ports
 from holdfast.core.timing import Timing
 from holdfast.errors import Timeout
 from holdfast.flows import acquiring, releasing
 from holdfast.flows.acquiring import Wish
 from holdfast.flows.releasing import Released
-from holdfast.ports import Ports
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.tenure import Tenure
 from holdfast.testing.simclock import SimEntropy
@@ -277,7 +277,7 @@ def a_grant_that_is_past_its_time_is_handed_out(patch: pytest.MonkeyPatch) -> No
 
 @keep(
     "redis-py #3532",
-    where="possession.py",
+    where="leases/lease_base.py",
     found_by=Test(
         "lease.test_block",
         "test_a_loss_that_nobody_noticed_is_raised_at_the_end_of_the_block",
@@ -329,7 +329,7 @@ def a_cancelled_release_forgets_its_token(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a lease that was dropped is renewed for ever",
-    where="possession.py",
+    where="leases/lease_base.py",
     found_by=Test(
         "lease.test_loss",
         "test_a_lease_that_is_dropped_is_left_to_expire_and_says_so",

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import pytest
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core import delivering, jobs, reports
 from holdfast.core.jobs import JobState
+from holdfast.core.ports import Ports
 from holdfast.core.retry import AnyDelays, SwitchableDelays
 from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquiring, releasing
@@ -33,7 +34,6 @@ from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
 from holdfast.plane.ports import Tx
 from holdfast.plane.signals import Signals
-from holdfast.ports import Ports
 from holdfast.types import NS
 from holdfast.web import auth
 from holdfast.web.auth import Access

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import description, errors
+from holdfast import errors
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core import alerting, backoff, escalation, timing, tuning
 from holdfast.core.backoff import Draw, Jittered
 from holdfast.core.burstiness import Burst, Burstiness
@@ -23,6 +23,7 @@ from holdfast.errors import BackendError, LockBusy, NotOwner, RetryLater, Unavai
 from holdfast.flows import acquiring, primitive, releasing
 from holdfast.flows.releasing import Released
 from holdfast.guards.admission import Admission
+from holdfast.leases import lock_spec
 from holdfast.ops import tuning_metrics
 from holdfast.plane import families
 from holdfast.plane.families import Scope
@@ -110,7 +111,7 @@ def store_trouble_is_called_not_owned(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="description.py",
+    where="leases/lock_spec.py",
     found_by=Test(
         "lease.test_capabilities", "test_a_store_that_cannot_renew_is_not_asked_to", at="assert not timing.auto_renew"
     ),
@@ -162,7 +163,7 @@ def every_guard_lets_leases_without_a_fence_write(patch: pytest.MonkeyPatch) -> 
 
 @keep(
     MANY,
-    where="aio/locks.py",
+    where="aio/client.py",
     found_by=Test(
         "lease.test_hold_and_leader",
         "test_a_hold_is_taken_once_per_window_by_whoever_comes_first",
@@ -253,7 +254,7 @@ def _renewing(patch: pytest.MonkeyPatch, every: Callable[[float], float]) -> Non
 
 def _nothing_known(patch: pytest.MonkeyPatch) -> None:
     """What is described under a planted bug does not stay among the descriptions that are kept."""
-    patch.setattr(description, "_model", description._model.__wrapped__)
+    patch.setattr(lock_spec, "_model", lock_spec._model.__wrapped__)
 
 
 @keep(

@@ -7,9 +7,9 @@ For example::
             ...
 """
 
+from holdfast.aio.client import Locks, connect
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import DegradedLease, Lease, Lost
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks, connect
 
 __all__ = ["DegradedLease", "Leader", "Lease", "Lock", "Locks", "Lost", "connect"]

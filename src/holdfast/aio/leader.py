@@ -9,8 +9,8 @@ from typing import TypeVar
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.errors import LeaseLost
-from holdfast.inspection import Inspection
-from holdfast.possession import is_loss_of
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.lease_base import is_loss_of
 from holdfast.types import Duration
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from typing import Self, TypeVar
 from weakref import ref
 
 from holdfast.core.lease import Standing, State
-from holdfast.description import Description, timeout_ns
+from holdfast.core.ports import Place, Ports
 from holdfast.errors import NotOwner
 from holdfast.flows import keeping, releasing
 from holdfast.flows.releasing import Released
-from holdfast.ports import Place, Ports
-from holdfast.possession import Degraded, Granted, HeldLease
+from holdfast.leases.lease_base import Degraded, Granted, HeldLease
+from holdfast.leases.lock_spec import Description, timeout_ns
 from holdfast.runtime.household import Household
 from holdfast.runtime.loops import Body, LoopRuntime
 from holdfast.runtime.signals import LoopLost

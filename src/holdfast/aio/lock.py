@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.aio.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease import Event
-from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
-from holdfast.inspection import Inspection
-from holdfast.named import NamedLock
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
 from holdfast.runtime.loops import caller_task, this_task
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:
-    from holdfast.aio.locks import Locks
+    from holdfast.aio.client import Locks
 
 L = TypeVar("L", bound=Lease | DegradedLease)
 
@@ -109,6 +108,6 @@ class Lock(NamedLock, Generic[L]):
 
 
 def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:
-    from holdfast.aio.locks import reconnect
+    from holdfast.aio.client import reconnect
 
     return Lock(reconnect(reconnection), description)

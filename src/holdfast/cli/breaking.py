@@ -14,7 +14,7 @@ from holdfast.cli.options import Json, Name, Url
 from holdfast.cli.planes import Config, Database
 from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_table, say, seconds, since
 from holdfast.errors import BadInput
-from holdfast.inspection import ForcedRelease, Inspection
+from holdfast.leases.inspection import ForcedRelease, Inspection
 
 
 def add_to(app: typer.Typer) -> None:

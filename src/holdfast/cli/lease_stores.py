@@ -29,9 +29,9 @@ from urllib.parse import quote, unquote
 import typer
 
 import holdfast
-from holdfast.blocking.locks import Locks
 from holdfast.cli.screen import named_in_errors, say
 from holdfast.errors import BadInput, Misconfigured
+from holdfast.leases.sync.client import Locks
 from holdfast.stores import sqlite_schema
 from holdfast.stores.registry import DEFAULT_FILE, URL_VARIABLE, redacted, state_directory
 

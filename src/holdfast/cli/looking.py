@@ -13,7 +13,7 @@ from holdfast.cli.lease_stores import reading, url_of
 from holdfast.cli.options import Json, Name, Url
 from holdfast.cli.planes import Config, Database
 from holdfast.cli.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 
 
 def add_to(app: typer.Typer) -> None:

@@ -13,9 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from holdfast.blocking.lease import DegradedLease, Lease
-from holdfast.blocking.lock import Lock
-from holdfast.blocking.locks import Locks
 from holdfast.cli.durations import duration_option
 from holdfast.cli.exits import Exit, exit_for
 from holdfast.cli.lease_stores import opened, url_of
@@ -25,8 +22,11 @@ from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import seconds
 from holdfast.cli.signals import Interrupted, Signals
 from holdfast.cli.supervision import Supervisor
-from holdfast.description import LockSettings
 from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.leases.lock_spec import LockSettings
+from holdfast.leases.sync.client import Locks
+from holdfast.leases.sync.lease import DegradedLease, Lease
+from holdfast.leases.sync.lock import Lock
 from holdfast.types import NS, duration_ns
 
 EPILOG = "\n\n".join(

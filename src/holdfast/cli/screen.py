@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BackendError, Misconfigured, RowMissing
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 
 T = TypeVar("T")
 

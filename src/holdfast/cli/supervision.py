@@ -15,12 +15,12 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
-from holdfast.blocking.lease import DegradedLease, Lease
 from holdfast.cli.controlling import Terminal
 from holdfast.cli.exits import Exit
 from holdfast.cli.group import Group, ended_by
 from holdfast.cli.reporting import Reporter
 from holdfast.cli.signals import LOST, PASSED_ON, Signals
+from holdfast.leases.sync.lease import DegradedLease, Lease
 
 _LOOK_MIN_S, _LOOK_MAX_S = 0.02, 1.0
 _POLL_S = 0.05  # where orphans are not ours to wait for, the end of the group has to be asked for

@@ -14,14 +14,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.blocking.locks import Locks
 from holdfast.cli.durations import duration_option
 from holdfast.cli.lease_stores import LeaseStore, reading, url_of
 from holdfast.cli.options import Json, Url
 from holdfast.cli.planes import Config, Database
 from holdfast.cli.screen import cell, fence, out, plain_table, put_json, seconds, since
 from holdfast.errors import BackendError, Misconfigured
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.sync.client import Locks
 from holdfast.types import MS, NS, duration_ns
 
 _RECENT = 6

@@ -19,15 +19,15 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from holdfast.aio.lease import Lease as AioLease
-from holdfast.blocking.lease import Lease
 from holdfast.core.failpoints import reach
 from holdfast.core.history import Kind, Record
+from holdfast.core.ports import Observer
 from holdfast.drills.model import Guard
 from holdfast.errors import FencedOut, LeaseLost
 from holdfast.guards import CarriedFence
 from holdfast.guards.settings import sql
 from holdfast.guards.sqlite import GuardedTable
-from holdfast.ports import Observer
+from holdfast.leases.sync.lease import Lease
 
 _SQL = files("holdfast.drills") / "account.sql"
 _READ = "SELECT balance, version FROM account WHERE key = ?"

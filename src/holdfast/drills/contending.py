@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from holdfast.blocking.locks import Locks
 from holdfast.core.backoff import Backoff, Exponential, Fixed, Jittered
 from holdfast.errors import BackendError, LeaseLost
+from holdfast.leases.sync.client import Locks
 from holdfast.types import MS, NS
 
 BASE_NS: Final = 500 * MS

@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.drills.account import Account, Balance
 from holdfast.drills.usage import Samples, usage
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.blocking.locks import Locks
 from holdfast.errors import BadInput
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.sync.client import Locks
 from holdfast.types import NS, duration_ns
 
 KEY: Final = "holdfast:drill:allowed"

@@ -20,8 +20,8 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
 import holdfast
-from holdfast.blocking.locks import Locks
 from holdfast.drills import permission
+from holdfast.leases.sync.client import Locks
 from holdfast.stores.registry import redacted
 
 _REQUEST_S: Final = 5.0

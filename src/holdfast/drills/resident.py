@@ -19,11 +19,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.aio.locks import Locks as AioLocks
-from holdfast.blocking.locks import Locks
+from holdfast.aio.client import Locks as AioLocks
 from holdfast.drills.account import Account, Balance
 from holdfast.drills.usage import Samples
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError, LeaseLost
+from holdfast.leases.sync.client import Locks
 
 PATIENCE_S: Final = 2.0
 HASTE_S: Final = 0.05

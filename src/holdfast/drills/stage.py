@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import holdfast
-from holdfast.blocking.locks import Locks
 from holdfast.drills.account import Account
 from holdfast.drills.clocks import Moved
 from holdfast.drills.crew import Actor, Crew, Stalled
@@ -24,6 +23,7 @@ from holdfast.drills.model import Claim, Guard, Moment, Plan, Scene, Span, SpanK
 from holdfast.drills.permission import PREFIX
 from holdfast.drills.stores import Way
 from holdfast.errors import BackendError, BadInput
+from holdfast.leases.sync.client import Locks
 from holdfast.observe.ledger_reading import Findings, load
 from holdfast.types import NS
 

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 
 import holdfast
 from holdfast import aio
-from holdfast.blocking.lease import DegradedLease, Lease
 from holdfast.core import failpoints
 from holdfast.drills.account import Account, Balance
 from holdfast.drills.clocks import Offsets
@@ -37,6 +36,7 @@ from holdfast.drills.lifeline import tie_to
 from holdfast.drills.model import Guard
 from holdfast.drills.resident import Resident
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
+from holdfast.leases.sync.lease import DegradedLease, Lease
 from holdfast.observe.ledger import Ledger
 
 POLICY = {"closed": "fail_closed", "open": "fail_open", "wait": "wait"}

@@ -23,6 +23,7 @@ from holdfast.core.history import Kind, Record
 from holdfast.core.lease import Event
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Place, Ports, Watch
 from holdfast.core.timing import Timing
 from holdfast.core.waiting import Waiter, pause
 from holdfast.errors import (
@@ -37,7 +38,6 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.flows.health import StoreHealth
-from holdfast.ports import Place, Ports, Watch
 from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns, fingerprint
 
 # The policy is asked when the store fails, not before: it may have been switched while the caller waited.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.lease import Event
-from holdfast.ports import Ports
+from holdfast.core.ports import Ports
 from holdfast.types import AuditRecord
 
 

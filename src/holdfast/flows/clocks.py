@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.ports import Ports, TellsTime
+from holdfast.core.ports import Ports, TellsTime
 
 
 async def shared_ns(ports: Ports) -> int:

@@ -8,9 +8,9 @@ from collections import deque
 from holdfast.core import breaker
 from holdfast.core.autopsy import RenewalRequest, StoreFailure
 from holdfast.core.breaker import Breaker
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Unavailable
 from holdfast.flows.saying import Trouble
-from holdfast.ports import Clock, Entropy
 from holdfast.types import Instant, elapsed_ns
 
 _log = logging.getLogger("holdfast")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from holdfast.core.autopsy import RenewalRequest
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind
+from holdfast.core.ports import Kept, Ports
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.flows.acquiring import Wish, note
 from holdfast.flows.health import StoreHealth
-from holdfast.ports import Kept, Ports
 from holdfast.types import Ask, Grant, Instant
 
 

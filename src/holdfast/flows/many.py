@@ -13,11 +13,11 @@ from typing import Any
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
+from holdfast.core.ports import Place, Ports, TakesMany
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquiring import Possession, Wish, note
 from holdfast.flows.health import StoreHealth
 from holdfast.flows.releasing import Released
-from holdfast.ports import Place, Ports, TakesMany
 from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
 
 _WAIT, _HOLD = Measure.WAIT, Measure.HOLD

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
+from holdfast.core.ports import Place, Ports
 from holdfast.errors import (
     LOCK_KEY_AND_TOKEN_REQUIRED,
     LOCK_NOT_OWNED,
@@ -23,7 +24,6 @@ from holdfast.errors import (
 from holdfast.flows.acquiring import Wish, try_once, undo
 from holdfast.flows.health import StoreHealth
 from holdfast.flows.saying import say
-from holdfast.ports import Place, Ports
 from holdfast.types import Grant, Renewal
 
 _log = logging.getLogger("holdfast")

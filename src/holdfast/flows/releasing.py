@@ -10,9 +10,9 @@ from enum import Enum
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history import Kind
+from holdfast.core.ports import Place, Ports
 from holdfast.errors import BackendError
 from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, note
-from holdfast.ports import Place, Ports
 from holdfast.types import Grant, Instant, elapsed_ns
 
 

@@ -20,12 +20,12 @@ from typing import NamedTuple, TypeVar
 from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.history import Kind, Record
+from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.flows.saying import say, tell
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.guards.refusals import REFUSALS
-from holdfast.ports import Clock, Observer
-from holdfast.possession import Degraded, Granted, HeldLease
+from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 from holdfast.runtime.system import SystemClock
 from holdfast.types import check_label
 

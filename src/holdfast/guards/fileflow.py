@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from holdfast.core.fencing import Rule
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, Closed, RowMissing
 from holdfast.guards.admission import Admission, Presented
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.filenames import check_file_name
 from holdfast.guards.folder import Folder
-from holdfast.ports import Observer
 from holdfast.stores.mounts import file_system, is_shared
 from holdfast.types import Duration, duration_ns
 

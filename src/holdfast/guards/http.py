@@ -32,6 +32,7 @@ from urllib.parse import quote
 
 from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Rule, Stale
+from holdfast.core.ports import Observer
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
 from holdfast.flows.saying import say
 from holdfast.guards import http_headers as wire
@@ -40,7 +41,6 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http_cutoff import POLICY_VIOLATION, CutOff, Message, Receive, Scope, Send
 from holdfast.guards.http_lanes import Lane, Lanes
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
-from holdfast.ports import Observer
 from holdfast.types import NS, Duration, check_label, duration_ns
 
 __all__ = ["FenceMiddleware", "HttpStatistics", "fence_of", "problem_of", "writes"]

@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias
 
 from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http_headers import FENCE_HEADER, KEY_HEADER
 from holdfast.guards.message_headers import Headers, carried_in
 from holdfast.guards.records import FenceRecord
-from holdfast.ports import Observer
 
 OnStale: TypeAlias = Literal["raise", "drop"]
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, Final, TypedDict
 
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards import redis_scripts as scripts
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
@@ -17,7 +18,6 @@ from holdfast.guards.redis_calls import Calls, Word
 from holdfast.guards.redis_messages import GuardedMessage, check_message, opened, sealed
 from holdfast.guards.redis_scripts import Script
 from holdfast.guards.rediskeys import PREFIX, FenceNames
-from holdfast.ports import Observer
 from holdfast.stores.redis_values import milliseconds
 from holdfast.types import MS, NS, Duration, duration_ns
 

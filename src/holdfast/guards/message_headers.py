@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.errors import BadInput, Unfenced
 from holdfast.guards import http_headers as wire
 from holdfast.guards.bearer import CarriedFence, Fenced
-from holdfast.possession import Degraded, Granted, HeldLease
+from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 
 MESSAGE_ID_HEADER: Final = "Holdfast-Message-Id"
 

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.inboxflow import InboxFlow, InboxStatistics, OnStale
@@ -38,7 +39,6 @@ from holdfast.guards.message_headers import MESSAGE_ID_HEADER, Headers, byte_pai
 from holdfast.guards.outbox import Outbox, OutboxMessage, prepare
 from holdfast.guards.records import FenceRecord, check_record
 from holdfast.guards.relay import Relay
-from holdfast.ports import Observer
 from holdfast.runtime.driving import run_now
 
 __all__ = [

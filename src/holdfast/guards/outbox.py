@@ -26,12 +26,12 @@ import sqlite3
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holdfast.core.ports import Observer
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_stores import blocking_store
 from holdfast.guards.outboxflow import OutboxFlow, prepared
-from holdfast.ports import Observer
 from holdfast.runtime.driving import run_now
 
 if TYPE_CHECKING:

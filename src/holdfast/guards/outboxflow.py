@@ -8,13 +8,13 @@ from uuid import uuid4
 
 from holdfast.core.failpoints import reach
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.admission import Admission
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.outbox_messages import drafted
 from holdfast.guards.outbox_stores import OutboxStore, definitions, step
 from holdfast.guards.statements import Query
-from holdfast.ports import Observer
 from holdfast.types import check_key
 
 _PREPARING: Final = 0x686F6C64666173  # "holdfas": an advisory lock, for IF NOT EXISTS does not cover two at one moment

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TypedDict
 
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.admission import Admission
 from holdfast.guards.names import FENCE_COLUMN, TableNames
-from holdfast.ports import Observer
 
 _SQL = files("holdfast.guards") / "sql"
 

@@ -31,9 +31,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger_lines import Remark, line
-from holdfast.ports import Clock
 from holdfast.runtime.disk import make_directory, sync_directory
 from holdfast.runtime.private_files import PRIVATE, set_mode
 from holdfast.runtime.scribe import Scribe

@@ -27,13 +27,13 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
 from holdfast.core.names import DEFAULT
+from holdfast.core.ports import Clock
 from holdfast.core.reading import Reading
 from holdfast.flows.saying import Trouble
 from holdfast.observe.metrics import Sample, samples, together
 from holdfast.observe.otel_exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel_points import data_of
 from holdfast.plane.otel_settings import OtelSettings
-from holdfast.ports import Clock
 from holdfast.runtime.scribe import Scribe
 from holdfast.runtime.system import SystemClock
 

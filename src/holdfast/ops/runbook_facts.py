@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.inspection import ForcedRelease, Inspection
+from holdfast.leases.inspection import ForcedRelease, Inspection
 
 
 def span(seconds: float | None) -> str:

@@ -21,11 +21,11 @@ from typing import Any, Final
 from holdfast.core.autopsy import NOISE_NS, cause
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import check
+from holdfast.core.ports import Clock
 from holdfast.observe.ledger import SUFFIX
 from holdfast.observe.ledger_reading import Findings, read
 from holdfast.ops.runbook import NotGiven
 from holdfast.ops.runbook_facts import span
-from holdfast.ports import Clock
 from holdfast.types import NS, LossReason
 
 RECORDS_MAX: Final = 500_000

@@ -18,10 +18,10 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.ops.bounded_http import ask, metrics_url
 from holdfast.ops.runbook_facts import number
-from holdfast.ports import Clock
 from holdfast.runtime.together import in_thread, pause, together
 from holdfast.stores.registry import redacted
 from holdfast.types import NS

@@ -18,7 +18,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from holdfast import aio
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, HoldfastError, Misconfigured
 from holdfast.ops.bounded_http import check_url
 from holdfast.ops.runbook import NotGiven, Source
@@ -27,7 +28,6 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.inventory import inventory
 from holdfast.plane.ports import Database
 from holdfast.plane.settings import Settings
-from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.runtime.together import within
 from holdfast.stores.registry import URL_VARIABLE, redacted

@@ -26,6 +26,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from holdfast.core.ports import Clock, Entropy
 from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
@@ -41,7 +42,6 @@ from holdfast.plane.schema import outgrown
 from holdfast.plane.service import CHECKED, DATABASE
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
-from holdfast.ports import Clock, Entropy
 
 API: Final = "api"
 WORKER: Final = "worker"

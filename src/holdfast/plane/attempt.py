@@ -22,13 +22,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core.delivering import DeadLetter, given_up
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.pace import BRIEF_NS
+from holdfast.core.ports import Clock, Entropy
 from holdfast.core.retry import AnyDelays
 from holdfast.core.timing import settle
 from holdfast.errors import BackendError, LockBusy, RetryLater
@@ -50,7 +51,6 @@ from holdfast.plane.ports import Bus
 from holdfast.plane.progress import ProgressReporter
 from holdfast.plane.results import ResultDesk
 from holdfast.plane.worker_statistics import WorkerStatistics
-from holdfast.ports import Clock, Entropy
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 _WANTED: Final = Look(wanted=True)

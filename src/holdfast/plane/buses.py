@@ -10,11 +10,11 @@ from urllib.parse import parse_qsl
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane.embedded_bus import GRACE_NS, POLL_NS, EmbeddedBus
 from holdfast.plane.hands import Dead
 from holdfast.plane.ports import Database
-from holdfast.ports import Clock, Entropy
 from holdfast.stores.registry import redacted
 
 if TYPE_CHECKING:

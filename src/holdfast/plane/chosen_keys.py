@@ -20,10 +20,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.names import DEFAULT
 from holdfast.errors import BadInput, HoldfastError, LockBusy
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 from holdfast.plane.chosen_bus import NAME as BUS
 from holdfast.plane.families import FAMILIES
 from holdfast.plane.jobrows import sql

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
+from holdfast.core.ports import RidesAlong, TakesMany
 from holdfast.errors import BackendError
 from holdfast.plane.families import LockFamily
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_connection import SqliteTx
-from holdfast.ports import RidesAlong, TakesMany
 from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
 
 _KEPT_MAX: Final = 4096

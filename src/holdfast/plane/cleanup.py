@@ -25,8 +25,9 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
+from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput
 from holdfast.plane.documents import Document
 from holdfast.plane.families import DEAD_LETTER_CLEANUP, LockFamily
@@ -35,7 +36,6 @@ from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
 from holdfast.plane.model import check_whole
 from holdfast.plane.ports import Database, Tx
-from holdfast.ports import Clock, Observer
 from holdfast.types import NS, Duration
 
 NAME: Final = "loop:cleanup"

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from holdfast.core.advancing import begin
 from holdfast.core.jobs import InvalidTransition, JobState
+from holdfast.core.ports import Clock
 from holdfast.core.run import AskApproval, Effect, Note, Parent, Run, RunStatus, StartRun, StopJob, StopRun, SubmitJob
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput
@@ -30,7 +31,6 @@ from holdfast.plane.ports import Bus, Tx
 from holdfast.plane.predecessors import job_gives_way, own_key, run_gives_way
 from holdfast.plane.run_quotas import RunQuotas, TooManyRuns
 from holdfast.plane.runrows import RunWanted, StoredRun, line_values, new_values, run_of
-from holdfast.ports import Clock
 
 _INSERT: Final = sql("run_insert")
 _GET: Final = sql("run_get")

@@ -15,16 +15,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.blocking.lease import Lost
 from holdfast.core.lease import State
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.leases.sync.lease import Lost
 from holdfast.plane.model import check_text
 from holdfast.plane.order import Order
 from holdfast.plane.progress import Progress, Report
 from holdfast.plane.subjects import RUN_LABEL, STEP_LABEL, step_attempt
-from holdfast.ports import Clock
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 

@@ -12,12 +12,12 @@ from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from holdfast.core.duration_text import parse_duration_ns
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane import sqlite_looking
 from holdfast.plane.looked import LookedAt
 from holdfast.plane.ports import Database
 from holdfast.plane.sqlite_database import BUSY_TIMEOUT_NS, SqliteDatabase
-from holdfast.ports import Clock
 from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.stores.registry import redacted
 from holdfast.types import NS

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.core.json_size import WRAPPED_MAX
+from holdfast.core.ports import Clock
 from holdfast.core.workflow import Workflow
 from holdfast.core.workflow_form import as_document, from_document
 from holdfast.core.workflow_problems import BadWorkflow
@@ -28,7 +29,6 @@ from holdfast.plane.model import encoded
 from holdfast.plane.outlines import WorkflowOutline, beginning, workflow_outline_of, workflow_outline_text
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import script
-from holdfast.ports import Clock
 from holdfast.types import check_label
 
 EVERYBODY: Final = "*"

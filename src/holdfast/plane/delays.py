@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.core.run import Look
 from holdfast.errors import BackendError, RetryLater

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from holdfast.core.fencing import Accepted, Outcome, Rule, Stale, Unregistered, judge
+from holdfast.core.ports import Clock, Observer
 from holdfast.errors import HoldfastError
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Fenced
@@ -23,7 +24,6 @@ from holdfast.plane.families import LockFamily
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import ID_CHARS_MAX, check_text
 from holdfast.plane.ports import Database, Row, Tx
-from holdfast.ports import Clock, Observer
 
 _GET: Final = sql("loop_document_get")
 _PUT: Final = sql("loop_document_put")

@@ -26,6 +26,7 @@ from typing import Final
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, BadInput, Closed
 from holdfast.plane.consumptions import check_consumption, finished
 from holdfast.plane.embedded_consumer import EmbeddedConsumer, channel_of
@@ -37,7 +38,6 @@ from holdfast.plane.nats_failures import KEPT_NS
 from holdfast.plane.ports import Consumer, Consumption, Database, Handler, Tx
 from holdfast.plane.schema import prepare, script
 from holdfast.plane.subjects import STOP
-from holdfast.ports import Clock, Entropy
 from holdfast.types import NS
 
 KEEP_NS: Final = 180 * NS

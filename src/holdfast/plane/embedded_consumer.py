@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Along, Bell, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.schema import script
-from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
 
 _PROMOTE_MOST: Final = 1000

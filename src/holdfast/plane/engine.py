@@ -25,8 +25,8 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
-from holdfast.aio.locks import Locks
 from holdfast.core.delivering import Code as Undeliverable
 from holdfast.core.dispatching import Code
 from holdfast.core.event_batch import advance_all

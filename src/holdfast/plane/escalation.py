@@ -16,11 +16,11 @@ from typing import Final
 
 from holdfast.core.escalation import Evidence, Rule, Verdict, due, judge
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Clock
 from holdfast.flows.saying import say
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import PolicyMoved, Source, Standing
 from holdfast.plane.signals import Sign, Signals, Sum
-from holdfast.ports import Clock
 
 _log: Final = logging.getLogger("holdfast.plane")
 

@@ -19,9 +19,9 @@ from typing import Final
 
 from holdfast.core.backoff import Draw
 from holdfast.core.expression_values import Budget
+from holdfast.core.ports import Clock
 from holdfast.core.run import Run
 from holdfast.errors import LockBusy, RetryLater
-from holdfast.ports import Clock
 from holdfast.types import NS
 
 UNITS_PER_S: Final = 1_000_000

@@ -18,9 +18,9 @@ from functools import lru_cache
 from string import Formatter
 from typing import Any, Final, NamedTuple, Self
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core import backoff
 from holdfast.core.retry import RetryDelays
 from holdfast.core.timing import DEFAULT_FAILURES

@@ -37,10 +37,10 @@ from holdfast.core.delivering import (
     ended,
 )
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.saying import say
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Consumption, Handler
-from holdfast.ports import Clock, Entropy
 from holdfast.types import NS
 
 Dead: TypeAlias = Callable[[Delivery, str, str], Awaitable[None]]

@@ -18,9 +18,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core.measures import Distribution
 from holdfast.core.retry import AnyDelays
 from holdfast.errors import (

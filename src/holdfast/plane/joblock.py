@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core.retry import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock

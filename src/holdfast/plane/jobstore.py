@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Outcome, Rule
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
+from holdfast.core.ports import Clock, Entropy, Moment, Observer
 from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
@@ -43,7 +44,6 @@ from holdfast.plane.manyrows import script
 from holdfast.plane.model import Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.ports import Bus, Database, Tx
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
-from holdfast.ports import Clock, Entropy, Moment, Observer
 from holdfast.types import Busy
 
 __all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]

@@ -16,14 +16,14 @@ import asyncio
 from dataclasses import replace
 from typing import Final, Protocol
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core import backoff
 from holdfast.core.looping import Cadence, Mode
+from holdfast.core.ports import Entropy
 from holdfast.core.timing import drift_ns
 from holdfast.errors import AcquireTimeout, BackendError, LeaseLost
 from holdfast.plane.families import LockFamily
-from holdfast.ports import Entropy
 from holdfast.types import NS
 
 RENEW_AGAIN_SHARE: Final = 10  # after trouble with the store, a renewal is tried again after this part of the TTL

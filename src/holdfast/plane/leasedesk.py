@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.flows.acquiring import CLEANUP_WAIT_NS
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.families import WORKER_JOB, LockFamily

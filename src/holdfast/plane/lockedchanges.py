@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
+from holdfast.core.ports import LocksWithin, Moment
 from holdfast.core.retry import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
@@ -31,7 +32,6 @@ from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import NOUN, JobLockStatistics, job_lock
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.model import Job, check_id
-from holdfast.ports import LocksWithin, Moment
 from holdfast.types import NS, Busy
 
 Deciding: TypeAlias = Callable[[CarriedFence], Callable[[Job], Writing | None]]

@@ -28,15 +28,15 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.looping import Cadence, Mode
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, FencedOut, LeaseLost
 from holdfast.flows.saying import Trouble, say, tell
 from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.leadership import leadership
-from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS, Duration, check_label, duration_ns
 

@@ -28,6 +28,7 @@ import nats.js.errors
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF, Code
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
 from holdfast.flows.saying import say
 from holdfast.plane.consumptions import check_consumption, finished
@@ -43,7 +44,6 @@ from holdfast.plane.outbox import POLL_NS, Outbox, key_of, waves
 from holdfast.plane.ports import Consumer, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.schema import prepare, script
 from holdfast.plane.subjects import STOP
-from holdfast.ports import Clock, Entropy
 from holdfast.types import NS
 
 GRACE_NS: Final = 20 * NS

@@ -37,6 +37,7 @@ from nats.js import api
 from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, HoldfastError
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import Unreadable, from_wire, unreadable_wire
@@ -46,7 +47,6 @@ from holdfast.plane.nats_connection import NatsConnection
 from holdfast.plane.nats_failures import NatsFailures
 from holdfast.plane.nats_pulls import PullQueue, next_requests
 from holdfast.plane.ports import Consumption, Handler
-from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
 
 _EXPIRES_MAX_NS: Final = 30 * NS  # of a request that waits for messages

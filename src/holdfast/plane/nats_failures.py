@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.model import Message
 from holdfast.plane.ports import Database, Row
 from holdfast.plane.schema import script
-from holdfast.ports import Clock
 from holdfast.types import NS
 
 KEPT_NS: Final = 30 * 86_400 * NS

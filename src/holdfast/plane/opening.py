@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast import aio
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
+from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.errors import Misconfigured
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.buses import open_bus
@@ -41,7 +42,6 @@ from holdfast.plane.settings import Settings
 from holdfast.plane.signals import SIGNAL_SCHEMA
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
-from holdfast.ports import Clock, Entropy, RidesAlong
 from holdfast.runtime.disk import make_directory
 from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Closed
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.envelope import rows_of
@@ -31,7 +32,6 @@ from holdfast.plane.manyrows import put_many
 from holdfast.plane.model import Message
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import script
-from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS
 
 LATE_NS: Final = 2 * NS

@@ -21,8 +21,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from holdfast.aio import many
-from holdfast.aio.locks import Locks
+from holdfast.aio import batch as many
+from holdfast.aio.client import Locks
 from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import Pace

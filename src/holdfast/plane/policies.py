@@ -40,6 +40,7 @@ from typing import Final
 
 from holdfast.core.exercise import parse_exercise, refusal
 from holdfast.core.policy import OnError, parse_mode
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_text, check_whole
@@ -59,7 +60,6 @@ from holdfast.plane.policy_model import (
 )
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.schema import prepare
-from holdfast.ports import Clock
 from holdfast.types import NS, Duration, check_label, duration_ns
 
 CHANNEL: Final = "policy"

@@ -25,9 +25,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.history import Kind
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families
@@ -39,7 +40,6 @@ from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.policy_model import BUSY_JITTER
 from holdfast.plane.ports import Database
 from holdfast.plane.signals import Label, Sign, Signals
-from holdfast.ports import Clock
 from holdfast.types import NS
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.connection import AnyLocks
 from holdfast.core.exercise import Exercise
 from holdfast.core.history import Kind, Record
 from holdfast.core.measures import Measure, Outcome
 from holdfast.core.policy import OnError, Policy
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, HoldfastError
 from holdfast.flows.saying import Trouble, say
+from holdfast.leases.connect import AnyLocks
 from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.policies import CHANNEL, PlanePolicy
 from holdfast.plane.policy_model import BUSY_JITTER, PolicyView, Source
 from holdfast.plane.ports import Database
-from holdfast.ports import Clock
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.types import NS
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from holdfast.core.escalation import judge
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Clock
 from holdfast.plane.busy_jitter import check_jitter
 from holdfast.plane.databases import open_database
 from holdfast.plane.escalation import evidence
@@ -28,7 +29,6 @@ from holdfast.plane.ports import Database
 from holdfast.plane.schema import prepare
 from holdfast.plane.settings import Settings
 from holdfast.plane.signals import SIGNAL_SCHEMA, Sign, Signals, Sum
-from holdfast.ports import Clock
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration
 

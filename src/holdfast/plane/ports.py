@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from holdfast.core.ports import Observer
 from holdfast.plane.model import Delivery, Message
-from holdfast.ports import Observer
 
 T = TypeVar("T")
 

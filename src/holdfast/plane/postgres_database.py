@@ -28,6 +28,7 @@ from typing import Final, Literal, TypeVar
 import psycopg
 
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Work
@@ -36,7 +37,6 @@ from holdfast.plane.postgres_hints import PostgresHints
 from holdfast.plane.postgres_pool import CLOSED, Connection, PostgresPool, is_silent
 from holdfast.plane.postgres_room import PostgresRoom, described
 from holdfast.plane.postgres_transaction import PostgresTx
-from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import redacted
 from holdfast.types import MS, NS

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import psycopg
 
+from holdfast.core.ports import Entropy
 from holdfast.plane.bells import Bells
-from holdfast.ports import Entropy
 from holdfast.types import NS
 
 CHANNEL: Final = "holdfast_plane"

@@ -27,11 +27,11 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, Unavailable
 from holdfast.guards.postgres_tls import tls_options
 from holdfast.plane.databases import STANDSTILL_NS
 from holdfast.plane.postgres_errors import of_connecting
-from holdfast.ports import Clock
 from holdfast.types import MS, NS
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.aio.locks import Locks
 from holdfast.core.dispatching import Code, StateLimits, overdue
 from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.inspection import check_reason
+from holdfast.leases.inspection import check_reason
 from holdfast.plane.callers import REASON_CHARS_MAX
 from holdfast.plane.jobqueries import AFTER_ALL, Place
 from holdfast.plane.jobrows import sql

@@ -26,6 +26,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
 from holdfast.flows.saying import say
 from holdfast.plane.jobrows import sql
@@ -54,7 +55,6 @@ from holdfast.plane.resource_model import (
     proof,
 )
 from holdfast.plane.schema import prepare
-from holdfast.ports import Clock, Entropy
 from holdfast.types import MS, NS, Duration, check_label, duration_ns
 
 UNDO_S: Final = 5.0  # for giving back what nobody waits for; after that it ends with its time

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.ports import Entropy
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import granted
 from holdfast.plane.families import WORKER_JOB
@@ -19,7 +20,6 @@ from holdfast.plane.gathering import Gathering
 from holdfast.plane.model import Message, check_id, check_whole
 from holdfast.plane.ports import Bus
 from holdfast.plane.subjects import RESULT
-from holdfast.ports import Entropy
 
 TOGETHER_MAX: Final = 64
 TOGETHER_CHARS: Final = 65_536  # of their results: a message of many must not be much longer than one may be

@@ -8,7 +8,7 @@ costs its job nothing.
 
 from __future__ import annotations
 
-from holdfast.aio import many
+from holdfast.aio import batch as many
 from holdfast.errors import BackendError, LockBusy
 from holdfast.guards.bearer import carried
 from holdfast.plane import subjects

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.backoff import Exponential
+from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings import Settings
-from holdfast.ports import Entropy
 from holdfast.stores.registry import redacted
 from holdfast.types import MS, NS
 

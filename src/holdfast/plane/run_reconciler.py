@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.advancing import advance
 from holdfast.core.expression_values import Budget, OverBudget
 from holdfast.core.jobs import JobState

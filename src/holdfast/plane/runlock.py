@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core.retry import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock

@@ -25,6 +25,7 @@ from typing import Any, Final
 from holdfast.core.expression_values import Budget, OverBudget
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
+from holdfast.core.ports import Clock, Entropy, Observer
 from holdfast.core.run import (
     Advance,
     Heard,
@@ -59,7 +60,6 @@ from holdfast.plane.runrows import (
     stored_run,
 )
 from holdfast.plane.schema import prepare, script
-from holdfast.ports import Clock, Entropy, Observer
 from holdfast.types import MS, NS
 
 NEAR_NS: Final = 10 * NS

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.approving import ApprovalConflict, Verdict
+from holdfast.core.ports import Entropy
 from holdfast.core.run import RunStatus
 from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.saying import say
@@ -30,7 +31,6 @@ from holdfast.plane.outcome import Fatal
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.settings import Settings
 from holdfast.plane.workflows import Flow, retrying
-from holdfast.ports import Entropy
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS
 

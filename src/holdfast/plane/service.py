@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.jobs import JobState
 from holdfast.core.names import Names
 from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 from holdfast.plane import subjects
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.callers import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page

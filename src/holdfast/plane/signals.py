@@ -28,12 +28,12 @@ from typing import Final, NamedTuple
 
 from holdfast.core.history import Kind as Happened
 from holdfast.core.line_rate import LineRate
+from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, tell
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.schema import prepare
-from holdfast.ports import Clock
 from holdfast.runtime.witness import Witness
 from holdfast.types import NS
 

@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
 
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, BadInput, Closed, Misconfigured
 from holdfast.plane.bells import Bells, ChannelBell
 from holdfast.plane.ports import Tx, Work
@@ -37,7 +38,6 @@ from holdfast.plane.sqlite_line import CLOSED, Line
 from holdfast.plane.sqlite_room import check_room, described
 from holdfast.plane.sqlite_sync import POSSIBLE, Syncer
 from holdfast.plane.sqlite_threads import Counts, Reader, Writer
-from holdfast.ports import Clock, Entropy
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
 

@@ -24,13 +24,13 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.core.failpoints import reach
+from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import HoldfastError, Timeout, Unavailable
 from holdfast.plane.bells import Bells
 from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.sqlite_hints import Voice
 from holdfast.plane.sqlite_line import Answer, Entry, Line
 from holdfast.plane.sqlite_sync import Syncer
-from holdfast.ports import Clock, Entropy
 from holdfast.stores.sqlite_errors import code_of
 from holdfast.types import MS, NS
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.measures import Distribution, Histogram
+from holdfast.core.ports import Clock
 from holdfast.errors import LockBusy
-from holdfast.ports import Clock
 from holdfast.types import MS, NS
 
 SEEN_MAX: Final = 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from holdfast.core.ports import Clock
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Database
-from holdfast.ports import Clock
 
 _LETTER: Final = sql("deadletter_insert")
 

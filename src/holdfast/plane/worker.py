@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from holdfast.aio.locks import Locks
+from holdfast.aio.client import Locks
 from holdfast.core.measures import Distribution
+from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.saying import Trouble, say
@@ -40,7 +41,6 @@ from holdfast.plane.ports import Bus, Consumption
 from holdfast.plane.progress import ProgressReporter, ProgressStore
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics
-from holdfast.ports import Clock, Entropy, RidesAlong
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import NS, Duration, duration_ns
 

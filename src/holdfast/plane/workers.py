@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.jobrows import sql
@@ -28,7 +29,6 @@ from holdfast.plane.model import Heartbeat, check_id, check_whole
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
-from holdfast.ports import Clock
 from holdfast.types import MS, NS, check_label
 
 TTL_NS: Final = 30 * NS

@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from holdfast.core.ports import Clock
 from holdfast.errors import BackendError, Closed, Unavailable
 from holdfast.plane.ports import Database, Tx
-from holdfast.ports import Clock
 
 EVERY_S: Final = 5.0
 PATIENCE_S: Final = 1.0

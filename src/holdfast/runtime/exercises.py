@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from holdfast.core.exercise import Exercise, parse_exercise, refusal
 from holdfast.core.policy import OnError
+from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.saying import say
-from holdfast.ports import Clock, Entropy
 from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.policies import PolicySwitch
 from holdfast.types import Duration, duration_ns

@@ -18,10 +18,10 @@ from holdfast.core.history import Kind, Record
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State
 from holdfast.core.measures import Measure, Outcome
+from holdfast.core.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.flows.health import StoreHealth
 from holdfast.flows.saying import say
-from holdfast.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.runtime.callbacks import CallbackThreads
 from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.keeper import Keeper, MakeTicks

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, State, remaining_ns
 from holdfast.core.measures import Measure, Outcome
+from holdfast.core.ports import Ports
 from holdfast.core.schedule import SLOT_NS
 from holdfast.errors import Timeout
 from holdfast.flows import keeping
 from holdfast.flows.health import StoreHealth
-from holdfast.ports import Ports
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import MS, NS, Instant
 

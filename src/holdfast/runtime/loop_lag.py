@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from holdfast.ports import Clock
+from holdfast.core.ports import Clock
 from holdfast.runtime.pauses import LoopWatch
 from holdfast.types import MS, NS
 

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from holdfast.core.lease import State
+from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.saying import say
-from holdfast.ports import Held
 from holdfast.runtime.callbacks import guarded
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS

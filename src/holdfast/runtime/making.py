@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from holdfast.core.ports import Observer, Store
 from holdfast.errors import BadInput
-from holdfast.ports import Observer, Store
 from holdfast.runtime.household import Household
 from holdfast.runtime.pauses import garbage_collections
 from holdfast.runtime.policies import policy_switch

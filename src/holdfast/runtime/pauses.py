@@ -18,7 +18,7 @@ from time import monotonic_ns
 from typing import Any
 
 from holdfast.core.longest import Longest
-from holdfast.ports import Clock
+from holdfast.core.ports import Clock
 from holdfast.runtime.mutex import Mutex
 from holdfast.types import MS
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
+from holdfast.core.ports import Clock, Journal
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
-from holdfast.ports import Clock, Journal
 from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.toml_text import NotToml, toml_of
 from holdfast.types import check_label

@@ -18,8 +18,8 @@ from holdfast.core import lease as table
 from holdfast.core.failpoints import reach
 from holdfast.core.latency import Tail
 from holdfast.core.lease import Event, Standing, State
+from holdfast.core.ports import Clock, Place
 from holdfast.flows.acquiring import Wish
-from holdfast.ports import Clock, Place
 from holdfast.runtime.mutex import Mutex
 from holdfast.types import Grant, Instant, Renewal
 

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.saying import say
-from holdfast.ports import Held
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.mutex import Mutex
 from holdfast.types import NS

@@ -21,9 +21,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.core.longest import Longest
+from holdfast.core.ports import Clock
 from holdfast.core.schedule import Calendar
 from holdfast.flows.saying import say
-from holdfast.ports import Clock
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import MS, NS

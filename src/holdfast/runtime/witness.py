@@ -16,10 +16,10 @@ from holdfast.core.burstiness import BUCKET_NS, Burst, Burstiness
 from holdfast.core.history import Kind, Record
 from holdfast.core.line_rate import LineRate
 from holdfast.core.measures import Distribution, Histogram, Measure, Outcome
+from holdfast.core.ports import Clock, Gauging, Observer
 from holdfast.errors import LOCK_NOT_OWNED
 from holdfast.flows.acquiring import noun
 from holdfast.flows.saying import LEFT_OUT, shown_fields
-from holdfast.ports import Clock, Gauging, Observer
 from holdfast.runtime.mutex import Mutex
 
 _log = logging.getLogger("holdfast")

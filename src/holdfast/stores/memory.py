@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BadInput
-from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.stores.memory_table import MemoryTable, Snapshot
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_label

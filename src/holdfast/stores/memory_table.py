@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from holdfast.core.fence_count import Count
+from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
-from holdfast.ports import Clock
 from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.system import SystemClock
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal, fingerprint

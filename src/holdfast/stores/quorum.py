@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.ports import Capabilities, Clock, Store
 from holdfast.core.quorum import NODES_MAX, NODES_MIN
 from holdfast.errors import BadInput
-from holdfast.ports import Capabilities, Clock, Store
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.quorum_crew import Crew, LoopCrew, ThreadCrew
 from holdfast.stores.quorum_late import Memory

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from holdfast.core.ports import Store
 from holdfast.core.quorum import Verdict
 from holdfast.errors import BackendError
-from holdfast.ports import Store
 from holdfast.stores.quorum_late import Late
 from holdfast.stores.quorum_nodes import quietly
 from holdfast.types import NS, Ask, Renewal

@@ -23,7 +23,7 @@ release counts the listeners of its own node.)
 
 from __future__ import annotations
 
-from holdfast.ports import Capabilities
+from holdfast.core.ports import Capabilities
 from holdfast.stores.redis_asyncio import Mux
 from holdfast.stores.redis_asyncio_ears import AsyncioEars
 from holdfast.stores.redis_blocking import Pool

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, BadInput, Misconfigured
-from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.redis_asking import Asker, Driver
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_values import (

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import quote
 
+from holdfast.core.ports import Capabilities, Store
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.ports import Capabilities, Store
 from holdfast.runtime.disk import make_directory
 
 URL_VARIABLE = "HOLDFAST_URL"

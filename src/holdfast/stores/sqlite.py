@@ -18,8 +18,8 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.core.duration_text import parse_duration_ns
+from holdfast.core.ports import Capabilities, Clock
 from holdfast.errors import BadInput
-from holdfast.ports import Capabilities, Clock
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.registry import redacted
 from holdfast.stores.sqlite_colours import LoopColour, ThreadColour

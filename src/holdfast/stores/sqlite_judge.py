@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.ports import Clock
+from holdfast.core.ports import Clock
 from holdfast.stores.process import Host, this_host
 from holdfast.stores.sqlite_errors import damaged
 from holdfast.stores.sqlite_file import SqliteFile

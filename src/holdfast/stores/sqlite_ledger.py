@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from holdfast.core.failpoints import reach
+from holdfast.core.ports import Clock
 from holdfast.errors import BackendError
-from holdfast.ports import Clock
 from holdfast.stores.process import Host
 from holdfast.stores.sqlite_file import SqliteFile
 from holdfast.stores.sqlite_judge import Judge, at

@@ -16,7 +16,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.ports import Query
+from holdfast.core.ports import Query
 from holdfast.stores.sqlite_judge import Judge
 from holdfast.stores.sqlite_schema import sql
 from holdfast.types import Busy

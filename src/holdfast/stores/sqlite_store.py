@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, Closed
-from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.hint_socket import SUPPORTED
 from holdfast.stores.sqlite_ledger import Ledger
 from holdfast.stores.sqlite_many import Carrier, ManyLeases, carried

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.ports import Capabilities
+from holdfast.core.ports import Capabilities
 from holdfast.types import Guarantee
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
+from holdfast.core.ports import Store
 from holdfast.errors import Timeout, Unavailable
-from holdfast.ports import Store
 from holdfast.testing import elsewhere
 from holdfast.testing.checks import Chapter, Claim, expect, expect_equal, expect_no_token
 from holdfast.testing.worlds import CALL_NS, World

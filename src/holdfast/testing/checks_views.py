@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.testing.checks import Chapter, Claim, Violation, expect, expect_equal, expect_no_token
 from holdfast.testing.worlds import CALL_NS, LONG_NS, World
 from holdfast.types import AuditRecord, Renewal

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from holdfast.ports import Store, Watch
+from holdfast.core.ports import Store, Watch
 from holdfast.testing.checks import Chapter, Claim, Violation, expect, expect_equal
 from holdfast.testing.worlds import CALL_NS, LONG_NS, World
 from holdfast.types import MS, Ask, Grant

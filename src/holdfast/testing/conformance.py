@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.ports import Capabilities, Store
+from holdfast.core.ports import Capabilities, Store
 from holdfast.testing import (
     checks_expiry,
     checks_fences,

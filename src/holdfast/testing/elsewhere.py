@@ -12,7 +12,7 @@ import re
 import secrets
 import sys
 
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.stores.registry import open_engine
 from holdfast.types import NS, Ask, Busy

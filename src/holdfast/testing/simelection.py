@@ -21,7 +21,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import Violation
 from holdfast.errors import LeaseLost
-from holdfast.possession import is_loss_of
+from holdfast.leases.lease_base import is_loss_of
 from holdfast.testing.simhost import SimHost
 from holdfast.testing.simscene import Scene
 from holdfast.testing.simsession import EXPECTED, Session

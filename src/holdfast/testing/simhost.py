@@ -10,8 +10,8 @@ import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.aio.locks import Locks
-from holdfast.ports import Observer
+from holdfast.aio.client import Locks
+from holdfast.core.ports import Observer
 from holdfast.runtime.household import Household
 from holdfast.runtime.keeper import Ticks
 from holdfast.runtime.loops import LoopRuntime

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.history import Kind, Record
 from holdfast.core.invariants import Violation, check
-from holdfast.description import LockSettings
-from holdfast.ports import LISTEN_NS, Capabilities, Watch
+from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
+from holdfast.leases.lock_spec import LockSettings
 from holdfast.stores.memory import CAPABILITIES
 from holdfast.stores.quorum import quorum_capabilities
 from holdfast.stores.quorum_crew import LoopCrew

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.aio.lease import AnyLease
-from holdfast.description import LockSettings
 from holdfast.errors import BackendError, FencedOut, LeaseLost, LockBusy, NotOwner, PolicyDenied
+from holdfast.leases.lock_spec import LockSettings
 from holdfast.testing.simhost import SimHost
 from holdfast.types import MS, NS
 

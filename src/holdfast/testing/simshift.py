@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from holdfast.aio.lease import AnyLease
 from holdfast.core import backoff
-from holdfast.description import LockSettings
+from holdfast.leases.lock_spec import LockSettings
 from holdfast.testing.simscene import Scene
 from holdfast.testing.simsession import Session
 from holdfast.types import NS

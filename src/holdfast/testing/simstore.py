@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.history import Kind, Record
+from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import Timeout
-from holdfast.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.stores.memory import CAPABILITIES
 from holdfast.stores.memory_table import MemoryTable, Snapshot
 from holdfast.testing.simclock import SimClock

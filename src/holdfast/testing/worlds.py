@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.ports import Store
+from holdfast.core.ports import Store
 from holdfast.runtime.driving import run_now
 from holdfast.testing.checks import Unproven, Violation, expect
 from holdfast.types import MS, NS, Ask, Busy, Grant

@@ -18,8 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from holdfast.core.ports import Entropy
 from holdfast.plane.vitals import Vitals
-from holdfast.ports import Entropy
 from holdfast.types import NS
 from holdfast.web import assets
 from holdfast.web.auth import Access, Expired, Principal

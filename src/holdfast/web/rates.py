@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
+from holdfast.core.ports import Clock
 from holdfast.core.rationing import Ration
 from holdfast.plane.model import check_whole
-from holdfast.ports import Clock
 from holdfast.types import NS
 
 CALLERS_MAX: Final = 10_000

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 from holdfast.plane.service import Document, Worker
 from holdfast.plane.tenants import SLOTS_MAX, Tenant
 from holdfast.web.schemas import (

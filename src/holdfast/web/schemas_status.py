@@ -13,7 +13,7 @@ from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import Field, StringConstraints
 
-from holdfast.inspection import Inspection
+from holdfast.leases.inspection import Inspection
 from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import Document, Worker

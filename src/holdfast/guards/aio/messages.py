@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
+from holdfast.core.ports import Observer
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.inboxflow import InboxFlow, InboxStatistics, OnStale
 from holdfast.guards.message_headers import MESSAGE_ID_HEADER, Headers, byte_pairs, carried_in, stamped
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
-from holdfast.ports import Observer
 
 __all__ = [
     "MESSAGE_ID_HEADER",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.ports import Observer
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Fenced
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_postgres import awaited_postgres
 from holdfast.guards.outboxflow import OutboxFlow, prepared
 from holdfast.guards.psycopg_driver import AsyncConnection
-from holdfast.ports import Observer
 
 __all__ = ["Outbox", "OutboxMessage", "prepare"]
 

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.aio.locks import Locks
 from holdfast.core.lease import Event, State
+from holdfast.core.ports import Place, TakesMany
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import many
 from holdfast.flows.acquiring import Possession
 from holdfast.flows.releasing import Released
-from holdfast.ports import Place, TakesMany
 from holdfast.runtime.loops import on_loop, running_loop
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import Busy, Grant, Instant

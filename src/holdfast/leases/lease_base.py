@@ -6,11 +6,11 @@ import warnings
 import weakref
 from typing import Literal, NoReturn, Self
 
-from holdfast.condition import Condition
 from holdfast.core.lease import Standing, State
+from holdfast.core.ports import SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquiring import noun
-from holdfast.ports import SharesDatabase
+from holdfast.leases.ownership import Condition
 from holdfast.runtime.household import Household
 from holdfast.runtime.tenure import Tenure
 from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint

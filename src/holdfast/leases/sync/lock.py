@@ -5,19 +5,18 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.blocking.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease import Event
-from holdfast.description import Description, timeout_ns
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
-from holdfast.inspection import Inspection
-from holdfast.named import NamedLock
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
+from holdfast.leases.sync.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.threads import caller_id, this_thread
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:
-    from holdfast.blocking.locks import Locks
+    from holdfast.leases.sync.client import Locks
 
 L = TypeVar("L", bound=Lease | DegradedLease)
 
@@ -121,6 +120,6 @@ class Lock(NamedLock, Generic[L]):
 
 
 def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:
-    from holdfast.blocking.locks import reconnect
+    from holdfast.leases.sync.client import reconnect
 
     return Lock(reconnect(reconnection), description)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.core.ports import Capabilities, Observer
 from holdfast.errors import Closed
-from holdfast.ports import Capabilities, Observer
 from holdfast.runtime.concurrency import check_threads_are_real
 from holdfast.runtime.exercises import ExerciseSwitch
 from holdfast.runtime.household import Health, Household

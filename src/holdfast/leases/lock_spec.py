@@ -1,22 +1,25 @@
 """The description of a lock: everything that is known before anybody holds it. Shared by both colours.
 
 Made once, checked once, immutable, and cheap to pass around. Settings that cannot be safe are refused here.
+
+What both colours of a lock have in common: its description, read. Nothing here waits or talks to a store.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
 from holdfast.core import backoff, timing
 from holdfast.core.backoff import Backoff
+from holdfast.core.ports import Capabilities
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.flows.acquiring import Wish
-from holdfast.ports import Capabilities
-from holdfast.types import Duration, Guarantee, check_key, check_label, duration_ns
+from holdfast.runtime.household import Household
+from holdfast.types import NS, Duration, Guarantee, check_key, check_label, duration_ns
 
 OnLoss: TypeAlias = Literal["cancel", "flag"]
 
@@ -233,3 +236,48 @@ def _callable(field: str, value: object) -> Callable[[Any], object] | None:
     if value is not None and not callable(value):
         raise BadInput(field, f"{value!r} cannot be called", "give a function that takes the lease")
     return value
+
+
+class Opened(Protocol):
+    """Where a lock comes from, as far as this file needs to know."""
+
+    def open_house(self) -> Household:
+        """The household, if it is open; an error otherwise."""
+        ...
+
+
+class NamedLock:
+    """A named lock: what can be known of it before anybody holds it."""
+
+    __slots__ = ("_description",)
+
+    def __init__(self, description: Description) -> None:
+        self._description = description
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._description.wish.key
+
+    @property
+    def ttl(self) -> float:
+        """How long the store keeps the key without a renewal, in seconds."""
+        return self._description.wish.timing.ttl_ns / NS
+
+    @property
+    def family(self) -> str:
+        """What kind of lock it is."""
+        return self._description.wish.family
+
+    @property
+    def risk(self) -> str | None:
+        """The risk class that decides what a store error means; None always fails closed."""
+        return self._description.wish.risk
+
+    def _wish(self, locks: Opened) -> Wish:
+        """What to ask for, in the name of this process: a forked child is somebody else than its parent."""
+        wish, owner = self._description.wish, locks.open_house().owner
+        return wish if wish.owner is owner else replace(wish, owner=owner)
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name!r} ttl={self.ttl:g} family={self.family} risk={self.risk}>"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-from holdfast.blocking.lease import Lease
-from holdfast.blocking.lock import Lock
 from holdfast.errors import LeaseLost
-from holdfast.inspection import Inspection
-from holdfast.possession import is_loss_of
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.lease_base import is_loss_of
+from holdfast.leases.sync.lease import Lease
+from holdfast.leases.sync.lock import Lock
 from holdfast.types import Duration
 
 T = TypeVar("T")

@@ -14,13 +14,14 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import DegradedLease, Lease, block
 from holdfast.aio.lock import Lock
-from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff, windows
-from holdfast.description import LockSettings, describe
+from holdfast.core.ports import Observer, Ports
 from holdfast.errors import BadInput
 from holdfast.flows import acquiring, breaking, clocks, primitive
-from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
-from holdfast.ports import Observer, Ports
+from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
+from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
+from holdfast.leases.key_template import NameTemplate
+from holdfast.leases.lock_spec import LockSettings, describe
 from holdfast.runtime.concurrency import check_tasks_are_asyncio
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household, Statistics
@@ -28,7 +29,6 @@ from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
 from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.pauses import LoopWatch
 from holdfast.stores.registry import Engine
-from holdfast.template import NameTemplate
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
 P = ParamSpec("P")

@@ -10,23 +10,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast.blocking.leader import Leader
-from holdfast.blocking.lease import DegradedLease, Lease, block
-from holdfast.blocking.lock import Lock
-from holdfast.connection import AnyLocks, Reconnection, open_locks
 from holdfast.core import backoff, windows
-from holdfast.description import LockSettings, describe
+from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.flows import acquiring, breaking, clocks, primitive
-from holdfast.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
-from holdfast.ports import Observer
+from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
+from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
+from holdfast.leases.key_template import NameTemplate
+from holdfast.leases.lock_spec import LockSettings, describe
+from holdfast.leases.sync.in_coroutine import exclusively
+from holdfast.leases.sync.leader import Leader
+from holdfast.leases.sync.lease import DegradedLease, Lease, block
+from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household, Statistics
 from holdfast.runtime.measurements import Measurements
-from holdfast.runtime.offload import exclusively
 from holdfast.runtime.threads import ThreadRuntime
 from holdfast.stores.registry import Engine
-from holdfast.template import NameTemplate
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
 P = ParamSpec("P")

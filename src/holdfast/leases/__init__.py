@@ -1,0 +1,1 @@
+"""What a program holds: the lock specification, the lease and its view, shared by both colors."""

@@ -1,0 +1,1 @@
+"""Leases for ordinary, blocking code. The public names are in `holdfast`."""
