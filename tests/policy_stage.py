@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from holdfast import aio
 from holdfast.core.escalation import Rule
-from holdfast.core.exercise import Exercise
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.busy_jitter import BusyJitter

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.spread import Figure
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.tuning.percentiles import Figure
 from holdfast.observe.ledger import Ledger
 from holdfast.ops.tuning_history import read_history
 from holdfast.ops.tuning_plot import draw as draw_reports

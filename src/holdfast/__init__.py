@@ -10,7 +10,7 @@ of errors, `holdfast.testing` what you need to test your own code and your own s
 
 from holdfast import aio
 from holdfast.core import backoff
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,

@@ -11,7 +11,7 @@ import pytest
 
 from cli.sessions import Shell
 from holdfast.cli.moments import moment_ns
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.ledger_lines import Remark, line

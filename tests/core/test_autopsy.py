@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.autopsy import RenewalRequest, StoreFailure, cause, facts, sentences
-from holdfast.core.lease import granted, renewed
-from holdfast.core.timing import settle
+from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure, cause, facts, sentences
+from holdfast.core.lease.states import granted, renewed
+from holdfast.core.lease.timing import settle
 from holdfast.types import NS, Instant, LossReason
 
 TTL = 30 * NS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import backoff
 from holdfast.core.backoff import Backoff, Exponential, Grpc, Jittered, check_against, for_ttl
-from holdfast.core.timing import TTL_MAX_NS, TTL_MIN_NS
+from holdfast.core.lease.timing import TTL_MAX_NS, TTL_MIN_NS
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 

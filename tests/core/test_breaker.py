@@ -7,7 +7,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.breaker import COOL_MAX_NS, COOL_MIN_NS, FAILURES_MAX, Breaker, admit, failed, succeeded
+from holdfast.core.lease.circuit_breaker import (
+    COOL_MAX_NS,
+    COOL_MIN_NS,
+    FAILURES_MAX,
+    Breaker,
+    admit,
+    failed,
+    succeeded,
+)
 from holdfast.types import NS
 
 PATIENCE = 2 * NS

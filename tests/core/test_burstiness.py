@@ -7,7 +7,7 @@ import random
 import pytest
 
 from holdfast.core.backoff import Backoff, Fixed, Jittered
-from holdfast.core.burstiness import BUCKET_NS, BUCKETS, Burst, Burstiness
+from holdfast.core.tuning.burstiness import BUCKET_NS, BUCKETS, Burst, Burstiness
 from holdfast.types import MS, NS
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
 from holdfast.types import NS
 
 

@@ -27,7 +27,7 @@ from holdfast.core.delivering import (
     given_up,
     lost_runs,
 )
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import AcquireTimeout, BackendError, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
 from holdfast.types import MS, NS
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.escalation import Evidence, Rule, due, judge
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.types import NS
 
 RULE = Rule()

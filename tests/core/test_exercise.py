@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.exercise import WHOLE, Exercise, parse_exercise, refusal
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import WHOLE, Exercise, parse_exercise, refusal
 from holdfast.errors import BadInput
 
 OPEN, CLOSED, WAIT = OnError.FAIL_OPEN, OnError.FAIL_CLOSED, OnError.WAIT

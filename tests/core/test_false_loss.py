@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import lease
-from holdfast.core.false_loss import attempts, false_loss
-from holdfast.core.spread import of_durations
-from holdfast.core.timing import Timing, settle
+from holdfast.core.lease import states as lease
+from holdfast.core.lease.timing import Timing, settle
+from holdfast.core.tuning.false_loss import attempts, false_loss
+from holdfast.core.tuning.percentiles import of_durations
 from holdfast.types import MS, NS, Instant
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.fencing import FENCE_MAX, Rule, Stale, Unregistered, accepts, check_fence, judge, parse_fence
+from holdfast.core.lease.fencing import FENCE_MAX, Rule, Stale, Unregistered, accepts, check_fence, judge, parse_fence
 from holdfast.errors import BadInput
 
 FENCES = st.integers(0, FENCE_MAX)

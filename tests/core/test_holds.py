@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.holds import End, Held, held_at, holds, lost
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.holds import End, Held, held_at, holds, lost
 
 
 def seen(kind: Kind, at: int, fence: int | None = None, owner: str = "a", **more: Any) -> Record:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import lease
-from holdfast.core.lease import TABLE, Event, Standing, State
-from holdfast.core.timing import Timing, settle
+from holdfast.core.lease import states as lease
+from holdfast.core.lease.states import TABLE, Event, Standing, State
+from holdfast.core.lease.timing import Timing, settle
 from holdfast.types import MS, NS, Instant, LossReason, elapsed_ns
 
 START = Instant(10**15, 10**15, 10**18)

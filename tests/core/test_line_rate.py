@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.line_rate import LINES_MAX, LONGEST_NS, WINDOW_NS, LineRate
+from holdfast.core.log_rate import LINES_MAX, LONGEST_NS, WINDOW_NS, LineRate
 from holdfast.types import NS
 
 

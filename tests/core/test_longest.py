@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.longest import ENTRIES_MAX, Longest
+from holdfast.core.rolling_max import ENTRIES_MAX, Longest
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 50)), max_size=40), st.integers(0, 120))

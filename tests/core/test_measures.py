@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.measures import LADDER_NS, NOTHING, Distribution, Histogram
+from holdfast.core.histogram import LADDER_NS, NOTHING, Distribution, Histogram
 from holdfast.types import NS
 
 DURATIONS = st.lists(st.integers(0, 2 * LADDER_NS[-1]) | st.sampled_from(LADDER_NS), max_size=60)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.names import CHARS_MAX, Names, check_key_prefix, check_metric_prefix
+from holdfast.core.name_prefixes import CHARS_MAX, Names, check_key_prefix, check_metric_prefix
 from holdfast.errors import BadInput
 from holdfast.types import check_key
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import ordinary
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import check
+from holdfast.core.history import prefilter
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
 
 LEDGER = (
     *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST, Kind.FORCED),
@@ -23,7 +23,7 @@ def seen(kind: Kind, at: int, fence: int | None, key: str = "k", **more: Any) ->
 
 
 def of(*records: Record) -> set[str] | None:
-    return ordinary.suspects(records, {record.kind for record in records})
+    return prefilter.suspects(records, {record.kind for record in records})
 
 
 ORDINARY = (
@@ -97,6 +97,6 @@ def histories(draw: st.DrawFn) -> list[Record]:
 @given(histories(), st.integers(0, 3))
 def test_the_verdict_is_the_one_of_the_rules(history: list[Record], skew_ns: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordinary, "suspects", lambda records, kinds: None)
+        patch.setattr(prefilter, "suspects", lambda records, kinds: None)
         by_the_rules = check(history, skew_ns)
     assert check(history, skew_ns) == by_the_rules

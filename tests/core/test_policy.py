@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.policy import OnError, Policy, parse_mode, parse_policy
+from holdfast.core.lease.error_policy import OnError, Policy, parse_mode, parse_policy
 from holdfast.errors import BadInput
 
 

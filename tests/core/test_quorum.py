@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.quorum import (
-    Tally,
-    Verdict,
-    Vote,
-    assured,
-    free_in_ns,
-    majority,
-    settled,
-    validity_ns,
-    vote,
-)
-from holdfast.core.timing import drift_ns
+from holdfast.core.lease.quorum import Tally, Verdict, Vote, assured, free_in_ns, majority, settled, validity_ns, vote
+from holdfast.core.lease.timing import drift_ns
 from holdfast.types import MS, NS, Instant
 
 SIZES = (3, 5, 7, 9)

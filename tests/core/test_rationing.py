@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.rationing import Ration
+from holdfast.core.token_bucket import Ration
 
 TEN_A_SECOND = Ration(every_ns=100, burst=5)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import Exponential, Fixed, Jittered
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import (
     AcquireTimeout,
     BackendError,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import Fixed, jittered
-from holdfast.core.burstiness import Burstiness
-from holdfast.core.contention import ContentionReader
-from holdfast.core.history import Kind, Record
-from holdfast.core.retry_tuning import Arrival, guardrails, replay, worst_minute
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.tuning.burstiness import Burstiness
+from holdfast.core.tuning.contention import ContentionReader
+from holdfast.core.tuning.retry import Arrival, guardrails, replay, worst_minute
 from holdfast.types import MS, NS
 
 FIXED = Fixed(500 * MS)

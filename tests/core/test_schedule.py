@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bytecodes import Tracer, every
-from holdfast.core.schedule import SLOT_NS, Calendar
+from holdfast.core.timer_wheel import SLOT_NS, Calendar
 from holdfast.types import MS
 
 ITEMS = st.integers(0, 9)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.timing import (
+from holdfast.core.lease.timing import (
     GUARD_MIN_NS,
     TTL_MAX_NS,
     TTL_MIN_NS,

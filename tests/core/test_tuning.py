@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import lease, timing, tuning
 from holdfast.core.backoff import Fixed, jittered
-from holdfast.core.measures import Histogram
-from holdfast.core.schedule import SLOT_NS
-from holdfast.core.spread import Figure, of_counts, of_durations
-from holdfast.core.timing import settle
-from holdfast.core.tuning import (
+from holdfast.core.histogram import Histogram
+from holdfast.core.lease import states as lease
+from holdfast.core.lease import timing
+from holdfast.core.lease.timing import settle
+from holdfast.core.timer_wheel import SLOT_NS
+from holdfast.core.tuning import ttl
+from holdfast.core.tuning.drift import Against, SettingNames, disagreements
+from holdfast.core.tuning.explain import mechanisms, sentences
+from holdfast.core.tuning.percentiles import Figure, of_counts, of_durations
+from holdfast.core.tuning.ttl import (
     MOST_PARTS,
     STEP_NS,
     TAILS,
@@ -29,8 +33,6 @@ from holdfast.core.tuning import (
     recommend,
     shortest_ttl_ns,
 )
-from holdfast.core.tuning_checks import Against, SettingNames, disagreements
-from holdfast.core.tuning_words import mechanisms, sentences
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS, Instant
 
@@ -253,7 +255,7 @@ def test_the_longest_ttl_for_an_slo_is_the_longest_that_the_library_takes(slo: i
 def test_a_quick_retry_of_the_library_is_never_later_than_the_calculator_takes_it_to_be(every: int, draw: int) -> None:
     made = settle(ttl=3 * every / NS, renew_every=every / NS)
     doubtful = lease.unknown(lease.granted(Instant(0, 0, 0)), made, Instant(every, every, every))
-    assert lease.renewal_in_ns(doubtful, made, Instant(every, every, every), draw) + SLOT_NS <= tuning._again_ns(made)
+    assert lease.renewal_in_ns(doubtful, made, Instant(every, every, every), draw) + SLOT_NS <= ttl._again_ns(made)
 
 
 @pytest.mark.requires("R119")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import for_ttl
-from holdfast.core.latency import WINDOW, Tail
-from holdfast.core.timing import TTL_MAX_NS, TTL_MIN_NS
-from holdfast.core.waiting import EXPIRY_SPREAD_NS, Waiter, pause
+from holdfast.core.lease.latency import WINDOW, Tail
+from holdfast.core.lease.timing import TTL_MAX_NS, TTL_MIN_NS
+from holdfast.core.lease.waiting import EXPIRY_SPREAD_NS, Waiter, pause
 from holdfast.types import MS
 
 ttls = st.integers(TTL_MIN_NS, TTL_MAX_NS)

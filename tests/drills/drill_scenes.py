@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.drills.model import Claim, Curve, Figure, Guard, Scene, Span, SpanKind, Takeover, Verdict
 from holdfast.types import NS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.drills import clocks, suspending
 from holdfast.drills.clocks import Epoch, Moved, Offsets, true_ns
 from holdfast.errors import Misconfigured

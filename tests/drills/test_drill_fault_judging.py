@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from drills.drill_scenes import KEY, grant, refused, release, scene, verdict, write
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.drills import timeline
 from holdfast.drills.judging import judge, plain
 from holdfast.drills.model import Guard, Moment, Scene, Span, SpanKind

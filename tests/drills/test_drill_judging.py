@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drills.drill_scenes import KEY, grant, guarded, overtaken, refused, release, scene, verdict, write
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.drills import waves
 from holdfast.drills.effects import Attempt, Tally
 from holdfast.drills.judging import judge, overwritten, plain, slowest

@@ -18,8 +18,7 @@ import holdfast
 from fixtures_buses import Buses, Recorder, how, message, nothing_pending, on_nats
 from fixtures_scheduling import holds
 from holdfast import aio
-from holdfast.core.failpoint_table import POINTS
-from holdfast.core.failpoints import ARMED, areach, armed, reach, recorded
+from holdfast.core.failpoints import ARMED, POINTS, areach, armed, reach, recorded
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.guards import CarriedFence
 from holdfast.guards.files import GuardedFiles

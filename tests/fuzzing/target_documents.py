@@ -14,11 +14,11 @@ from holdfast.cli import auditviews
 from holdfast.cli.screen import printable
 from holdfast.cli.serving import tokens_in
 from holdfast.core.expressions import check_expression, evaluate, problems_in, render
-from holdfast.core.fencing import FENCE_MAX
-from holdfast.core.history import Record
-from holdfast.core.holds import held_at, holds, lost
-from holdfast.core.invariants import check, described
-from holdfast.core.policy import OnError
+from holdfast.core.history.events import Record
+from holdfast.core.history.holds import held_at, holds, lost
+from holdfast.core.history.invariants import check, described
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.workflow import Workflow
 from holdfast.core.workflow_form import as_document, from_document
 from holdfast.core.workflow_problems import BadWorkflow

@@ -9,7 +9,7 @@ from fuzzing.target import Target, argument, refused, whole
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.screen import printable
 from holdfast.core.duration_text import parse_duration_ns
-from holdfast.core.fencing import FENCE_MAX, parse_fence
+from holdfast.core.lease.fencing import FENCE_MAX, parse_fence
 from holdfast.core.workflow_times import TIME_MAX_NS, duration, written_duration
 from holdfast.errors import BadInput
 from holdfast.guards.http_headers import decode_key, encode_key

@@ -11,7 +11,7 @@ from typing import Any, Final
 import nats.errors
 
 from fuzzing.target import Target, parted, refused, whole
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, HoldfastError
 from holdfast.guards import http_headers, message_headers
 from holdfast.guards.bearer import CarriedFence

@@ -14,7 +14,7 @@ from typing import Any
 
 from guards.reference_guard import FileGuard, State
 from holdfast.core import failpoints
-from holdfast.core.fencing import check_fence
+from holdfast.core.lease.fencing import check_fence
 from holdfast.errors import FencedOut
 from holdfast.guards import Fenced
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.runtime.driving import run_now
 
 

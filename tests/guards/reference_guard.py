@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.core import failpoints
-from holdfast.core.fencing import check_fence
+from holdfast.core.lease.fencing import check_fence
 from holdfast.errors import FencedOut, Unfenced
 from holdfast.guards import Fenced
 

@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from fixtures_guards import carried
 from holdfast.core import failpoints
-from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.guards import Bearer, CarriedFence
 from holdfast.guards.admission import Admission, GuardStatistics, Presented

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from fixtures_guards import carried
 from holdfast.core import failpoints
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, FencedOut, Misconfigured, Unavailable
 from holdfast.guards import Fenced, fileflow, filelock, generation
 from holdfast.guards.filenames import draft_name, generation_name

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from holdfast.core import failpoints
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput, FencedOut, Timeout, Unavailable, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of, problem_of, writes

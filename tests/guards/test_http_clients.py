@@ -18,7 +18,7 @@ import holdfast
 from fixtures_guards import carried
 from fixtures_http import MakeSender, Server, listening
 from holdfast.core import failpoints
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import holdfast
 from fixtures_guards import carried
 from holdfast.core import failpoints
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unavailable, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.aio import messages as aio

@@ -15,7 +15,7 @@ import holdfast
 from fixtures_guards import carried
 from fixtures_outbox import Bus, Stage
 from holdfast.core import failpoints
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Misconfigured, Unfenced
 from holdfast.guards import GuardStatistics
 from holdfast.guards.aio import outbox as aio_outbox

@@ -1,8 +1,8 @@
 """Many sessions at once, with fences in any order: none is ever accepted below one that was accepted before.
 
 Triggers write down every change of a row or of its ledger entry that is committed, in the order in which the database
-made them: a change holds its lock from there to the end of its transaction. `core.fencing.accepts` has to agree with
-each of them.
+made them: a change holds its lock from there to the end of its transaction. `core.lease.fencing.accepts` has to agree
+with each of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import holdfast
 from campaigns import campaign
 from fixtures_guards import carried
 from fixtures_postgres import every_postgres
-from holdfast.core.fencing import accepts
+from holdfast.core.lease.fencing import accepts
 from holdfast.errors import FencedOut, Misconfigured, NotEntered, RowExists, RowMissing, Unavailable
 from postgres_stage import Stage
 

@@ -13,8 +13,8 @@ import holdfast
 from fixtures_guards import carried
 from fixtures_redis_guards import Stage, settled
 from holdfast.core import failpoints
-from holdfast.core.fencing import FENCE_MAX, accepts
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.fencing import FENCE_MAX, accepts
 from holdfast.errors import Closed, FencedOut, LeaseLost, Misconfigured, NotEntered, Unfenced
 
 pytestmark = [pytest.mark.server, pytest.mark.asyncio]

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from fixtures_guards import carried
 from fixtures_redis_guards import Stage
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.redis_messages import GuardedMessage, opened, sealed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures_redis_guards import MANNERS, Manner, Stage
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, Misconfigured, Unavailable
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
 from holdfast.guards.redis_records import RedisRecord

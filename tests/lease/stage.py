@@ -19,9 +19,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 import holdfast
 from holdfast import aio
-from holdfast.core.history import Record
+from holdfast.core.history.events import Record
 from holdfast.core.ports import Observer
-from holdfast.core.schedule import Calendar
+from holdfast.core.timer_wheel import Calendar
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.household import Household
 from holdfast.runtime.policies import policy_switch

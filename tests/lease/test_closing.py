@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from fault_proxy import LIMIT_S, FaultProxy
 from holdfast import Closed, aio
-from holdfast.core.schedule import Calendar
+from holdfast.core.timer_wheel import Calendar
 from servers import RedisServer
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import PolicyDenied
-from holdfast.core.exercise import WHOLE
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.policy_exercise import WHOLE
 from holdfast.errors import BadInput
 from lease.stage import Stage
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from functools import partial
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.runtime.callbacks import THREADS_MAX, CallbackThreads
 from holdfast.runtime.system import SystemClock
 from holdfast.runtime.ticker import Ticker

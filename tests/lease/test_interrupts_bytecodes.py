@@ -21,7 +21,7 @@ import pytest
 
 import holdfast
 from bytecodes import Tracer, every, raise_interrupted
-from holdfast.core.lease import Event
+from holdfast.core.lease.states import Event
 from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.keeper import Orphan

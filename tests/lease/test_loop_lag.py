@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import aio
-from holdfast.core.measures import Measure, Outcome
+from holdfast.core.histogram import Measure, Outcome
 from holdfast.runtime.lock_readings import of_locks
 from holdfast.runtime.loop_lag import LoopSampler
 from holdfast.types import MS, NS, Instant

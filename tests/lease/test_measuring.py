@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import aio
-from holdfast.core.history import Kind, Record
-from holdfast.core.measures import Histogram, Measure, Outcome
+from holdfast.core.histogram import Histogram, Measure, Outcome
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import AcquireTimeout, Closed, LeaseLost, PolicyDenied, Unavailable
 from holdfast.runtime.measurements import FamilyMeasurements
 from holdfast.runtime.witness import FAMILIES_MAX, OTHER

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.holds import End, holds
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.holds import End, holds
+from holdfast.core.history.invariants import check
 from lease.stage import LIMIT_S, Notebook, Stage
 
 

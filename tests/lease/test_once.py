@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BadInput, Unavailable
-from holdfast.core import windows
+from holdfast.core import time_windows
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Instant
 from lease.stage import ManualClock, Stage
@@ -54,7 +54,7 @@ async def test_every_window_is_taken_once(stage: Stage, skews: tuple[float, ...]
     assert len(taken) == len(set(taken))
     assert 10 <= len(taken) <= 13
     first = 1_700_000_000 * NS
-    sure = {windows.key("report", first + minute * 60 * NS, 60 * NS) for minute in range(10)}
+    sure = {time_windows.key("report", first + minute * 60 * NS, 60 * NS) for minute in range(10)}
     assert sure <= set(taken)
     assert stage.plan.calls["renew_many"] == stage.plan.calls["release"] == 0
 
@@ -80,7 +80,7 @@ async def test_who_was_paused_for_too_long_does_not_take_a_window_again(
     stage.stop_time()
     locks, others = stage.locks(), stage.locks()
     assert await others.once("report", window=60) is not None
-    name = windows.key
+    name = time_windows.key
 
     def slowly(*asked: Any) -> str:
         found = name(*asked)
@@ -88,7 +88,7 @@ async def test_who_was_paused_for_too_long_does_not_take_a_window_again(
         return found
 
     with monkeypatch.context() as paused:
-        paused.setattr(windows, "key", slowly)
+        paused.setattr(time_windows, "key", slowly)
         assert await locks.once("report", window=60) is None
     assert await locks.once("report", window=60) is not None  # this window is another one
 
@@ -126,11 +126,11 @@ async def test_a_store_that_fails_is_an_error_and_not_a_window(stage: Stage) -> 
 
 def test_a_window_is_named_after_its_beginning() -> None:
     now = 1_700_000_000 * NS + 777
-    assert windows.key("n", now, 60 * NS) == "n@2023-11-14T22:13:00Z"
-    assert windows.key("n", now, 86_400 * NS) == "n@2023-11-14T00:00:00Z"
-    assert windows.key("n", now + NS * 3 // 5, NS // 2) == "n@2023-11-14T22:13:20.5Z"
-    assert windows.key("n", now, 60 * NS) == windows.key("n", now + 39 * NS, 60 * NS)
-    assert windows.key("n", now, 60 * NS) != windows.key("n", now + 40 * NS, 60 * NS)
+    assert time_windows.key("n", now, 60 * NS) == "n@2023-11-14T22:13:00Z"
+    assert time_windows.key("n", now, 86_400 * NS) == "n@2023-11-14T00:00:00Z"
+    assert time_windows.key("n", now + NS * 3 // 5, NS // 2) == "n@2023-11-14T22:13:20.5Z"
+    assert time_windows.key("n", now, 60 * NS) == time_windows.key("n", now + 39 * NS, 60 * NS)
+    assert time_windows.key("n", now, 60 * NS) != time_windows.key("n", now + 40 * NS, 60 * NS)
 
 
 class FarOff(SystemClock):
@@ -149,5 +149,5 @@ def test_on_redis_the_clock_of_the_server_decides(redis_server: RedisServer, red
         assert lease is not None
         assert right.once("report", window=DAYS_S) is None
         seconds = int(redis_server.cli("TIME")[0])
-        assert lease.key == windows.key("report", seconds * NS, DAYS_S * NS)
+        assert lease.key == time_windows.key("report", seconds * NS, DAYS_S * NS)
         assert right.inspect(lease.key).held

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast
 from holdfast import aio
-from holdfast.core.autopsy import NOISE_NS, sentences
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.loss_diagnosis import NOISE_NS, sentences
 from holdfast.runtime import pauses
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.pauses import GarbageCollections, LoopWatch, garbage_collections

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput
 from holdfast.runtime.policies import read_policy_file
 from holdfast.runtime.policy_editing import edit_policy_file, edited

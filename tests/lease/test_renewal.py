@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import BackendError, LeaseLost, NotOwner
-from holdfast.core.timing import settle
+from holdfast.core.lease.timing import settle
 from holdfast.errors import Unavailable
 from holdfast.types import NS
 from lease.stage import Stage

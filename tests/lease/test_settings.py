@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import BadInput, backoff
-from holdfast.core.timing import settle, takeover_bound_ns, ttl_from_data_ns
+from holdfast.core.lease.timing import settle, takeover_bound_ns, ttl_from_data_ns
 from holdfast.types import MS, NS
 from lease.stage import Stage
 

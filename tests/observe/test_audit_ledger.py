@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from campaigns import campaign
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.ledger_lines import LINE_BYTES_MAX, line
 from holdfast.observe.ledger_reading import Findings, Wanted, read

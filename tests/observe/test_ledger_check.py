@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import ordinary
-from holdfast.core.history import Kind, Record
-from holdfast.core.holds import lost
-from holdfast.core.invariants import check
+from holdfast.core.history import prefilter
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.holds import lost
+from holdfast.core.history.invariants import check
 from holdfast.observe.ledger_check import Verdict, check_files
 from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, line, parse_block
 from holdfast.observe.ledger_reading import Findings, Wanted, files_by_process, load
@@ -40,7 +40,7 @@ def by_the_rules(path: Path, wanted: Wanted | None = None, skew_ns: int = 0) -> 
     findings = Findings()
     records = load(path, wanted, findings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordinary, "suspects", lambda records, kinds: None)
+        patch.setattr(prefilter, "suspects", lambda records, kinds: None)
         violations = check(records, skew_ns)
     given_out = [record.key for record in records if record.kind in GRANTS]
     return Verdict(len(records), len(given_out), len(set(given_out)), violations, lost(records), findings)
@@ -55,7 +55,7 @@ def write(directory: Path, files: dict[str, list[bytes]]) -> Path:
 moments = st.integers(0, 40).map(lambda ns: START + ns)
 anything = st.builds(
     Record,
-    kind=st.sampled_from(sorted(ordinary.LEDGER)) | st.sampled_from(Kind),
+    kind=st.sampled_from(sorted(prefilter.LEDGER)) | st.sampled_from(Kind),
     at_ns=moments,
     key=st.sampled_from(["k", "l", "é", "a\\b", "\ud800"]),
     family=st.sampled_from(["jobs", "default"]),
@@ -195,7 +195,7 @@ def test_no_forged_line_is_taken_for_more_than_it_says(raw: bytes) -> None:
     assert list(found.keys) == [entry.key.encode("utf-8", "surrogatepass")]
     said = (found.at_ns[0], found.fence[0], found.meaning[0], found.grants, found.keys_granted())
     grants = int(entry.kind in GRANTS)
-    assert said == (entry.at_ns, entry.fence or 0, ordinary.meaning(entry), grants, grants)
+    assert said == (entry.at_ns, entry.fence or 0, prefilter.meaning(entry), grants, grants)
 
 
 def test_the_usual_lines_are_recognised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

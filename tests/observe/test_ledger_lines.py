@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.observe.ledger_lines import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
 
 numbers = st.none() | st.integers(-(2**63), 2**63 - 1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.line_rate import LINES_MAX, LineRate
+from holdfast.core.log_rate import LINES_MAX, LineRate
 from holdfast.errors import FencedOut, Unavailable
 from holdfast.flows import saying
 from holdfast.flows.saying import Trouble, say, tell

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 import holdfast
 from fixtures_databases import until
 from holdfast.aio import connect
-from holdfast.core.history import Kind, Record
-from holdfast.core.measures import Measure, Outcome
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
 from holdfast.observe import prometheus
 from holdfast.runtime.witness import Witness
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.measures import Distribution, Histogram
-from holdfast.core.reading import Reading
+from holdfast.core.histogram import Distribution, Histogram
+from holdfast.core.metric_reading import Reading
 from holdfast.observe import prometheus
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.metric_table import TABLE, MetricKind

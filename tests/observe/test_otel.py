@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import holdfast
-from holdfast.core.measures import LADDER_NS
+from holdfast.core.histogram import LADDER_NS
 from holdfast.errors import BadInput
 from holdfast.observe import otel
 from holdfast.observe.gathering import SOURCES

@@ -15,8 +15,8 @@ from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
 from cli.sessions import until
 from holdfast.cli import telemetry
-from holdfast.core.measures import LADDER_NS, Histogram
-from holdfast.core.reading import Reading
+from holdfast.core.histogram import LADDER_NS, Histogram
+from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import otel_exporters, otel_sending
 from holdfast.observe.metric_table import TABLE, MetricKind

@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast
-from holdfast.core.measures import LADDER_NS
+from holdfast.core.histogram import LADDER_NS
 from holdfast.errors import BadInput
 from holdfast.observe import prometheus
 from holdfast.types import NS

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.alert_files import rules_document, yaml_text
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_plan import Plan

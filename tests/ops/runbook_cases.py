@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
 from holdfast.leases.inspection import ForcedRelease

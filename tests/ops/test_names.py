@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.measures import Histogram
-from holdfast.core.reading import Reading
+from holdfast.core.histogram import Histogram
+from holdfast.core.metric_reading import Reading
 from holdfast.observe.prometheus import rendered
 from holdfast.ops.access_redis import redis_access
 from holdfast.ops.alert_files import rules_document, yaml_text

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
 import holdfast.aio
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import prometheus
 from holdfast.observe.ledger_lines import line

@@ -13,7 +13,7 @@ import pytest
 
 from fixtures_scheduling import Planes, PushedClock, Replica, finished, run_of, started, submitted
 from fixtures_workflows import ASKER
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.core.jobs import JobState
 from holdfast.core.workflow_form import from_document
 from holdfast.errors import Unavailable

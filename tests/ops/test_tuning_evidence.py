@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.core.history import Kind, Record
-from holdfast.core.measures import LADDER_NS, NOTHING, Histogram
-from holdfast.core.reading import Reading
-from holdfast.core.spread import Figure, of_durations
-from holdfast.core.timing import settle
+from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.timing import settle
+from holdfast.core.metric_reading import Reading
+from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.prometheus import rendered

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.spread import Figure, of_durations
+from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.errors import BadInput
 from holdfast.ops.tuning_apply import apply, plan
 from holdfast.ops.tuning_evidence import Gathered

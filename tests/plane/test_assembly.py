@@ -14,7 +14,7 @@ import pytest
 from fixtures_databases import until
 from fixtures_workers import Gate
 from holdfast.core.jobs import JobState
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, RowMissing, Unavailable
 from holdfast.plane import sample
 from holdfast.plane.app import App

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.history import Kind
-from holdfast.core.holds import End, holds
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind
+from holdfast.core.history.holds import End, holds
+from holdfast.core.history.invariants import check
 from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence

@@ -22,7 +22,7 @@ from fixtures_buses import (
     until,
 )
 from holdfast.core.delivering import LOST_MAX
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane import subjects
 from holdfast.plane.embedded_bus import KEEP_NS, STOP_KEPT_NS, EmbeddedBus

@@ -23,7 +23,7 @@ from fixtures_buses import (
     on_nats,
     until,
 )
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects

@@ -19,7 +19,7 @@ from fixtures_buses import (
     nothing_pending,
     until,
 )
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.model import Delivery
 from holdfast.types import MS

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from fixtures_scheduling import Planes, Replica, read_history
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
 from holdfast.core.jobs import JobState
 from holdfast.errors import FencedOut, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence

@@ -14,7 +14,7 @@ from fixtures_databases import until
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate
 from holdfast.core.approving import Verdict
-from holdfast.core.history import Record
+from holdfast.core.history.events import Record
 from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, LockBusy

@@ -12,7 +12,7 @@ import pytest
 from fixtures_databases import until
 from holdfast.aio.client import Locks
 from holdfast.core.approving import Verdict, parse_rules
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.core.run import Look
 from holdfast.errors import BadInput
 from holdfast.plane.app import App

@@ -12,7 +12,7 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.core.delivering import Kind, ended
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, RetryLater, Unavailable
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.itemlock import Abandoned

@@ -11,7 +11,7 @@ import pytest
 from fixtures_databases import until
 from fixtures_scheduling import Planes, Replica, finished, read_history, run_of
 from holdfast.core.jobs import InvalidTransition, JobState
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.families import SCHEDULER_JOB

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput
 from holdfast.plane.databases import open_database
 from holdfast.plane.policies import BUILT_IN, CHANNEL, PlanePolicy

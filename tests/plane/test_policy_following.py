@@ -10,8 +10,8 @@ import pytest
 
 from fixtures_databases import until
 from holdfast import PolicyDenied
-from holdfast.core.exercise import parse_exercise
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import parse_exercise
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane.opening import opened
 from holdfast.plane.policy_model import Source

@@ -14,7 +14,7 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.core.delivering import Kind, ended
-from holdfast.core.retry import RetryDelays
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.itemlock import ItemLockStatistics

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import until
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.plane.databases import open_database
 from holdfast.plane.signals import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
 from holdfast.runtime.witness import Witness

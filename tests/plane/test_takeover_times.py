@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures_buses import ScriptedClock
-from holdfast.core.measures import NOTHING, Histogram
+from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.errors import LockBusy
 from holdfast.plane.takeover_times import SEEN_MAX, SLACK_NS, TakeoverTimes
 from holdfast.types import NS

@@ -12,9 +12,9 @@ import pytest
 
 import holdfast
 from freezing import freeze
-from holdfast.core.autopsy import cause
-from holdfast.core.holds import lost
-from holdfast.core.invariants import check
+from holdfast.core.history.holds import lost
+from holdfast.core.history.invariants import check
+from holdfast.core.lease.loss_diagnosis import cause
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.ledger_reading import Findings, load, read
 from holdfast.types import NS
@@ -24,7 +24,7 @@ EACH = 1_500
 
 _WRITER = """
 import sys
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.observe.ledger import Ledger
 path, name, each, stays = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "stays"
 ledger = Ledger(path, file_bytes=16384)

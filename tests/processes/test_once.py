@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.core import windows
+from holdfast.core import time_windows
 from servers import redis_executables, start_redis
 
 LIMIT_S = 90
@@ -24,7 +24,7 @@ WINDOWS = 3
 REPLICA = """
 import asyncio, json, sys, time
 import holdfast
-from holdfast.core import windows
+from holdfast.core import time_windows as windows
 from holdfast import aio
 
 url, colour, window, windows, role = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
@@ -89,9 +89,9 @@ def test_every_window_is_taken_once_by_any_number_of_processes(url: str) -> None
     sure = {number for _, numbers in said for number in numbers}
     assert len(sure) >= 1
 
-    assert {windows.key("work", round(number * WINDOW_S * 10**9), round(WINDOW_S * 10**9)) for number in sure} <= set(
-        taken
-    )
+    assert {
+        time_windows.key("work", round(number * WINDOW_S * 10**9), round(WINDOW_S * 10**9)) for number in sure
+    } <= set(taken)
 
 
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])

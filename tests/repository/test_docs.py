@@ -239,10 +239,10 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_state_diagram_is_drawn_from_the_table() -> None:
-    from holdfast.core.lease import mermaid
+    from holdfast.core.lease.states import mermaid
 
     diagrams = [block.text.strip() for page in PAGES for block in blocks(page) if block.language == "mermaid"]
-    assert mermaid().strip() in diagrams, "docs/guarantees.md shows another life of a lease than core/lease.py"
+    assert mermaid().strip() in diagrams, "docs/guarantees.md shows another life of a lease than core/lease/states.py"
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.core import backoff
-from holdfast.core import lease as life
 from holdfast.core.backoff import Exponential, Fixed
-from holdfast.core.history import Kind
-from holdfast.core.lease import Standing, State
-from holdfast.core.retry import RetryDelays
-from holdfast.core.timing import settle, takeover_bound_ns
+from holdfast.core.history.events import Kind
+from holdfast.core.lease import states as life
+from holdfast.core.lease.states import Standing, State
+from holdfast.core.lease.timing import settle, takeover_bound_ns
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, NotOwner, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles

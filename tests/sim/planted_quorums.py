@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import quorum
+from holdfast.core.lease import quorum
+from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Ports
-from holdfast.core.quorum import Verdict
 from holdfast.flows import acquiring
 from holdfast.stores import quorum_nodes, quorum_store
 from holdfast.stores.quorum_late import Late

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.aio.lease import AnyLease
-from holdfast.core import fencing
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale
-from holdfast.core.lease import Standing
+from holdfast.core.lease import fencing
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, Stale
+from holdfast.core.lease.states import Standing
 from holdfast.flows.releasing import Released
 from holdfast.guards import folder, rows
 from holdfast.guards.folder import Folder

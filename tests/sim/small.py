@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from holdfast.core.history import Record
+from holdfast.core.history.events import Record
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simhost import SimHost
 from holdfast.testing.simloop import SimLoop, end_tasks

@@ -10,9 +10,9 @@ import asyncio
 
 import pytest
 
-from holdfast.core.history import Kind
-from holdfast.core.spread import Figure
-from holdfast.core.tuning import TAILS, Demand, Evidence, Recommendation, recommend, shortest_ttl_ns
+from holdfast.core.history.events import Kind
+from holdfast.core.tuning.percentiles import Figure
+from holdfast.core.tuning.ttl import TAILS, Demand, Evidence, Recommendation, recommend, shortest_ttl_ns
 from holdfast.testing.simnetwork import Weather
 from holdfast.types import MS, NS
 from sim.small import SmallWorld

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from fixtures_quorum import CALL, LONG, Node, Play, ask, granted
+from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Store
-from holdfast.core.quorum import Verdict
 from holdfast.stores import quorum_late
 from holdfast.stores.memory import MemoryStore, MemoryTable
 from holdfast.stores.quorum_healing import Healing

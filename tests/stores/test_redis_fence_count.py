@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures_redis import play_blocking
-from holdfast.core.fence_count import Count
+from holdfast.core.lease.fence_clock import Count
 from holdfast.core.ports import Store
 from holdfast.stores.redis_wire import Script
 from redis_asks import aux_name, take

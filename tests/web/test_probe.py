@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from holdfast.aio.lease import Lease
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.errors import LeaseLost
 from holdfast.plane.parts import Health, State
 from holdfast.plane.service import Service

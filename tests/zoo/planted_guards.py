@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards import redis_scripts
 from holdfast.guards.redis_scripts import Script
 from holdfast.guards.statements import TableStatements

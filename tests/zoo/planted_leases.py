@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.aio.lease import AnyLease
-from holdfast.core import lease as table
-from holdfast.core.lease import Standing
+from holdfast.core.lease import states as table
+from holdfast.core.lease.states import Standing
+from holdfast.core.lease.timing import Timing
 from holdfast.core.ports import Ports
-from holdfast.core.timing import Timing
 from holdfast.errors import Timeout
 from holdfast.flows import acquiring, releasing
 from holdfast.flows.acquiring import Wish
@@ -75,7 +75,7 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AnyLease, "ensure_held", ensure_held)
 
 
-@keep("aioredlock #46, #64", where="core/lease.py", found_by=broken(19, "C4", "C10"), attacks=("R1", "R108"))
+@keep("aioredlock #46, #64", where="core/lease/states.py", found_by=broken(19, "C4", "C10"), attacks=("R1", "R108"))
 def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
     """Time alone never ends a lease for its holder; only a refused renewal does."""
     patch.setattr(table, "judge", lambda standing, timing, now, tail_ns=0: standing)
@@ -84,7 +84,7 @@ def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the monotonic clock, which stands still while a host sleeps",
-    where="core/lease.py",
+    where="core/lease/states.py",
     found_by=broken(21, "C4", "C10"),
     attacks=("R1",),
 )
@@ -98,7 +98,12 @@ def suspend_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acquiring, "elapsed_ns", by_the_monotonic_clock)
 
 
-@keep("many: no room for clocks that drift apart", where="core/timing.py", found_by=broken(36, "C4"), attacks=("R117",))
+@keep(
+    "many: no room for clocks that drift apart",
+    where="core/lease/timing.py",
+    found_by=broken(36, "C4"),
+    attacks=("R117",),
+)
 def no_room_for_drift(patch: pytest.MonkeyPatch) -> None:
     """The holder uses the whole TTL, as if its clock and the store's ran alike."""
     patch.setattr(Timing, "valid_ns", lambda self: self.ttl_ns)
@@ -206,7 +211,7 @@ def no_renewal_after_the_first_that_failed(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Redisson #6483, #7254",
-    where="core/lease.py",
+    where="core/lease/states.py",
     found_by=Test(
         "lease.test_renewal",
         "test_three_failed_periods_abandon_the_lease_though_many_attempts_failed_before",

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core import names, tuning
-from holdfast.core.history import Record
-from holdfast.core.invariants import Violation, check
+from holdfast.core import name_prefixes
+from holdfast.core.history.events import Record
+from holdfast.core.history.invariants import Violation, check
+from holdfast.core.tuning import ttl
 from holdfast.drills import catalogue, compounding, judging, model
 from holdfast.observe import prometheus
 from holdfast.ops import alert_contention, runbook_plane_looks
@@ -157,12 +158,12 @@ def keys_under_the_default_prefix_only(patch: pytest.MonkeyPatch) -> None:
 def metrics_under_the_default_prefix_only(patch: pytest.MonkeyPatch) -> None:
     """The metrics of a process keep the default prefix, and the rules and runbooks of the plane find none."""
     family = prometheus._family
-    patch.setattr(prometheus, "_family", lambda metric, found, prefix: family(metric, found, names.DEFAULT))
+    patch.setattr(prometheus, "_family", lambda metric, found, prefix: family(metric, found, name_prefixes.DEFAULT))
 
 
 @keep(
     MANY,
-    where="core/tuning.py",
+    where="core/tuning/ttl.py",
     found_by=Test(
         "sim.test_tuned_leases",
         "test_a_ttl_below_what_the_evidence_needs_is_lost_and_the_recommended_one_is_not",
@@ -172,8 +173,8 @@ def metrics_under_the_default_prefix_only(patch: pytest.MonkeyPatch) -> None:
 )
 def a_recommendation_without_the_recorded_pauses(patch: pytest.MonkeyPatch) -> None:
     """The TTL and the interval are computed as if renewals had never been held up."""
-    jitter = tuning._jitter
-    patch.setattr(tuning, "_jitter", lambda evidence, *rest: jitter(replace(evidence, pauses=()), *rest))
+    jitter = ttl._jitter
+    patch.setattr(ttl, "_jitter", lambda evidence, *rest: jitter(replace(evidence, pauses=()), *rest))
 
 
 @keep(

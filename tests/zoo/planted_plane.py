@@ -18,7 +18,7 @@ from holdfast.aio.lock import Lock
 from holdfast.core import delivering, jobs, reports
 from holdfast.core.jobs import JobState
 from holdfast.core.ports import Ports
-from holdfast.core.retry import AnyDelays, SwitchableDelays
+from holdfast.core.retry_delays import AnyDelays, SwitchableDelays
 from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquiring, releasing
 from holdfast.guards.bearer import CarriedFence
@@ -328,7 +328,7 @@ def the_engine_ignores_its_delays(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a change of a setting that needs a restart",
-    where="core/retry.py",
+    where="core/retry_delays.py",
     found_by=_spread("assert set(fixed[subjects.CANCEL]) == {HALF}"),
     attacks=("R168",),
 )

@@ -12,13 +12,15 @@ import pytest
 from holdfast import errors
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core import alerting, backoff, escalation, timing, tuning
+from holdfast.core import alerting, backoff, escalation
 from holdfast.core.backoff import Draw, Jittered
-from holdfast.core.burstiness import Burst, Burstiness
-from holdfast.core.history import Kind
-from holdfast.core.policy import OnError, Policy
-from holdfast.core.retry import RetryDelays
-from holdfast.core.timing import Timing
+from holdfast.core.history.events import Kind
+from holdfast.core.lease import timing
+from holdfast.core.lease.error_policy import OnError, Policy
+from holdfast.core.lease.timing import Timing
+from holdfast.core.retry_delays import RetryDelays
+from holdfast.core.tuning import ttl as tuning
+from holdfast.core.tuning.burstiness import Burst, Burstiness
 from holdfast.errors import BackendError, LockBusy, NotOwner, RetryLater, Unavailable
 from holdfast.flows import acquiring, primitive, releasing
 from holdfast.flows.releasing import Released
@@ -214,7 +216,7 @@ def contention_keeps_the_local_mutex(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/timing.py",
+    where="core/lease/timing.py",
     found_by=Test(
         "lease.test_renewal",
         "test_a_job_lock_is_sixty_twenty_three",
@@ -229,7 +231,7 @@ def renewals_every_half_of_the_ttl(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/timing.py",
+    where="core/lease/timing.py",
     found_by=Test(
         "core.test_timing",
         "test_the_defaults_are_thirty_seconds_renewed_every_ten",
@@ -259,7 +261,7 @@ def _nothing_known(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/timing.py",
+    where="core/lease/timing.py",
     found_by=Test(
         "core.test_timing",
         "test_unsafe_settings_are_refused_with_the_sum",
@@ -276,7 +278,7 @@ def a_takeover_objective_that_cannot_be_kept_is_accepted(patch: pytest.MonkeyPat
 
 @keep(
     MANY,
-    where="core/tuning.py",
+    where="core/tuning/ttl.py",
     found_by=Test("core.test_tuning", "test_the_worked_example_comes_out_exactly", at="assert (found.ttl_ns"),
     attacks=("R113",),
 )
@@ -288,7 +290,7 @@ def a_ttl_without_a_guard(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/tuning.py",
+    where="core/tuning/ttl.py",
     found_by=Test(
         "core.test_tuning", "test_the_worked_example_comes_out_exactly", at="assert (found.detection_ns, found.takeover"
     ),
@@ -395,7 +397,7 @@ FALLBACK = "test_a_low_risk_class_runs_under_the_local_lock_and_is_counted_and_l
 
 @keep(
     MANY,
-    where="core/policy.py",
+    where="core/lease/error_policy.py",
     found_by=Test("lease.test_policy", FALLBACK, at='async with locks.lock("wf:run:1"'),
     attacks=("R80", "R88"),
 )
@@ -434,7 +436,7 @@ def a_fallback_under_another_text(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/policy.py",
+    where="core/lease/error_policy.py",
     found_by=Test(
         "core.test_policy",
         "test_switching_a_class_makes_a_new_policy_and_leaves_the_old_one_alone",
@@ -473,7 +475,7 @@ def a_release_that_fails_fails_the_work(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/retry.py",
+    where="core/retry_delays.py",
     found_by=Test(
         "core.test_retry",
         "test_a_busy_lock_sends_the_work_back_for_exactly_500_ms",
@@ -494,7 +496,7 @@ def a_busy_run_comes_back_after_an_exponential_delay(patch: pytest.MonkeyPatch) 
 
 @keep(
     MANY,
-    where="core/retry.py",
+    where="core/retry_delays.py",
     found_by=Test(
         "core.test_retry", "test_store_trouble_sends_the_work_back_for_one_second", at="assert later.delay == 1.0"
     ),
@@ -543,7 +545,7 @@ def jitter_that_reaches_its_upper_bound(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/burstiness.py",
+    where="core/tuning/burstiness.py",
     found_by=Test(
         "core.test_burstiness",
         "test_waves_show_at_the_width_of_their_period_and_single_bursts_at_a_smaller_one",
@@ -626,7 +628,7 @@ def every_fallback_escalates(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/timing.py",
+    where="core/lease/timing.py",
     found_by=Test(
         "core.test_timing",
         "test_the_scheduler_lock_of_sixty_seconds_is_renewed_every_twenty",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.fence_count import Count
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.fence_clock import Count
 from holdfast.stores.memory_table import MemoryTable, _State
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simstore import LeaseServer, SimStore
@@ -107,7 +107,7 @@ def the_epoch_is_ignored_after_a_failover(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
-    where="core/fence_count.py",
+    where="core/lease/fence_clock.py",
     found_by=broken(212, "C1", text="was given out twice"),
     attacks=("R47",),
 )

@@ -13,7 +13,7 @@ from typing import cast
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.lease import Event, State
+from holdfast.core.lease.states import Event, State
 from holdfast.core.ports import Place, TakesMany
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import many

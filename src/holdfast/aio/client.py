@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import DegradedLease, Lease, block
 from holdfast.aio.lock import Lock
-from holdfast.core import backoff, windows
+from holdfast.core import backoff, time_windows
 from holdfast.core.ports import Observer, Ports
 from holdfast.errors import BadInput
 from holdfast.flows import acquiring, breaking, clocks, primitive
@@ -83,12 +83,12 @@ class Locks(AnyLocks):
         by this host's. The lease is neither renewed nor released. If the work failed, `release()` lets another
         caller have the same window. Windows do not exclude each other: hold a lock for that.
         """
-        window_ns = duration_ns("window", window, low_ns=MS, high_ns=windows.LONGEST_NS)
+        window_ns = duration_ns("window", window, low_ns=MS, high_ns=time_windows.LONGEST_NS)
         check_key("name", name)
         began = self.ports.clock.now()
-        key = windows.key(name, await clocks.shared_ns(self.ports), window_ns)
-        lease = await self._take(key, windows.ttl_ns(window_ns) / NS, family)
-        if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= windows.skew_ns(window_ns):
+        key = time_windows.key(name, await clocks.shared_ns(self.ports), window_ns)
+        lease = await self._take(key, time_windows.ttl_ns(window_ns) / NS, family)
+        if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= time_windows.skew_ns(window_ns):
             return None  # paused for so long that another caller may have had this window, and its key be gone
         return lease
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 from weakref import ref
 
-from holdfast.core.lease import Standing, State
+from holdfast.core.lease.states import Standing, State
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import NotOwner
 from holdfast.flows import keeping, releasing

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.aio.lease import DegradedLease, Lease, call_back, lease_of
-from holdfast.core.lease import Event
+from holdfast.core.lease.states import Event
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.leases.inspection import Inspection

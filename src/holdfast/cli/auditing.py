@@ -16,8 +16,8 @@ from holdfast.cli.moments import moment_ns
 from holdfast.cli.options import Json
 from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say, seconds
-from holdfast.core.holds import End, Held, Hold, held_at, holds
-from holdfast.core.invariants import Violation
+from holdfast.core.history.holds import End, Held, Hold, held_at, holds
+from holdfast.core.history.invariants import Violation
 from holdfast.errors import BadInput
 from holdfast.observe.ledger_check import Verdict, check_files
 from holdfast.observe.ledger_reading import Findings, Wanted, read

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.cli.screen import seconds
-from holdfast.core.autopsy import sentences
-from holdfast.core.history import Kind, Record
-from holdfast.core.holds import End, Hold
-from holdfast.core.invariants import Violation
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.holds import End, Hold
+from holdfast.core.history.invariants import Violation
+from holdfast.core.lease.loss_diagnosis import sentences
 from holdfast.types import NS
 
 

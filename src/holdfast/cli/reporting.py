@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.cli.screen import put_line, said
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 
 AGAIN_S = 60.0
 

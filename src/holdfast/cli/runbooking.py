@@ -22,7 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.types import NS
 
 if TYPE_CHECKING:
-    from holdfast.core.names import Names
+    from holdfast.core.name_prefixes import Names
     from holdfast.ops.runbook import Report, Runbook, Severity
     from holdfast.ops.runbook_scene import Given
     from holdfast.plane.settings import Settings

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from holdfast.cli.connection_limit import ConnectionLimit, accept_batch, connections_max
 from holdfast.cli.hurrying import HurriedProtocol
 from holdfast.cli.listening import BACKLOG, address_of
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.plane.assembly import Plane

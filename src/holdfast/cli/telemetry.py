@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.errors import Misconfigured
 from holdfast.flows.saying import say
 from holdfast.plane.settings import Settings

@@ -18,8 +18,8 @@ from holdfast.cli.options import Json
 from holdfast.cli.planes import Config, settings
 from holdfast.cli.screen import put_json, say
 from holdfast.core.duration_text import parse_duration_ns
-from holdfast.core.spread import Figure
-from holdfast.core.tuning import Demand, Detection, Evidence, recommend
+from holdfast.core.tuning.percentiles import Figure
+from holdfast.core.tuning.ttl import Demand, Detection, Evidence, recommend
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.cli.screen import cell, out, plain_table, put_table
-from holdfast.core.spread import shown
-from holdfast.core.tuning import Binding
-from holdfast.core.tuning_checks import Disagreement
-from holdfast.core.tuning_words import chance
+from holdfast.core.tuning.drift import Disagreement
+from holdfast.core.tuning.explain import chance
+from holdfast.core.tuning.percentiles import shown
+from holdfast.core.tuning.ttl import Binding
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from holdfast.core.spread import Spread
-    from holdfast.core.timing import Timing
+    from holdfast.core.lease.timing import Timing
+    from holdfast.core.tuning.percentiles import Spread
     from holdfast.ops.tuning_apply import Plan
     from holdfast.ops.tuning_evidence import Gathered
     from holdfast.ops.tuning_report import FamilyReport, RetryReport

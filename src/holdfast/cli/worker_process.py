@@ -21,7 +21,7 @@ from holdfast.cli.reporting import Reporter
 from holdfast.cli.screen import printable, seconds
 from holdfast.cli.starting import first, started
 from holdfast.cli.writer import Writer
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import readings
 from holdfast.plane.app import App

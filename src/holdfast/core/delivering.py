@@ -32,7 +32,9 @@ BURIAL_AGAIN_NS: Final = 5 * NS  # after which a dead letter that could not be w
 ERROR_BACKOFF: Final = Grpc(500 * MS, 30 * NS, multiplier=2.0)
 """Between two deliveries of a message whose handler failed and did not say when to come again."""
 
-_BUSY_NS: Final = 500 * MS  # for a handler that let the error through as it was; the same classes as `core.retry`
+_BUSY_NS: Final = (
+    500 * MS
+)  # for a handler that let the error through as it was; the same classes as `core.retry_delays`
 _BACKEND_NS: Final = NS
 
 

@@ -11,17 +11,132 @@ arrives, and arming is for the whole process.
 
 Does not promise anything to code that arms points in production: nobody but a test or a drill should. What a fault
 can be is in `holdfast.testing.faults`; the points are in `failpoint_table`.
+
+Every failpoint of the package: its name, what is true there, and which of two kinds of code it is in.
+
+A name is `room.what.moment`. The moments come in pairs around whatever can go wrong: before something is sent, written
+or told, and after it, when the other side knows and this one does not yet say so. This table is the only place where a
+point is declared; a test compares it with the calls in the source, and another sees that each one is reached.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from holdfast.core.failpoint_table import POINTS, Point
 from holdfast.errors import BadInput
+
+
+class Point(NamedTuple):
+    """One failpoint."""
+
+    name: str
+    meaning: str  # what has happened there, and what has not
+    awaited: bool  # whether a fault may wait there without holding up its thread: the code is asynchronous
+
+    @property
+    def room(self) -> str:
+        """The part of the package that it is in."""
+        return self.name.partition(".")[0]
+
+
+def _here(name: str, meaning: str) -> Point:
+    return Point(name, meaning, awaited=False)
+
+
+def _awaited(name: str, meaning: str) -> Point:
+    return Point(name, meaning, awaited=True)
+
+
+_FLOWS: Final = (
+    _awaited("flow.acquire.ask", "the store is about to be asked for a grant"),
+    _awaited("flow.acquire.answered", "the store has answered, and the answer has not been looked at"),
+    _awaited("flow.acquire.listen", "the key is busy, and the waiter is about to make an ear for its release"),
+    _awaited("flow.acquire.sleep", "the waiter is about to sleep until a hint or its next attempt"),
+    _awaited("flow.acquire.granted", "the grant is certain, and the caller has not got it yet"),
+    _awaited("flow.undo.send", "an acquisition of unknown outcome is about to be taken back"),
+    _awaited("flow.undo.answered", "the store has said whether there was anything to take back"),
+    _awaited("flow.renew.send", "a renewal is about to be sent"),
+    _awaited("flow.renew.answered", "a renewal was answered, and no lease has been told"),
+    _awaited("flow.promote.send", "a degraded lease is about to ask for a grant after all"),
+    _awaited("flow.promote.answered", "it was answered, and the lease has not been told"),
+    _awaited("flow.release.send", "a release is about to be sent; the lease is already no longer held here"),
+    _awaited("flow.release.answered", "a release was answered, and nobody has been told"),
+)
+
+_RUNTIME: Final = (_here("runtime.lost", "a lease was found to be lost, and neither its holder nor an event says so"),)
+
+_STORES: Final = (
+    _here("store.sqlite.begin", "a step on the lease file is about to begin"),
+    _here("store.sqlite.written", "inside the step: everything is written, nothing is committed"),
+    _here("store.sqlite.committed", "the step is committed, and its answer has not been given"),
+    _here("store.redis.send", "a request is about to be written to the socket, in a thread of the caller"),
+    _here("store.redis.sent", "it is written, and no reply has been read"),
+    _here("store.redis.replied", "the reply is read, and has not been given to the caller"),
+    _awaited("store.redis.asyncio.send", "a request is about to be put in line for the shared connection"),
+    _awaited("store.redis.asyncio.sent", "it is in line or written, and its reply has not been awaited"),
+    _awaited("store.redis.asyncio.replied", "the reply has come, and has not been given to the caller"),
+)
+
+_GUARDS: Final = (
+    _here("guard.admitted", "the lease was held, and the step has not been sent to the storage yet"),
+    _here("guard.entered", "a section has registered its fence, and has handed nothing to the caller yet"),
+    _here("guard.reserved", "inside a transaction: the fence is noted, the row is not written yet"),
+    _here("guard.written", "inside a transaction: everything is written, nothing is committed"),
+    _here("guard.generation", "files: the new content is safe on disk under another name, the old one still stands"),
+    _here("guard.replaced", "files: it has replaced the old one, and the folder has not been made durable yet"),
+    _here("guard.noted", "a fence record has been raised, and the work behind it has not begun"),
+)
+
+_PLANE: Final = (
+    _here("plane.sqlite.begin", "a group of works has the write lock of the file, and none of them has run"),
+    _here("plane.sqlite.written", "a group of works has run, and nothing is committed"),
+    _here("plane.sqlite.committed", "a group of works is committed, and neither synced nor told"),
+    _here("plane.sqlite.synced", "some groups of works are on the disk, and nobody has been told"),
+    _awaited("plane.postgres.begin", "a work is about to run on a connection"),
+    _awaited("plane.postgres.written", "a work has run, and COMMIT has not been sent"),
+    _awaited("plane.postgres.committed", "the server has committed, and nobody has been told"),
+    _awaited("plane.job.submit", "jobs are about to be kept, each with the messages that it needs"),
+    _awaited("plane.job.submitted", "jobs are kept, and whoever submitted them does not know it"),
+    _awaited("plane.job.change", "changes of jobs are about to be written, each under its fence"),
+    _awaited("plane.job.changed", "changes of jobs are written with their messages, and no handler knows it"),
+    _awaited("plane.run.start", "a workflow run is about to be kept"),
+    _awaited("plane.run.started", "a workflow run is kept, and whoever started it does not know it"),
+    _awaited("plane.run.change", "a run is about to be moved, under its fence"),
+    _awaited("plane.run.changed", "a run was moved with all that follows from it, and the engine does not know it"),
+    _awaited("plane.heartbeat.record", "what a worker says about itself is about to be written"),
+    _awaited("plane.heartbeat.recorded", "it is written"),
+    _awaited("plane.worker.leased", "a worker has the execution lease of a job, and has said nothing"),
+    _awaited("plane.worker.started", "it has said that it begins, and the function has not been called"),
+    _awaited("plane.worker.ran", "the function has ended, and its result has not been said"),
+    _awaited("plane.worker.said", "the result is said, the lease is held, and the message is not acknowledged"),
+    _awaited("plane.worker.released", "the lease is given back, and the message is not acknowledged"),
+    _awaited("plane.bus.publish", "messages are about to be published by themselves, outside a transaction"),
+    _awaited("plane.bus.published", "they are published, and whoever did it does not know it"),
+    _awaited("plane.bus.claim", "a consumer is about to settle what is done and to claim what there is"),
+    _awaited("plane.bus.claimed", "that is committed, and no message that was claimed is in hand yet"),
+    _awaited("plane.bus.settle", "it is decided whether a message is acknowledged or given back, and nobody was told"),
+    _awaited("plane.nats.publish", "a message is about to be sent to the server"),
+    _awaited("plane.nats.published", "the server has stored a message, and nobody here knows it"),
+    _awaited("plane.nats.ack", "an acknowledgement, or a message given back, is about to be sent to the server"),
+    _awaited("plane.nats.acked", "it was sent; the server never confirms it"),
+    _awaited("plane.outbox.publish", "rows of the outbox are about to be published"),
+    _awaited("plane.outbox.published", "they are published, and still in the outbox"),
+    _awaited("plane.outbox.forget", "rows that were published are about to be deleted"),
+    _awaited("plane.outbox.forgotten", "they are deleted"),
+    _awaited("plane.loop.lead", "a replica has become the leader of a loop, and has not ticked"),
+    _awaited("plane.loop.tick", "a tick is about to run, under the lease of its loop"),
+    _awaited("plane.loop.ticked", "a tick has ended, and has not been counted"),
+)
+
+POINTS: Final[Mapping[str, Point]] = MappingProxyType(
+    {point.name: point for point in (*_FLOWS, *_RUNTIME, *_STORES, *_GUARDS, *_PLANE)}
+)
+"""All of them, by name."""
+
 
 Act: TypeAlias = Callable[[], object]
 """What happens at a point. In asynchronous code what it returns is awaited, if it can be; an act that has a method

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from holdfast.core.words import Words
+from holdfast.core.str_enum import Words
 from holdfast.errors import HoldfastError
 
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.lease import Event, Standing
-from holdfast.core.measures import Measure, Outcome
-from holdfast.core.policy import OnError
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.states import Event, Standing
 from holdfast.types import NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Instant, Ownership, Renewal
 
 LISTEN_NS: Final = 2 * NS  # what a listener may take to be registered, unless its waiter has less time

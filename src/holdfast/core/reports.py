@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.core.fencing import accepts
 from holdfast.core.jobs import JobState
+from holdfast.core.lease.fencing import accepts
 
 
 class Standing(StrEnum):

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from holdfast.aio.lease import Lease as AioLease
 from holdfast.core.failpoints import reach
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Observer
 from holdfast.drills.model import Guard
 from holdfast.errors import FencedOut, LeaseLost

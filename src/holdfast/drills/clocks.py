@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from holdfast.core.history import Record
+from holdfast.core.history.events import Record
 from holdfast.drills.redis_servers import Server
 from holdfast.errors import Misconfigured
 from holdfast.types import NS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.drills.crew import LIMIT_S, Actor
 from holdfast.drills.model import Figure, Guard, SpanKind
 from holdfast.drills.pausing import TITLES

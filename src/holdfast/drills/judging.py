@@ -1,17 +1,17 @@
 """The verdict over what a drill saw: pure functions from a scene to what is to be said about it.
 
-The rules are those of every history (`core.invariants`). What is added here: which of them a scene was there to break
-(C5 and C6 where the resource has no full guard), that it really did break them, that takeovers were within the SLO, and
-that what workers were told is what the resource has. A scene may excuse a rule that its store does not promise under
-its fault (C4, exclusion, across a failover); what was seen of it is said all the same.
+The rules are those of every history (`core.history.invariants`). What is added here: which of them a scene was there to
+break (C5 and C6 where the resource has no full guard), that it really did break them, that takeovers were within the
+SLO, and that what workers were told is what the resource has. A scene may excuse a rule that its store does not promise
+under its fault (C4, exclusion, across a failover); what was seen of it is said all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import Violation, check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import Violation, check
 from holdfast.drills.model import Guard, Judged, Scene, Takeover
 from holdfast.types import NS
 

@@ -1,8 +1,8 @@
 """What a drill is, what it saw, and what is said about it: values, and no I/O.
 
 A drill plays scenes. A scene is one arrangement of workers, a store and a guarded resource that something bad was done
-to; it ends with a history in the one vocabulary (`core.history`), which the one checker reads (`core.invariants`).
-Times are wall-clock nanoseconds of the host on which everything ran.
+to; it ends with a history in the one vocabulary (`core.history.events`), which the one checker reads
+(`core.history.invariants`). Times are wall-clock nanoseconds of the host on which everything ran.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.core.history import Record
-from holdfast.core.invariants import Violation
+from holdfast.core.history.events import Record
+from holdfast.core.history.invariants import Violation
 from holdfast.types import NS
 
 if TYPE_CHECKING:

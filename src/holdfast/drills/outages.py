@@ -14,8 +14,8 @@ from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
-from holdfast.core.breaker import COOL_MAX_NS
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.circuit_breaker import COOL_MAX_NS
 from holdfast.drills.effects import Attempt, Effects, Tally
 from holdfast.drills.model import Claim, Figure, SpanKind, curve
 from holdfast.drills.stage import Setting, Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.drills.model import Figure, SpanKind
 from holdfast.drills.plane_judging import taken_over, whole
 from holdfast.drills.planes import Part, Plane, shown

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Final
 
 from holdfast import __version__
-from holdfast.core.invariants import Violation, described
+from holdfast.core.history.invariants import Violation, described
 from holdfast.drills.catalogue import drill
 from holdfast.drills.charts import curves, takeovers
 from holdfast.drills.judging import grants, plain, slowest

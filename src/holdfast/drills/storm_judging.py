@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.spread import of_durations
+from holdfast.core.tuning.percentiles import of_durations
 from holdfast.drills.model import Claim, Figure, Line, Plot, thinned
 from holdfast.drills.usage import MIB, Usage
 from holdfast.types import NS

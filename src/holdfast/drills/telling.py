@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.history import Record
-from holdfast.core.invariants import Violation, described
+from holdfast.core.history.events import Record
+from holdfast.core.history.invariants import Violation, described
 from holdfast.drills.judging import grants, plain, slowest
 from holdfast.drills.model import Judged, Takeover, Verdict
 from holdfast.types import NS

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.holds import Hold, holds
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.holds import Hold, holds
 from holdfast.drills.judging import overwritten, who
 from holdfast.drills.model import Moment, Scene, Span, SpanKind
 from holdfast.drills.svg import WIDE, Drawing, width_of

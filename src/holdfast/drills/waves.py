@@ -2,7 +2,7 @@
 
 The same load is played with each delay: a fixed 500 ms, 500 ± 200 ms, and exponential with full jitter. What is
 compared is how bunched the retries are (Fano factor in buckets of 50 ms; 1 is random), the p95 of the wait, and the
-number of retries. Real contenders on the real store first, then a simulation of many more (`core.retry_tuning`), which
+number of retries. Real contenders on the real store first, then a simulation of many more (`core.tuning.retry`), which
 is deterministic.
 """
 
@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.core.retry_tuning import Arrival, guardrails, replay, worst_minute
-from holdfast.core.spread import of_durations
+from holdfast.core.tuning.percentiles import of_durations
+from holdfast.core.tuning.retry import Arrival, guardrails, replay, worst_minute
 from holdfast.drills.contending import DELAYS
 from holdfast.drills.model import Claim, Figure, Scene, curve
 from holdfast.drills.stage import Setting, Stage

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from holdfast.core.backoff import Backoff
-from holdfast.core.exercise import Pretended
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history import Kind, Record
-from holdfast.core.lease import Event
-from holdfast.core.measures import Measure, Outcome
-from holdfast.core.policy import OnError
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Pretended
+from holdfast.core.lease.states import Event
+from holdfast.core.lease.timing import Timing
+from holdfast.core.lease.waiting import Waiter, pause
 from holdfast.core.ports import Place, Ports, Watch
-from holdfast.core.timing import Timing
-from holdfast.core.waiting import Waiter, pause
 from holdfast.errors import (
     AcquireTimeout,
     AlreadyHeld,

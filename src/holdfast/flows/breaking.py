@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.lease import Event
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.states import Event
 from holdfast.core.ports import Ports
 from holdfast.types import AuditRecord
 

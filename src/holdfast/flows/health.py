@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from holdfast.core import breaker
-from holdfast.core.autopsy import RenewalRequest, StoreFailure
-from holdfast.core.breaker import Breaker
+from holdfast.core.lease import circuit_breaker
+from holdfast.core.lease.circuit_breaker import Breaker
+from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Unavailable
 from holdfast.flows.saying import Trouble
@@ -43,7 +43,7 @@ class StoreHealth:
         """Return when a caller may ask the store; raise `Unavailable` at once when it should not bother."""
         if self._breaker.failures == 0:
             return
-        self._breaker, admitted = breaker.admit(self._breaker, self._clock.now().mono, patience_ns)
+        self._breaker, admitted = circuit_breaker.admit(self._breaker, self._clock.now().mono, patience_ns)
         if not admitted:
             raise Unavailable("the store has been failing; not asking again before it has had time to recover")
 
@@ -51,7 +51,7 @@ class StoreHealth:
         """The store answered."""
         self._congested = None
         if self._breaker.failures:
-            self._breaker = breaker.succeeded(self._breaker)
+            self._breaker = circuit_breaker.succeeded(self._breaker)
             self._trouble.ended()
 
     def failed(self, error: BackendError) -> None:
@@ -68,6 +68,6 @@ class StoreHealth:
             if elapsed_ns(self._congested, now) < self._stuck_ns:
                 return
             error.congested = False
-        self._breaker = breaker.failed(self._breaker, now.mono, self._entropy.below)
+        self._breaker = circuit_breaker.failed(self._breaker, now.mono, self._entropy.below)
         if self._breaker.open:
             self._trouble.met(error)

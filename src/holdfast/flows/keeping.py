@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.autopsy import RenewalRequest
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.loss_diagnosis import RenewalRequest
 from holdfast.core.ports import Kept, Ports
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.flows.acquiring import Wish, note

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history import Kind, Record
-from holdfast.core.measures import Measure, Outcome
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Place, Ports, TakesMany
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.flows.acquiring import Possession, Wish, note

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import BackendError
 from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, note

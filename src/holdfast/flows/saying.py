@@ -2,7 +2,7 @@
 
 A line is `text: name=value name=value`. The text never changes, so that it can be searched for; the same fields stand
 on the record as `record.holdfast`, for programs. An error is a field; one that is no store's also comes with its
-traceback, once in a window. How many lines are written is limited (`core.line_rate`), for each logger, text and kind of
+traceback, once in a window. How many lines are written is limited (`core.log_rate`), for each logger, text and kind of
 error by itself.
 
 Does not promise that a line is written: logging may be switched off, or a handler may be broken, and this never raises
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.core.line_rate import LineRate
+from holdfast.core.log_rate import LineRate
 from holdfast.errors import BackendError, Closed
 from holdfast.types import NS
 

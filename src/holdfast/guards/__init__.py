@@ -15,7 +15,7 @@ effect:
 `holdfast.guards.aio` has the awaited ones. `holdfast.guards.conformance` proves a guard, also your own.
 """
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, CarriedFence, Fenced, carried
 

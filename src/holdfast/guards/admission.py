@@ -18,8 +18,8 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import NamedTuple, TypeVar
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.flows.saying import say, tell

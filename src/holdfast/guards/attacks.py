@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.guards.migration import problems
 from holdfast.guards.names import quoted
 from holdfast.guards.target import CannotTry, GotThrough, Target

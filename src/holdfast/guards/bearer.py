@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from holdfast.aio.lease import DegradedLease as AioDegradedLease
 from holdfast.aio.lease import Lease as AioLease
-from holdfast.core.fencing import check_fence
+from holdfast.core.lease.fencing import check_fence
 from holdfast.leases.sync.lease import DegradedLease, Lease
 from holdfast.types import check_key
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, Closed, RowMissing
 from holdfast.guards.admission import Admission, Presented

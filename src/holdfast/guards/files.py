@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar, Unpack, overload
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.fileflow import FileFlow, FileSettings, FileView, guarded_folder

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, judge
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, judge
 from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
 from holdfast.guards.filelock import opened
 from holdfast.guards.filenames import draft_name

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.guards.filelock import locked, opened
 from holdfast.guards.filenames import generation_name

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Accepted, Rule, Stale
+from holdfast.core.lease.fencing import Accepted, Rule, Stale
 from holdfast.core.ports import Observer
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
 from holdfast.flows.saying import say

@@ -21,7 +21,7 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Final, TypedDict
 from urllib.parse import urlsplit
 
-from holdfast.core.fencing import Accepted, Outcome, Rule, Stale, parse_fence
+from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale, parse_fence
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, FencedOut, LeaseLost
 from holdfast.flows.saying import say

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from holdfast.core.fencing import parse_fence
+from holdfast.core.lease.fencing import parse_fence
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.types import check_key

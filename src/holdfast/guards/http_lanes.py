@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.core.fencing import Stale
+from holdfast.core.lease.fencing import Stale
 
 
 class Lane:

@@ -8,7 +8,7 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Literal, TypeAlias
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
+from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.admission import Admission, GuardStatistics

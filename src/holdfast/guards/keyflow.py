@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypedDict
 
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards import redis_scripts as scripts

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import uuid4
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Accepted, Outcome, Rule, Stale
+from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.admission import Admission

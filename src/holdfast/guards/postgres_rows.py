@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.names import LEDGER_TABLE, TableNames
 from holdfast.guards.psycopg_driver import AsyncConnection, Connection, Error, Int8, errors

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.keyflow import KeyFlow, KeySettings

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.core.fencing import Accepted, Outcome, Stale, Unregistered
+from holdfast.core.lease.fencing import Accepted, Outcome, Stale, Unregistered
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.guards.redis_driver import trouble as theirs
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from holdfast.core.fencing import parse_fence
+from holdfast.core.lease.fencing import parse_fence
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.types import check_key

@@ -10,7 +10,7 @@ The colour is that of the client: with one of redis-py's blocking clients the me
 
 from __future__ import annotations
 
-from holdfast.core.fencing import Accepted, Rule, Stale, check_fence
+from holdfast.core.lease.fencing import Accepted, Rule, Stale, check_fence
 from holdfast.errors import BadInput, Timeout
 from holdfast.guards import redis_scripts as scripts
 from holdfast.guards.redis_answers import outcome, text

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 
 GUARDS_MAX: Final = 100
 OTHER: Final = "other"

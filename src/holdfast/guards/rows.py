@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, judge
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, judge
 from holdfast.errors import BadInput, Misconfigured, Unavailable
 
 Values: TypeAlias = Mapping[str, Any]

@@ -30,7 +30,7 @@ from sqlalchemy.orm import Mapper, Session
 from sqlalchemy.orm.util import identity_key
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput, RowMissing
 from holdfast.guards.admission import GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, Fenced

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from holdfast.core.fencing import Absent, Accepted, Outcome, Present, Rule, Unregistered, judge
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Unregistered, judge
 from holdfast.guards import rows as steps
 from holdfast.guards.rows import Found, RowId, RowStore
 

@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.names import LEDGER_TABLE
 from holdfast.guards.rows import Found, RowId, Values, ledger_id

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, Unpack, overload
 from uuid import UUID
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.names import LEDGER_TABLE, TableNames

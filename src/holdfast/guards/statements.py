@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards.names import TableNames, quoted
 from holdfast.guards.rows import RowId, ledger_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards import rows as steps
 from holdfast.guards.admission import Admission, Presented
 from holdfast.guards.bearer import Bearer

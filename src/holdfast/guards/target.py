@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, HoldfastError
 from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.guards.database import Database, only

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from typing import Literal, NoReturn, Self
 
-from holdfast.core.lease import Standing, State
+from holdfast.core.lease.states import Standing, State
 from holdfast.core.ports import SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquiring import noun

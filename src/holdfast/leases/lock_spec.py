@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
-from holdfast.core import backoff, timing
+from holdfast.core import backoff
 from holdfast.core.backoff import Backoff
+from holdfast.core.lease import timing
 from holdfast.core.ports import Capabilities
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.flows.acquiring import Wish

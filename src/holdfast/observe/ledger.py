@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger_lines import Remark, line

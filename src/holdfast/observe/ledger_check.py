@@ -1,9 +1,9 @@
-"""Whether a ledger shows a broken promise: the rules of `core.invariants`, asked of files however long they are.
+"""Whether a ledger shows a broken promise: the rules of `core.history.invariants`, for files of any length.
 
 A first look (`ledger_survey`) lets ordinary keys pass; only the records of the others are read whole and given to the
-rules. What is found, in which order and in which words, is what `core.invariants.check` says of all records together:
-no rule can be broken by an ordinary key, and as long as a ledger has only what ledgers have, no rule asks about one key
-because of another. A history with a view of the store, or of faults, is given to the rules as a whole.
+rules. What is found, in which order and in which words, is what `core.history.invariants.check` says of all records
+together: no rule can be broken by an ordinary key, and as long as a ledger has only what ledgers have, no rule asks
+about one key because of another. A history with a view of the store, or of faults, is given to the rules as a whole.
 
 The first look goes through the files in several processes where that pays, and the answer does not depend on how many.
 """
@@ -19,8 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.holds import Hold, lost
-from holdfast.core.invariants import Violation, check
+from holdfast.core.history.holds import Hold, lost
+from holdfast.core.history.invariants import Violation, check
 from holdfast.observe.ledger_reading import Findings, Wanted, files_by_process
 from holdfast.observe.ledger_survey import Part, Survey, fetch, survey
 from holdfast.runtime.spreading import cores, spread

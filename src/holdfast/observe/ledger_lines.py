@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from sys import intern
 from typing import Any, Final
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 
 LINE_BYTES_MAX: Final = 128 * 1024
 TEXT_CHARS_MAX: Final = 1_000

@@ -18,7 +18,7 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from holdfast.core.history import Record
+from holdfast.core.history.events import Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger import SUFFIX
 from holdfast.observe.ledger_lines import (

@@ -1,10 +1,10 @@
 """A first look at a whole ledger: which of its keys need a closer one, in a fraction of the time that reading it takes.
 
-Nearly all lines of a ledger are grants and the ends of grants, and nearly all keys are ordinary (`core.ordinary`): to
-know that, when, which key, which fence is enough. So the usual lines are taken apart by one pattern that knows their
-exact form, and no record is made of them; everything else goes through `ledger_lines`, as ever. Of each record 29 bytes
-are kept: when, which key, the fence, what it means to the sweep, and where it stands in the files, so that those that
-matter can be fetched.
+Nearly all lines of a ledger are grants and the ends of grants, and nearly all keys are ordinary
+(`core.history.prefilter`): to know that, when, which key, which fence is enough. So the usual lines are taken apart by
+one pattern that knows their exact form, and no record is made of them; everything else goes through `ledger_lines`, as
+ever. Of each record 29 bytes are kept: when, which key, the fence, what it means to the sweep, and where it stands in
+the files, so that those that matter can be fetched.
 
 Promises: what is accepted, what is called damaged, and what is counted are what `ledger_reading` says of the same
 files. The pattern accepts only what the JSON of a ledger can be read as in one way (no escapes, no control characters,
@@ -28,8 +28,8 @@ from operator import gt
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from holdfast.core import ordinary
-from holdfast.core.history import Kind, Record
+from holdfast.core.history import prefilter
+from holdfast.core.history.events import Kind, Record
 from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, parse_block
 from holdfast.observe.ledger_reading import TOO_LONG, Block, Findings, Wanted, blocks, met, sums_in
 
@@ -49,7 +49,7 @@ _USUAL: Final = re.compile(
     rb"|([^\n]*)\n"
 )
 _SUM_AND_END_BYTES: Final = len(',"crc":"01234567"}\n')
-_MEANINGS: Final = bytes.maketrans(b"gr", bytes((ordinary.GRANT, ordinary.END)))
+_MEANINGS: Final = bytes.maketrans(b"gr", bytes((prefilter.GRANT, prefilter.END)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ class Survey:
 
     def keys_granted(self) -> int:
         """How many keys were granted to somebody."""
-        usual = set(compress(self.key, map(ordinary.GRANT.__eq__, self.meaning)))
+        usual = set(compress(self.key, map(prefilter.GRANT.__eq__, self.meaning)))
         return len(usual | self.granted)
 
     def suspects(self) -> set[int] | None:
         """The numbers of the keys that are not ordinary. None: the history as a whole is not."""
-        if not self.kinds <= ordinary.LEDGER:
+        if not self.kinds <= prefilter.LEDGER:
             return None
         order = sorted(range(len(self)), key=self.at_ns.__getitem__)
         columns = (map(column.__getitem__, order) for column in (self.key, self.fence, self.meaning))
-        return ordinary.out_of_turn(zip(*columns, strict=True))
+        return prefilter.out_of_turn(zip(*columns, strict=True))
 
     def places(self, keys: set[int] | None) -> list[int]:
         """Where the records of these keys are (None: of all), in the order of the files."""
@@ -170,12 +170,12 @@ def _look(found: Survey, block: Block, first: int, wanted: Wanted | None) -> lis
             tuple(compress(c, chosen)) for c in (kind, at, key, fence, began, places)
         )
     meaning = bytearray(b"".join(kind)).translate(_MEANINGS)
-    found.grants += meaning.count(ordinary.GRANT)
+    found.grants += meaning.count(prefilter.GRANT)
     for row, is_back in enumerate(map(gt, began, at)) if any(map(gt, began, at)) else ():
         if is_back:  # a clock was set back while it was asked for
-            if meaning[row] == ordinary.GRANT:
+            if meaning[row] == prefilter.GRANT:
                 found.granted.add(found.keys[key[row]])
-            meaning[row] = ordinary.ODD
+            meaning[row] = prefilter.ODD
     found.at_ns.extend(_numbers(at))
     found.fence.extend(_numbers(fence))
     found.place.extend(places)
@@ -231,7 +231,7 @@ def _take(found: Survey, place: int, record: Record) -> None:
     found.fence.append(record.fence or 0)
     found.place.append(place)
     found.key.append(number)
-    found.meaning.append(ordinary.meaning(record))
+    found.meaning.append(prefilter.meaning(record))
 
 
 def fetch(files: Sequence[Path], places: Iterable[int], findings: Findings) -> list[Record]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast.core.line_rate import LineRate
+from holdfast.core.log_rate import LineRate
 from holdfast.observe.tracebacks import bounded, traced
 from holdfast.types import NS
 

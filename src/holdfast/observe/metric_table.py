@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.core.names import DEFAULT
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.types import NS
 
 

@@ -1,4 +1,4 @@
-"""From what the parts of a process say (`core.reading`) to samples of metrics, and the table of metrics as a page.
+"""From the readings of a process (`core.metric_reading`) to samples of metrics, and the table of metrics as a page.
 
 What there is, is declared in `metric_table`; here is nothing that knows one metric from another.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.measures import Histogram
-from holdfast.core.reading import Number, Reading
+from holdfast.core.histogram import Histogram
+from holdfast.core.metric_reading import Number, Reading
 from holdfast.observe.metric_table import TABLE, Metric
 
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from holdfast import __version__
-from holdfast.core.measures import LADDER_NS, Histogram, Measure, Outcome
-from holdfast.core.names import DEFAULT, check_metric_prefix
+from holdfast.core.histogram import LADDER_NS, Histogram, Measure, Outcome
+from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.gathering import SOURCES, Gathering, HasHouse, families_of, house_of
 from holdfast.observe.metric_table import TABLE, Metric, MetricKind

@@ -17,8 +17,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from holdfast import __version__
-from holdfast.core.measures import Histogram
-from holdfast.core.names import DEFAULT
+from holdfast.core.histogram import Histogram
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.observe.gathering import SOURCES
 from holdfast.observe.metric_table import Metric, MetricKind
 from holdfast.observe.metrics import Sample

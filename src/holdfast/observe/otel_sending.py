@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
-from holdfast.core.names import DEFAULT
+from holdfast.core.metric_reading import Reading
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.ports import Clock
-from holdfast.core.reading import Reading
 from holdfast.flows.saying import Trouble
 from holdfast.observe.metrics import Sample, samples, together
 from holdfast.observe.otel_exporters import INTERVAL_S, exporters_of, interval_of, this_resource

@@ -15,9 +15,9 @@ from itertools import accumulate
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from holdfast.core.measures import LADDER_NS, Histogram
-from holdfast.core.names import DEFAULT, check_metric_prefix
-from holdfast.core.reading import Reading
+from holdfast.core.histogram import LADDER_NS, Histogram
+from holdfast.core.metric_reading import Reading
+from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import Misconfigured
 from holdfast.observe.gathering import Gathering, HasHouse, families_of, house_of
 from holdfast.observe.metric_table import Metric, MetricKind

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.core.names import DEFAULT
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.errors import BadInput
 from holdfast.guards.rediskeys import PREFIX as GUARDED
 from holdfast.ops.access import NAME, AccessText, check_account

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from holdfast.core.alerting import bound_above
-from holdfast.core.measures import LADDER_NS
+from holdfast.core.histogram import LADDER_NS
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_series import Course, beginning, first_of, flat, notation, rising, series_text

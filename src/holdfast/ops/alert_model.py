@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.names import Names
+from holdfast.core.name_prefixes import Names
 
 RUNBOOKS: Final = "docs/runbooks.md"
 

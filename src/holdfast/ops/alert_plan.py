@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core import timing
 from holdfast.core.alerting import DEBT_SHARE, SCRAPE_S, Pace
-from holdfast.core.breaker import FAILURES_MAX
-from holdfast.core.timing import Timing
+from holdfast.core.lease import timing
+from holdfast.core.lease.circuit_breaker import FAILURES_MAX
+from holdfast.core.lease.timing import Timing
 from holdfast.errors import BadInput
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_queries import PROCESS, Queries

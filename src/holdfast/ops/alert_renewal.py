@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.alerting import BUDGET, QUANTILE, slow_renewal_ns, thin_ns
-from holdfast.core.timing import guard_ns
+from holdfast.core.lease.timing import guard_ns
 from holdfast.ops.alert_model import FAMILY, INSTANCE, NUMBER, SHARE, Alert, Group, Runbook, Severity, lasting, number
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_queries import PROCESS

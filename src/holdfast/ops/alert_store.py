@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from holdfast.core.alerting import BLIP_S
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.alert_model import (
     COUNT,
     FAMILY,

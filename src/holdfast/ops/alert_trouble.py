@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.alerting import WAVE, slow_renewal_ns, thin_ns, wave_fano
-from holdfast.core.measures import LADDER_NS
-from holdfast.core.timing import guard_ns
+from holdfast.core.histogram import LADDER_NS
+from holdfast.core.lease.timing import guard_ns
 from holdfast.ops.alert_calm import START
 from holdfast.ops.alert_fleet import BUSY, FOREVER, Fleet
 from holdfast.ops.alert_plan import Plan

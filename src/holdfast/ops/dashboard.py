@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.names import DEFAULT
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.ops.dashboard_layout import Mark, Placed, marks, placed, rows
 from holdfast.ops.dashboard_panels import Kind, Panel, Row, Steps
 from holdfast.ops.dashboard_queries import EVERYTHING, Query

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from holdfast.core.names import Names
+from holdfast.core.name_prefixes import Names
 from holdfast.ops.dashboard_contention import contention
 from holdfast.ops.dashboard_jobs import JOBS
 from holdfast.ops.dashboard_limits import Limits

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.core import alerting, timing
-from holdfast.core.burstiness import BUCKET_NS
+from holdfast.core import alerting
+from holdfast.core.lease import timing
+from holdfast.core.tuning.burstiness import BUCKET_NS
 from holdfast.plane.families import FAMILIES, Scope
 from holdfast.plane.family_settings import LOOPS
 from holdfast.plane.inventory import Line, inventory

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from holdfast.core.names import Names
+from holdfast.core.name_prefixes import Names
 from holdfast.ops.dashboard_queries import Query
 
 COLUMNS: Final = 24  # of Grafana's grid

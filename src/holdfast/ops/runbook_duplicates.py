@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.core.jobs import JobState
 from holdfast.ops.runbook import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
 from holdfast.ops.runbook_facts import LockFact, LocksFact, PolicyFact, number, span

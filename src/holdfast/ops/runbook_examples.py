@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
 from holdfast.ops.runbook import Case, Evidence, Fact, NotGiven, Report, Runbook, Source, Step, judged

@@ -18,9 +18,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.autopsy import NOISE_NS, cause
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
+from holdfast.core.lease.loss_diagnosis import NOISE_NS, cause
 from holdfast.core.ports import Clock
 from holdfast.observe.ledger import SUFFIX
 from holdfast.observe.ledger_reading import Findings, read

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.core.history import Kind
+from holdfast.core.history.events import Kind
 from holdfast.ops.runbook import Case, NextStep, Rule, Runbook, Said, Severity, typed
 from holdfast.ops.runbook_facts import ForcedFact, HeldFact, StoreFact, number, span
 from holdfast.ops.runbook_ledger import CAUSES, Cause, LedgerFact, Loss

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.history import Kind
-from holdfast.core.policy import OnError
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.error_policy import OnError
 from holdfast.ops.runbook import Case, NextStep, Rule, Runbook, Said, Severity
 from holdfast.ops.runbook_facts import PolicyFact, StoreFact, number, span
 from holdfast.ops.runbook_ledger import LedgerFact

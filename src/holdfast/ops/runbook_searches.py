@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput
 from holdfast.ops.runbook import Fact, Source, Step
 from holdfast.ops.runbook_facts import LockFact, number, span

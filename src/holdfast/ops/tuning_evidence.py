@@ -1,8 +1,8 @@
 """What was gathered for tuning, in one shape whatever it came from, and what it says about one family.
 
 Sources (`tuning_metrics`, `tuning_prometheus`, `tuning_history`) fill a `Gathered`; several can be put together. From
-it and what is set comes the evidence that `core.tuning` works with. What is missing is said in words that a person can
-act on, never filled in.
+it and what is set comes the evidence that `core.tuning.ttl` works with. What is missing is said in words that a person
+can act on, never filled in.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.contention import Contention
-from holdfast.core.measures import LADDER_NS, NOTHING, Histogram
-from holdfast.core.spread import ENOUGH, Figure, Spread, of_counts, shown
-from holdfast.core.timing import Timing, drift_ns
-from holdfast.core.tuning import Evidence
+from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram
+from holdfast.core.lease.timing import Timing, drift_ns
+from holdfast.core.tuning.contention import Contention
+from holdfast.core.tuning.percentiles import ENOUGH, Figure, Spread, of_counts, shown
+from holdfast.core.tuning.ttl import Evidence
 
 RENEWED_LATE: Final = "a renewal that came late"
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.contention import ContentionReader
-from holdfast.core.history import Kind, Record
-from holdfast.core.spread import Figure, of_durations
-from holdfast.core.timing import TTL_MAX_NS
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.timing import TTL_MAX_NS
+from holdfast.core.tuning.contention import ContentionReader
+from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.observe.ledger_reading import Findings, Wanted, read
 from holdfast.ops.tuning_evidence import Gathered
 from holdfast.ops.tuning_metrics import FALSE_REASONS

@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.measures import LADDER_NS, NOTHING, Histogram, Outcome
-from holdfast.core.names import DEFAULT
-from holdfast.core.spread import Figure, of_counts
+from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram, Outcome
+from holdfast.core.name_prefixes import DEFAULT
+from holdfast.core.tuning.percentiles import Figure, of_counts
 from holdfast.errors import Misconfigured
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.bounded_http import ask

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.measures import LADDER_NS
-from holdfast.core.spread import Spread, shown
+from holdfast.core.histogram import LADDER_NS
+from holdfast.core.tuning.percentiles import Spread, shown
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.tuning_report import FamilyReport
 from holdfast.types import NS

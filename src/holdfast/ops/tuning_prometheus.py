@@ -16,7 +16,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.core.names import DEFAULT, Names
+from holdfast.core.name_prefixes import DEFAULT, Names
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.ops.bounded_http import TIMEOUT_S, ask, check_url
 from holdfast.ops.tuning_evidence import Gathered

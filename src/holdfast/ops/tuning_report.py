@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core import timing as arithmetic
 from holdfast.core.backoff import Backoff, Fixed, jittered
-from holdfast.core.contention import Contention
-from holdfast.core.retry_tuning import Replayed, guardrails, replay
-from holdfast.core.spread import Spread, shown
-from holdfast.core.timing import Timing, settle
-from holdfast.core.tuning import Evidence, Recommendation, bears, recommend
-from holdfast.core.tuning_checks import Disagreement, disagreements
-from holdfast.core.tuning_words import mechanisms, sentences
+from holdfast.core.lease import timing as arithmetic
+from holdfast.core.lease.timing import Timing, settle
+from holdfast.core.tuning.contention import Contention
+from holdfast.core.tuning.drift import Disagreement, disagreements
+from holdfast.core.tuning.explain import mechanisms, sentences
+from holdfast.core.tuning.percentiles import Spread, shown
+from holdfast.core.tuning.retry import Replayed, guardrails, replay
+from holdfast.core.tuning.ttl import Evidence, Recommendation, bears, recommend
 from holdfast.ops.tuning_evidence import Gathered, evidence
 from holdfast.ops.tuning_subjects import Subject
 from holdfast.plane.family_settings import FamilyKeys

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from holdfast.core.backoff import Backoff
-from holdfast.core.spread import Figure
-from holdfast.core.tuning import Demand, Detection
-from holdfast.core.tuning_checks import SettingNames
+from holdfast.core.tuning.drift import SettingNames
+from holdfast.core.tuning.percentiles import Figure
+from holdfast.core.tuning.ttl import Demand, Detection
 from holdfast.plane import families
 from holdfast.plane.families import FAMILIES
 from holdfast.plane.family_settings import FAMILY_KEYS, FamilyKeys, family_in_effect, is_renewed

@@ -26,8 +26,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from holdfast.core.metric_reading import Reading
 from holdfast.core.ports import Clock, Entropy
-from holdfast.core.reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say
 from holdfast.plane.app import App

@@ -28,10 +28,10 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.delivering import DeadLetter, given_up
 from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.lease.timing import settle
 from holdfast.core.pace import BRIEF_NS
 from holdfast.core.ports import Clock, Entropy
-from holdfast.core.retry import AnyDelays
-from holdfast.core.timing import settle
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.saying import say
 from holdfast.guards.bearer import CarriedFence, carried

@@ -26,8 +26,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from holdfast.core.delivering import lost_runs
-from holdfast.core.fencing import accepts
 from holdfast.core.jobs import JobState
+from holdfast.core.lease.fencing import accepts
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Row
 from holdfast.plane.slots import WITH_WORKERS

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.core.policy import BUSY_JITTER_MAX_NS
-from holdfast.core.retry import SwitchableDelays
+from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS
+from holdfast.core.retry_delays import SwitchableDelays
 from holdfast.errors import BadInput
 from holdfast.plane.policy_model import BUSY_JITTER
 from holdfast.plane.setting_rules import problems

@@ -21,7 +21,7 @@ import asyncio
 from typing import Final
 
 from holdfast.aio.client import Locks
-from holdfast.core.names import DEFAULT
+from holdfast.core.name_prefixes import DEFAULT
 from holdfast.errors import BadInput, HoldfastError, LockBusy
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.chosen_bus import NAME as BUS

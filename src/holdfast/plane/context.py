@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.core.lease import State
+from holdfast.core.lease.states import State
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say

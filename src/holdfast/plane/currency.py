@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from holdfast.core.fence_count import apart
+from holdfast.core.lease.fence_clock import apart
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.saying import say
 from holdfast.plane.attempts import Look

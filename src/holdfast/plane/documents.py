@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from holdfast.core.fencing import Accepted, Outcome, Rule, Stale, Unregistered, judge
+from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale, Unregistered, judge
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import HoldfastError
 from holdfast.guards.admission import Admission, GuardStatistics

@@ -32,8 +32,8 @@ from holdfast.core.dispatching import Code
 from holdfast.core.event_batch import advance_all
 from holdfast.core.expression_values import Budget
 from holdfast.core.jobs import JobState
-from holdfast.core.policy import OnError
-from holdfast.core.retry import AnyDelays
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane import subjects

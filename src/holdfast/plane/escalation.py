@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.core.escalation import Evidence, Rule, Verdict, due, judge
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.flows.saying import say
 from holdfast.plane.policies import PlanePolicy

@@ -5,8 +5,8 @@ its family and the ids in its name, never by a literal:
 
     async with families.SCHEDULER_JOB.lock(locks, job="42").acquire(): ...
 
-Keys are declared under the default prefix (`core.names`). A plane may choose another one (`names.keys`): then its
-parts take their locks from the families that `family_settings` makes of these.
+Keys are declared under the default prefix (`core.name_prefixes`). A plane may choose another one (`names.keys`): then
+its parts take their locks from the families that `family_settings` makes of these.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
 from holdfast.core import backoff
-from holdfast.core.retry import RetryDelays
-from holdfast.core.timing import DEFAULT_FAILURES
+from holdfast.core.lease.timing import DEFAULT_FAILURES
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine

@@ -21,8 +21,8 @@ from typing import TypeAlias, TypeVar
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.measures import Distribution
-from holdfast.core.retry import AnyDelays
+from holdfast.core.histogram import Distribution
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import (
     BackendError,
     Closed,

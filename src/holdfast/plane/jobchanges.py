@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from holdfast.core.fencing import Absent, Accepted, Outcome, Stale, accepts
 from holdfast.core.jobs import Move, move
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Stale, accepts
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.gathering import Failed

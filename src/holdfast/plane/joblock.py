@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core.retry import AnyDelays
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id

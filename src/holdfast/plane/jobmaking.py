@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core.fencing import Accepted
+from holdfast.core.lease.fencing import Accepted
 from holdfast.plane.gathering import Failed
 from holdfast.plane.jobchanges import Changed, Ended, Planned, Wanted, judged
 from holdfast.plane.jobintake import New, first_event

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.fencing import Absent, Outcome, Rule
 from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
+from holdfast.core.lease.fencing import Absent, Outcome, Rule
 from holdfast.core.ports import Clock, Entropy, Moment, Observer
 from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented

@@ -19,9 +19,9 @@ from typing import Final, Protocol
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core import backoff
+from holdfast.core.lease.timing import drift_ns
 from holdfast.core.looping import Cadence, Mode
 from holdfast.core.ports import Entropy
-from holdfast.core.timing import drift_ns
 from holdfast.errors import AcquireTimeout, BackendError, LeaseLost
 from holdfast.plane.families import LockFamily
 from holdfast.types import NS

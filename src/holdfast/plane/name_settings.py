@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.core.names import DEFAULT, Names, check_key_prefix, check_metric_prefix
+from holdfast.core.name_prefixes import DEFAULT, Names, check_key_prefix, check_metric_prefix
 from holdfast.plane.setting_keys import key
 from holdfast.plane.setting_kinds import Word
 

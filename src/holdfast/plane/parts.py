@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
-from holdfast.core.reading import Reading
+from holdfast.core.metric_reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts

@@ -26,7 +26,7 @@ from holdfast.aio.client import Locks
 from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.jobs import JobState
 from holdfast.core.pace import Pace
-from holdfast.core.retry import AnyDelays
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import subjects

@@ -38,8 +38,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from holdfast.core.exercise import parse_exercise, refusal
-from holdfast.core.policy import OnError, parse_mode
+from holdfast.core.lease.error_policy import OnError, parse_mode
+from holdfast.core.lease.policy_exercise import parse_exercise, refusal
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane.jobrows import sql

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.aio.client import Locks
-from holdfast.core.history import Kind
-from holdfast.core.policy import OnError
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, say

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.exercise import Exercise
-from holdfast.core.history import Kind, Record
-from holdfast.core.measures import Measure, Outcome
-from holdfast.core.policy import OnError, Policy
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.error_policy import OnError, Policy
+from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, HoldfastError
 from holdfast.flows.saying import Trouble, say

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.exercise import Exercise
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.errors import HoldfastError
 from holdfast.plane.ports import Row
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core.escalation import judge
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.plane.busy_jitter import check_jitter
 from holdfast.plane.databases import open_database

@@ -15,8 +15,8 @@ from typing import Final
 
 from holdfast.core.approving import ConflictCode, SelfApproval, Verdict
 from holdfast.core.delivering import Kind
-from holdfast.core.measures import NOTHING, Histogram, Outcome
-from holdfast.core.reading import Reading, Value
+from holdfast.core.histogram import NOTHING, Histogram, Outcome
+from holdfast.core.metric_reading import Reading, Value
 from holdfast.plane.approvals import Approvals
 from holdfast.plane.cleanup import CleanupStatistics
 from holdfast.plane.delays import Delays

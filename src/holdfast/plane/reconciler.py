@@ -28,7 +28,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.dispatching import Code, StateLimits, overdue
 from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode
-from holdfast.core.retry import AnyDelays
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.flows.saying import say
 from holdfast.guards.bearer import carried

@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.retry import AnyDelays
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
 from holdfast.plane.model import check_id

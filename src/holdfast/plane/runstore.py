@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from holdfast.core.expression_values import Budget, OverBudget
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, Stale, accepts
 from holdfast.core.ports import Clock, Entropy, Observer
 from holdfast.core.run import (
     Advance,

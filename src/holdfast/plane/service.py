@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.aio.client import Locks
 from holdfast.core.jobs import JobState
-from holdfast.core.names import Names
+from holdfast.core.name_prefixes import Names
 from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
 from holdfast.leases.inspection import Inspection

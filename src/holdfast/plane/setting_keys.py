@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Final
 
+from holdfast.core.lease.timing import DEFAULT_FAILURES
 from holdfast.core.looping import Mode
-from holdfast.core.timing import DEFAULT_FAILURES
 from holdfast.plane.setting_kinds import Choice, Kind, Seconds, Whole
 
 KIND: Final = "kind"

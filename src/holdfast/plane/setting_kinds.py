@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.core.approving import ApprovalRules, parse_rules
 from holdfast.core.duration_text import EXAMPLES, parse_seconds
-from holdfast.core.policy import OnError, parse_policy
+from holdfast.core.lease.error_policy import OnError, parse_policy
 from holdfast.errors import BadInput
 from holdfast.plane.app import check_name
 from holdfast.plane.model import check_text, check_whole

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from holdfast.core.lease.timing import settle
 from holdfast.core.looping import Mode, replay_problems
-from holdfast.core.timing import settle
 from holdfast.errors import BadInput
 from holdfast.plane import families
 from holdfast.plane.databases import STANDSTILL_NS

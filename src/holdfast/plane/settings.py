@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote
 
 from holdfast.core.dispatching import StateLimits
 from holdfast.core.escalation import Rule
-from holdfast.core.exercise import Exercise, parse_exercise
-from holdfast.core.policy import OnError
-from holdfast.core.retry import RetryDelays
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Exercise, parse_exercise
+from holdfast.core.retry_delays import RetryDelays
 from holdfast.plane import families
 from holdfast.plane.audit_settings import BESIDE, AuditSettings
 from holdfast.plane.cleanup import Retention

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.core.history import Kind as Happened
-from holdfast.core.line_rate import LineRate
+from holdfast.core.history.events import Kind as Happened
+from holdfast.core.log_rate import LineRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, tell

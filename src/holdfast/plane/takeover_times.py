@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.measures import Distribution, Histogram
+from holdfast.core.histogram import Distribution, Histogram
 from holdfast.core.ports import Clock
 from holdfast.errors import LockBusy
 from holdfast.types import MS, NS

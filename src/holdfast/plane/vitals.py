@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from holdfast.core.reading import Reading, Value
+from holdfast.core.metric_reading import Reading, Value
 from holdfast.errors import HoldfastError
 from holdfast.flows.saying import Trouble, say
 from holdfast.guards.refusals import REFUSALS

@@ -24,9 +24,9 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from holdfast.aio.client import Locks
-from holdfast.core.measures import Distribution
+from holdfast.core.histogram import Distribution
 from holdfast.core.ports import Clock, Entropy, RidesAlong
-from holdfast.core.retry import AnyDelays
+from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.saying import Trouble, say
 from holdfast.plane import families, subjects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.core.measures import Distribution
+from holdfast.core.histogram import Distribution
 
 
 @dataclass(slots=True)

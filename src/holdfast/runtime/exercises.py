@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from holdfast.core.exercise import Exercise, parse_exercise, refusal
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Exercise, parse_exercise, refusal
 from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.saying import say
 from holdfast.runtime.mutex import Mutex

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core import autopsy
-from holdfast.core.history import Kind, Record
-from holdfast.core.latency import Tail
-from holdfast.core.lease import Event, State
-from holdfast.core.measures import Measure, Outcome
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease import loss_diagnosis
+from holdfast.core.lease.latency import Tail
+from holdfast.core.lease.states import Event, State
 from holdfast.core.ports import Clock, Entropy, Ports, Runtime, Store
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.flows.health import StoreHealth
@@ -294,7 +294,7 @@ class Household:
     def _autopsy(self, tenure: Tenure, now: Instant, starved_ns: int) -> dict[str, Any]:
         """What was known about the lease when it was lost, for whoever asks why."""
         since_ns = tenure.recorded.confirmed.mono
-        return autopsy.facts(
+        return loss_diagnosis.facts(
             tenure.recorded,
             tenure.timing,
             now,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.core.latency import Tail
-from holdfast.core.lease import Event, State, remaining_ns
-from holdfast.core.measures import Measure, Outcome
+from holdfast.core.histogram import Measure, Outcome
+from holdfast.core.lease.latency import Tail
+from holdfast.core.lease.states import Event, State, remaining_ns
 from holdfast.core.ports import Ports
-from holdfast.core.schedule import SLOT_NS
+from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.errors import Timeout
 from holdfast.flows import keeping
 from holdfast.flows.health import StoreHealth

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from holdfast.core.history import Kind
-from holdfast.core.measures import NOTHING, Outcome
-from holdfast.core.reading import Reading, Value
+from holdfast.core.histogram import NOTHING, Outcome
+from holdfast.core.history.events import Kind
+from holdfast.core.metric_reading import Reading, Value
 from holdfast.runtime.household import Household
 from holdfast.runtime.measurements import FamilyMeasurements
 from holdfast.types import MS, NS, LossReason

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from holdfast.core.lease import State
+from holdfast.core.lease.states import State
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.saying import say

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.core.history import Kind
-from holdfast.core.measures import NOTHING, Histogram, Measure, Outcome
+from holdfast.core.histogram import NOTHING, Histogram, Measure, Outcome
+from holdfast.core.history.events import Kind
 from holdfast.runtime.tenure import Tenure
 from holdfast.runtime.witness import Witness
 

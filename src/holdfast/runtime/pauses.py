@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
-from holdfast.core.longest import Longest
 from holdfast.core.ports import Clock
+from holdfast.core.rolling_max import Longest
 from holdfast.runtime.mutex import Mutex
 from holdfast.types import MS
 

@@ -11,8 +11,8 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.error_policy import OnError, Policy, parse_busy_jitter, parse_mode, parse_policy
 from holdfast.core.ports import Clock, Journal
 from holdfast.errors import BadInput
 from holdfast.flows.saying import say

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.core.policy import BUSY_JITTER_MAX_NS, OnError, parse_busy_jitter, parse_mode, parse_policy
+from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS, OnError, parse_busy_jitter, parse_mode, parse_policy
 from holdfast.errors import BadInput
 from holdfast.runtime.disk import replace_file
 from holdfast.runtime.private_files import PRIVATE

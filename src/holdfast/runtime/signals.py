@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from holdfast.core.lease import State
+from holdfast.core.lease.states import State
 from holdfast.runtime.loops import on_loop
 from holdfast.runtime.tenure import Tenure
 from holdfast.runtime.wakeup import Wakeup

@@ -1,6 +1,7 @@
 """One possession: the living record of a lease, shared by its holder, the keeper and the alarm.
 
-The decisions are `core.lease`; this is the one place where their results are stored. Whoever asks gets the standing
+The decisions are `core.lease.states`; this is the one place where their results are stored. Whoever asks gets the
+standing
 *judged at the moment of asking*, so a holder that wakes from a long pause learns of its loss from its own first
 question and not from a thread that has not run yet. A tenure ends once; those who asked to be told are told once,
 outside the mutex, by whichever thread noticed. If a signal handler raises meanwhile, the alarm tells the others.
@@ -14,10 +15,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.core import lease as table
 from holdfast.core.failpoints import reach
-from holdfast.core.latency import Tail
-from holdfast.core.lease import Event, Standing, State
+from holdfast.core.lease import states as table
+from holdfast.core.lease.latency import Tail
+from holdfast.core.lease.states import Event, Standing, State
 from holdfast.core.ports import Clock, Place
 from holdfast.flows.acquiring import Wish
 from holdfast.runtime.mutex import Mutex

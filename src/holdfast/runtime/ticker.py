@@ -20,9 +20,9 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from holdfast.core.longest import Longest
 from holdfast.core.ports import Clock
-from holdfast.core.schedule import Calendar
+from holdfast.core.rolling_max import Longest
+from holdfast.core.timer_wheel import Calendar
 from holdfast.flows.saying import say
 from holdfast.runtime.driving import run_now
 from holdfast.runtime.wakeup import Wakeup

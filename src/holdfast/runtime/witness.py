@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from holdfast.core.burstiness import BUCKET_NS, Burst, Burstiness
-from holdfast.core.history import Kind, Record
-from holdfast.core.line_rate import LineRate
-from holdfast.core.measures import Distribution, Histogram, Measure, Outcome
+from holdfast.core.histogram import Distribution, Histogram, Measure, Outcome
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.log_rate import LineRate
 from holdfast.core.ports import Clock, Gauging, Observer
+from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
 from holdfast.errors import LOCK_NOT_OWNED
 from holdfast.flows.acquiring import noun
 from holdfast.flows.saying import LEFT_OUT, shown_fields
@@ -24,7 +24,7 @@ from holdfast.runtime.mutex import Mutex
 
 _log = logging.getLogger("holdfast")
 
-LINES_MAX = 50  # of one kind and family, in a window of `core.line_rate`
+LINES_MAX = 50  # of one kind and family, in a window of `core.log_rate`
 FAMILIES_MAX = 100
 DENIED_MAX = 100  # risk classes that were refused to run without the store
 _BUSY = Kind.BUSY  # looked up for every lease, and slowly on an enum of Python 3.11

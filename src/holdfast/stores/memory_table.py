@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.core.fence_count import Count
+from holdfast.core.lease.fence_clock import Count
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.runtime.mutex import Mutex

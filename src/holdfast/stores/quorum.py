@@ -1,10 +1,10 @@
 """Leases that a majority of nodes agrees on: several stores that know nothing of each other, as one store.
 
 Promises, for 3, 5, 7 or 9 nodes of which a majority answers: a lease is granted when a majority has granted it, with a
-fence that the same majority has settled on (`core.quorum`), while enough of its time is left; it is renewed, and given
-back, by a majority as well. A minority of nodes may be dead, slow or cut off, and nobody waits for it. Fences rise from
-grant to grant for as long as one node of the last majority remembers, so guards work with it: `Guarantee.FENCED`.
-Every node that has lost a lease of ours gets it again with the next renewal.
+fence that the same majority has settled on (`core.lease.quorum`), while enough of its time is left; it is renewed, and
+given back, by a majority as well. A minority of nodes may be dead, slow or cut off, and nobody waits for it. Fences
+rise from grant to grant for as long as one node of the last majority remembers, so guards work with it:
+`Guarantee.FENCED`. Every node that has lost a lease of ours gets it again with the next renewal.
 
 Does not promise exclusion when a node *forgets*: a lease that exactly a majority has granted is gone with one node that
 restarts without its memory, and the nodes that are free then may be a majority for somebody else. The same happens with
@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.core.lease.quorum import NODES_MAX, NODES_MIN
 from holdfast.core.ports import Capabilities, Clock, Store
-from holdfast.core.quorum import NODES_MAX, NODES_MIN
 from holdfast.errors import BadInput
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.quorum_crew import Crew, LoopCrew, ThreadCrew

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
-from holdfast.core.quorum import Vote, majority
+from holdfast.core.lease.quorum import Vote, majority
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.mutex import Mutex
 from holdfast.stores.quorum_crew import Signal

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Store
-from holdfast.core.quorum import Verdict
 from holdfast.errors import BackendError
 from holdfast.stores.quorum_late import Late
 from holdfast.stores.quorum_nodes import quietly

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
+from holdfast.core.lease.quorum import majority
 from holdfast.core.ports import Clock, Store
-from holdfast.core.quorum import majority
 from holdfast.errors import BackendError, Timeout, Unavailable
 from holdfast.stores.quorum_ballot import Answers, Ballot, no_quorum
 from holdfast.stores.quorum_crew import Crew

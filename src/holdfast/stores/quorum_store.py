@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from holdfast.core.lease.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.core.ports import LISTEN_NS, Capabilities, Clock, Store, Watch
-from holdfast.core.quorum import Tally, Verdict, settled, validity_ns, vote
 from holdfast.errors import BackendError, Misconfigured, Timeout
 from holdfast.stores.quorum_ballot import Answers, Ballot, failure, vote_of
 from holdfast.stores.quorum_healing import CLEANUP_NS, Healing

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from holdfast.core.duration_text import parse_duration_ns
-from holdfast.core.quorum import NODES_MAX, NODES_MIN
+from holdfast.core.lease.quorum import NODES_MAX, NODES_MIN
 from holdfast.errors import BadInput
 from holdfast.stores.redis_url import RedisAddress, parse_redis_url
 from holdfast.types import MS, NS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.core.quorum import assured, free_in_ns, majority, settled
+from holdfast.core.lease.quorum import assured, free_in_ns, majority, settled
 from holdfast.types import NS, AuditRecord, Holding
 
 SAME_ACT_NS = 60 * NS  # how far apart the clocks of two nodes may be for one act of an operator to be seen as one

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.stores.redis_asking import Asker, Driver

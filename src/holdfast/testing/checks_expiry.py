@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.timing import drift_ns
+from holdfast.core.lease.timing import drift_ns
 from holdfast.testing.checks import Chapter, expect, expect_equal
 from holdfast.testing.worlds import CALL_NS, LONG_NS, World
 from holdfast.types import NS, Renewal

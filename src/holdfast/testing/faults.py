@@ -21,8 +21,7 @@ import threading
 import time
 from typing import NoReturn
 
-from holdfast.core.failpoint_table import POINTS
-from holdfast.core.failpoints import Act, armed, points, recorded
+from holdfast.core.failpoints import POINTS, Act, armed, points, recorded
 from holdfast.errors import BadInput, Timeout
 from holdfast.types import NS, Duration, duration_ns
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import NamedTuple
 
-from holdfast.core.invariants import Violation
+from holdfast.core.history.invariants import Violation
 from holdfast.testing.simfaults import Profile
 from holdfast.testing.simworld import Outcome, run_seed
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.aio.leader import Leader
 from holdfast.aio.lease import Lease
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import Violation
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import Violation
 from holdfast.errors import LeaseLost
 from holdfast.leases.lease_base import is_loss_of
 from holdfast.testing.simhost import SimHost
@@ -186,7 +186,7 @@ class Election(Scene):
                 self._unended.append(Violation("C4", record.key, text, record, old))
 
     def judge(self, history: Iterable[Record]) -> list[Violation]:
-        """Leave out what no store can promise (`core.invariants`), and look at the order of terms."""
+        """Leave out what no store can promise (`core.history.invariants`), and look at the order of terms."""
         handed: dict[tuple[str, int], int] = {}
         broken: list[tuple[int, str]] = []  # when, and of which key; of all keys: ""
         for record in history:

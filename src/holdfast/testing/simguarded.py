@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.failpoints import armed
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BackendError, FencedOut, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.testing.simdomain import Domain

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.aio.lease import Lease
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import Violation, check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import Violation, check
 from holdfast.core.jobs import TERMINAL
 from holdfast.core.run import RUN_OVER
 from holdfast.errors import BackendError

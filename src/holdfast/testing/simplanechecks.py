@@ -22,8 +22,8 @@ from typing import Final
 from holdfast.core.delivering import LOST_MAX, UNREADABLE_MAX
 from holdfast.core.delivering import Code as Delivering
 from holdfast.core.dispatching import Code
-from holdfast.core.history import Record
-from holdfast.core.invariants import Violation
+from holdfast.core.history.events import Record
+from holdfast.core.history.invariants import Violation
 from holdfast.core.jobs import JobState, legal
 from holdfast.core.run import RunStatus
 from holdfast.plane.slots import WITH_WORKERS

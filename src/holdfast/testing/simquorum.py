@@ -8,7 +8,8 @@ back is gone from all nodes soon.
 
 No leave is given to a node that forgets, which other worlds give to their store: it stays away for as long as the
 longest lease, and then exclusion must hold. (`Swarm.stays_away` off: it does not, which tests show.) In a world in
-which nodes forget, their clocks are apart by less than that; in all others they may say anything. See `core.quorum`.
+which nodes forget, their clocks are apart by less than that; in all others they may say anything. See
+`core.lease.quorum`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import Violation, check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import Violation, check
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.leases.lock_spec import LockSettings
 from holdfast.stores.memory import CAPABILITIES

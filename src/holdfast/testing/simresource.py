@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.errors import FencedOut
 from holdfast.testing.simnetwork import Network, Server
 from holdfast.testing.simstore import Note, answered

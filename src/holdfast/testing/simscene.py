@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from holdfast.core.history import Record
-from holdfast.core.invariants import Violation
+from holdfast.core.history.events import Record
+from holdfast.core.history.invariants import Violation
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simsession import Session

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import Timeout
 from holdfast.stores.memory import CAPABILITIES

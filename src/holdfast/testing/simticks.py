@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from holdfast.core.schedule import Calendar
+from holdfast.core.timer_wheel import Calendar
 from holdfast.runtime.ticker import AGAIN_NS, BATCH_MAX
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simloop import SimLoop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simstore import Note
 

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from holdfast.aio.lease import AnyLease
-from holdfast.core.history import Kind, Record
-from holdfast.core.invariants import Violation, check
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import Violation, check
 from holdfast.errors import BackendError, LockBusy
 from holdfast.testing.simclock import SimClock, SimEntropy, drawing
 from holdfast.testing.simfaults import Profile, Swarm, draw_swarm

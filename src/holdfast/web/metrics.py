@@ -7,7 +7,7 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from holdfast.core.reading import Reading, Value
+from holdfast.core.metric_reading import Reading, Value
 from holdfast.observe import prometheus
 from holdfast.plane.vitals import Vitals
 from holdfast.web.rates import Rates

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from holdfast.core.ports import Clock
-from holdfast.core.rationing import Ration
+from holdfast.core.token_bucket import Ration
 from holdfast.plane.model import check_whole
 from holdfast.types import NS
 

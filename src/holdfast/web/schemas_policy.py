@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from holdfast.core.policy import BUSY_JITTER_MAX_NS
+from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS
 from holdfast.plane.policies import HISTORY_PAGE_MAX, REASON_CHARS_MAX
 from holdfast.plane.policy_model import JitterStanding, PlaneExercise, PolicyChange, Standing
 from holdfast.plane.policy_service import ClassReport, PolicyReport

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from failpoints.test_points import BY_LIVES, all_reached
-from holdfast.core.invariants import check
+from holdfast.core.history.invariants import check
 from holdfast.core.jobs import JobState
 from holdfast.drills.account import Account
 from holdfast.drills.judging import overwritten

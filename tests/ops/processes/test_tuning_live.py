@@ -14,7 +14,7 @@ import pytest
 from cli.planes import FUNCTIONS, Up
 from cli.sessions import Shell, until
 from holdfast.cli.app import run_app
-from holdfast.core.spread import ENOUGH
+from holdfast.core.tuning.percentiles import ENOUGH
 from holdfast.ops.tuning_metrics import scrape
 from prometheus_stage import start_prometheus
 

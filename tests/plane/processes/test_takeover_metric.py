@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fixtures_databases import until
+from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.core.jobs import JobState
-from holdfast.core.measures import NOTHING, Histogram
 from holdfast.errors import RetryLater
 from holdfast.observe.metrics import samples
 from holdfast.plane import App, Context

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from fixtures_databases import until
 from holdfast.cli.exits import Exit
-from holdfast.core.fencing import Rule, Stale, judge
+from holdfast.core.lease.fencing import Rule, Stale, judge
 from holdfast.plane import subjects
 from plane.processes.worker_fleet import Fleet, Places, WorkerProcess, fleet
 from servers import redis_executables, start_redis

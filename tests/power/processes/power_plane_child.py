@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import holdfast
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger import Ledger

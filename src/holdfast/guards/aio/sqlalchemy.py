@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.aio.tables import AnyGuardedTable, GuardedRow

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.failpoints import reach
-from holdfast.core.fencing import Rule
+from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.rows import Found, RowId

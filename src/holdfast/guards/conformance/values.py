@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import holdfast
-from holdfast.core.fencing import FENCE_MAX
+from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.guards.conformance.checks import Chapter, Violation, expect_equal, expect_fenced_out, shown
 from holdfast.guards.conformance.subjects import Guarded
 from holdfast.guards.conformance.worlds import World

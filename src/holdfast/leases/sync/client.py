@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast.core import backoff, windows
+from holdfast.core import backoff, time_windows
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.flows import acquiring, breaking, clocks, primitive
@@ -57,14 +57,14 @@ class Locks(AnyLocks):
         by this host's. The lease is neither renewed nor released. If the work failed, `release()` lets another
         caller have the same window. Windows do not exclude each other: hold a lock for that.
         """
-        window_ns = duration_ns("window", window, low_ns=MS, high_ns=windows.LONGEST_NS)
+        window_ns = duration_ns("window", window, low_ns=MS, high_ns=time_windows.LONGEST_NS)
         check_key("name", name)
         began = self.ports.clock.now()
-        key = windows.key(name, run_now(clocks.shared_ns(self.ports)), window_ns)
+        key = time_windows.key(name, run_now(clocks.shared_ns(self.ports)), window_ns)
         lease: Lease | None = None
         try:
-            lease = self._take(key, windows.ttl_ns(window_ns) / NS, family)
-            if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= windows.skew_ns(window_ns):
+            lease = self._take(key, time_windows.ttl_ns(window_ns) / NS, family)
+            if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= time_windows.skew_ns(window_ns):
                 return None  # paused for so long that another caller may have had this window, and its key be gone
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
         except BaseException:

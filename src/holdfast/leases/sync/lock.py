@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.core.lease import Event
+from holdfast.core.lease.states import Event
 from holdfast.flows import acquiring
 from holdfast.flows.acquiring import Possession, Wish
 from holdfast.leases.inspection import Inspection

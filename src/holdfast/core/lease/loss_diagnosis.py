@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core.lease import Standing
-from holdfast.core.timing import Timing
+from holdfast.core.lease.states import Standing
+from holdfast.core.lease.timing import Timing
 from holdfast.types import MS, NS, Instant, LossReason, elapsed_ns
 
 NOISE_NS = 100 * MS  # clocks are read one after the other, and threads wake a little late

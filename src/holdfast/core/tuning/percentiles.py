@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.measures import LADDER_NS, Histogram
+from holdfast.core.histogram import LADDER_NS, Histogram
 from holdfast.types import MS, NS
 
 ENOUGH: Final = 100

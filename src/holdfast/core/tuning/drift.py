@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from holdfast.core.backoff import Backoff
-from holdfast.core.retry_tuning import guardrails
-from holdfast.core.spread import shown
-from holdfast.core.tuning import Demand, Recommendation, bears, failed_periods, longest_silence_ns
-from holdfast.core.tuning_words import added
+from holdfast.core.tuning.explain import added
+from holdfast.core.tuning.percentiles import shown
+from holdfast.core.tuning.retry import guardrails
+from holdfast.core.tuning.ttl import Demand, Recommendation, bears, failed_periods, longest_silence_ns
 
 
 class Against(StrEnum):

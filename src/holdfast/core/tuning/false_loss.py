@@ -2,8 +2,8 @@
 
 The holder renews once in a period. A renewal that is not answered is tried again, quickly, until the loss age. The
 lease is lost when every one of those attempts stays without an answer for as long as it may take. When they are sent
-and how long each may take is asked of the library itself (`core.lease`), so that both speak of the same attempts; how
-often a request takes longer than that is counted in the recorded ones.
+and how long each may take is asked of the library itself (`core.lease.states`), so that both speak of the same
+attempts; how often a request takes longer than that is counted in the recorded ones.
 
 Two figures bracket the truth. *Apart*: each attempt fails by itself, as with lost packets; then their chances multiply.
 *Together*: once one fails all do, as in an outage that lasts; then the first decides. Where nothing that slow was seen
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.core import lease
-from holdfast.core.spread import Spread
-from holdfast.core.timing import Timing
+from holdfast.core.lease import states as lease
+from holdfast.core.lease.timing import Timing
+from holdfast.core.tuning.percentiles import Spread
 from holdfast.types import NS, Instant
 
 HOUR_NS: Final = 3600 * NS

@@ -1,7 +1,7 @@
 """One vocabulary for everything that happens to leases: events of production, simulation, drills and the audit log.
 
-A record says what a process observed, on its own clock, and never contains a token. Checkers (`core.invariants`) read
-sequences of records wherever they come from.
+A record says what a process observed, on its own clock, and never contains a token. Checkers
+(`core.history.invariants`) read sequences of records wherever they come from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.words import Words
+from holdfast.core.str_enum import Words
 
 
 class Kind(Words):
@@ -70,4 +70,4 @@ class Record:
     based_on: int | None = None  # WRITE: the version that had been read before
     resource: str = ""  # READ and WRITE: what was read or written, where one key guards several things
     facts: Mapping[str, Any] | None = field(default=None, hash=False)
-    """LOST: `core.autopsy`; a refused READ or WRITE: `seen`; FORCED: `holder` and `holder_fence`, whose it was."""
+    """LOST: `core.lease.loss_diagnosis`; a refused READ or WRITE: `seen`; FORCED: `holder` and `holder_fence`."""

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 from holdfast.types import NS
 
 Finding: TypeAlias = tuple[str, str, Record, Record]  # key, text, and the two records that conflict

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Self
 
-from holdfast.core.words import Words
+from holdfast.core.str_enum import Words
 from holdfast.types import MS, NS
 
 LADDER_NS: Final[tuple[int, ...]] = (

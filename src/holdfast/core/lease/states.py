@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.core.timing import Timing
-from holdfast.core.words import Words
+from holdfast.core.lease.timing import Timing
+from holdfast.core.str_enum import Words
 from holdfast.types import Instant, LossReason, elapsed_ns
 
 

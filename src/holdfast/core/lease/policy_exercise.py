@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core.backoff import Draw
-from holdfast.core.policy import OnError
+from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput, Unavailable
 from holdfast.types import check_label
 

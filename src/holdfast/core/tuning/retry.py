@@ -5,9 +5,9 @@ delay between attempts differs. Whoever finds the lock held waits `patience` for
 make it), and after that comes again after the delay. It is deterministic: chance comes from a seed, and equal input
 gives equal output. It leaves out what a delay does not change: the store, its latency, and lost leases.
 
-Compared are the p95 of the wait, the number of attempts in vain, and how bunched those are (`core.burstiness`, the
-worst minute). The guardrails are those of `core.backoff`: a spread below the TTL's safety budget, and a delay above the
-median hold.
+Compared are the p95 of the wait, the number of attempts in vain, and how bunched those are (`core.tuning.burstiness`,
+the worst minute). The guardrails are those of `core.backoff`: a spread below the TTL's safety budget, and a delay above
+the median hold.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from holdfast.core.backoff import Backoff, Draw, check_against
-from holdfast.core.burstiness import BUCKET_NS, Burst, Burstiness
-from holdfast.core.spread import Spread, of_durations
+from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
+from holdfast.core.tuning.percentiles import Spread, of_durations
 from holdfast.errors import BadInput
 from holdfast.types import NS
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from holdfast.core.history import Kind, Record
-from holdfast.core.retry_tuning import Arrival
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.tuning.retry import Arrival
 
 _ENDS = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST})
 

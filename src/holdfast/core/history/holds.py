@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 
 
 class End(StrEnum):

@@ -1,8 +1,8 @@
 """Which keys of a long history need a closer look: one quick sweep that lets the ordinary ones pass.
 
 An ordinary key has been granted, given back and granted again, with a higher fence each time, and its guards accepted
-writes under the fence of the last grant and nothing else. No rule of `core.invariants` can be broken by such a key,
-whatever the clocks may be apart:
+writes under the fence of the last grant and nothing else. No rule of `core.history.invariants` can be broken by such a
+key, whatever the clocks may be apart:
 
     C1, C2, C3  its fences are above zero and rise in the order of the answers; a grant that was asked for after another
                 was answered is itself answered later, and so has the higher fence;
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Final, TypeVar
 
-from holdfast.core.history import Kind, Record
+from holdfast.core.history.events import Kind, Record
 
 # What a record means to the sweep. Plain numbers: those of a long history are packed into bytes.
 PASSING: Final = 0  # no rule asks for it

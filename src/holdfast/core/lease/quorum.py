@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 
-from holdfast.core.timing import drift_ns
+from holdfast.core.lease.timing import drift_ns
 from holdfast.types import Instant, elapsed_ns
 
 NODES_MIN, NODES_MAX = 3, 9

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from holdfast.core import timing as arithmetic
-from holdfast.core.spread import shown
-from holdfast.core.timing import DEFAULT_FAILURES, Timing
-from holdfast.core.tuning import USUAL_PARTS, Binding, Demand, Recommendation, margin_ns
+from holdfast.core.lease import timing as arithmetic
+from holdfast.core.lease.timing import DEFAULT_FAILURES, Timing
+from holdfast.core.tuning.percentiles import shown
+from holdfast.core.tuning.ttl import USUAL_PARTS, Binding, Demand, Recommendation, margin_ns
 
 NEGLIGIBLE: Final = 1e-9
 RENEWAL = "renew the lease while the work runs, with a TTL that the SLO allows; the length of the work no longer counts"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.core.measures import Histogram
+from holdfast.core.histogram import Histogram
 
 Number: TypeAlias = int | float
 Value: TypeAlias = Number | Histogram | Mapping[Any, Number] | Mapping[Any, Histogram] | None

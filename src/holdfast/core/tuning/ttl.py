@@ -8,8 +8,8 @@ those two bounds the TTL that is set stays as it is; where they cross, the SLO c
 is said, with what could keep it.
 
 Promises: what a recommendation says about guard, drift, deadline and intervals is what the library does with that TTL,
-because it is asked (`core.timing`). No number without a source. Too few observations give no recommendation: a guess
-looks like a number and is none. Times are nanoseconds; a TTL is rounded up to 10 ms.
+because it is asked (`core.lease.timing`). No number without a source. Too few observations give no recommendation: a
+guess looks like a number and is none. Times are nanoseconds; a TTL is rounded up to 10 ms.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.core import timing as arithmetic
-from holdfast.core.false_loss import FalseLoss, false_loss
-from holdfast.core.schedule import SLOT_NS
-from holdfast.core.spread import Figure, Spread, shown
-from holdfast.core.timing import DEFAULT_FAILURES, DEFAULT_TTL, TTL_MAX_NS, TTL_MIN_NS, Timing, settle
+from holdfast.core.lease import timing as arithmetic
+from holdfast.core.lease.timing import DEFAULT_FAILURES, DEFAULT_TTL, TTL_MAX_NS, TTL_MIN_NS, Timing, settle
+from holdfast.core.timer_wheel import SLOT_NS
+from holdfast.core.tuning.false_loss import FalseLoss, false_loss
+from holdfast.core.tuning.percentiles import Figure, Spread, shown
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 

@@ -16,12 +16,12 @@
 C12 is about the checker itself: each planted bug must fail it, and a clean history must pass (`tests/zoo`).
 
 A fence is a total order, so no search is needed: each rule is one sweep, O(n log n) for all; and keys to which nothing
-but the usual has happened are let pass by one quick sweep (`core.ordinary`). C4 leaves out what no
+but the usual has happened are let pass by one quick sweep (`core.history.prefilter`). C4 leaves out what no
 store can promise: leases that the store forgot, or that an operator broke, in between. Times must come from one clock
 (virtual time in the simulator). In production they come from the clocks of a fleet: `skew_ns` is how far those may be
 apart, and what is closer together than that is taken to be concurrent.
 
-What holders saw is judged by what is certain (`core.certainty`): an operation took effect somewhere between its
+What holders saw is judged by what is certain (`core.history.overlap`): an operation took effect somewhere between its
 beginning and its answer, and one whose end is not recorded proves nothing.
 """
 
@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from holdfast.core import certainty, ordinary
-from holdfast.core.history import Kind, Record
+from holdfast.core.history import overlap, prefilter
+from holdfast.core.history.events import Kind, Record
 from holdfast.types import NS
 
 _GRANTS = (Kind.GRANTED, Kind.PROMOTED)
@@ -75,14 +75,14 @@ def check(history: Iterable[Record], skew_ns: int = 0) -> list[Violation]:
     """Every rule that the history breaks, in the order of the rules."""
     records = sorted(history, key=attrgetter("at_ns"))  # stable: one instant keeps the order of observation
     kinds = set(map(attrgetter("kind"), records))
-    keys = ordinary.suspects(records, kinds)
+    keys = prefilter.suspects(records, kinds)
     if keys is not None:
         records = [record for record in records if record.key in keys]
         kinds = set(map(attrgetter("kind"), records))
     found = [violation for rule, needed in _RULES if not kinds.isdisjoint(needed) for violation in rule(records)]
     found += _rising_in_real_time(records, skew_ns)
-    found += (Violation("C4", *each) for each in certainty.held_together(records, skew_ns))
-    found += (Violation("C5", *each) for each in certainty.written_backwards(records, skew_ns))
+    found += (Violation("C4", *each) for each in overlap.held_together(records, skew_ns))
+    found += (Violation("C5", *each) for each in overlap.written_backwards(records, skew_ns))
     return sorted(found, key=lambda violation: int(violation.rule.removeprefix("C")))
 
 
@@ -121,7 +121,7 @@ def _rising_in_real_time(records: list[Record], skew_ns: int) -> Iterator[Violat
     """C2 as holders see it: a grant confirmed before another was even asked for has the lower fence."""
     grants = [record for record in records if record.kind in _GRANTS and record.began_ns is not None]
     top: dict[str, Record] = {}
-    for earlier, later in certainty.in_order(grants, skew_ns):
+    for earlier, later in overlap.in_order(grants, skew_ns):
         if earlier is not None:
             before = top.get(earlier.key)
             if before is None or _fence(before) < _fence(earlier):

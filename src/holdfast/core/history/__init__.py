@@ -1,0 +1,1 @@
+"""Events of leases, what they prove and what they contradict. Pure."""

@@ -1,0 +1,1 @@
+"""The decisions about one lease: its states, its times, its losses. Pure."""

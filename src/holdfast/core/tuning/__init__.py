@@ -1,0 +1,1 @@
+"""What a history says about TTLs and retry delays. Pure."""
