@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import holdfast
 from benchmarks.contender import TTL_S
 from benchmarks.measure import Measurement
-from holdfast.flows import acquiring
-from holdfast.runtime.household import Household
+from holdfast.flows import acquire as acquiring
+from holdfast.runtime.lease_manager import Household
 
 BLOCK_NS = 4_000_000
 BLOCKS_LEAST = 10

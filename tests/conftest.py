@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import claim_record
 from campaigns import campaign
-from holdfast.flows.saying import forget_rates
+from holdfast.flows.log import forget_rates
 from servers import RedisExecutable, redis_executables
 from servers_nats import nats_executables
 from servers_postgres import postgres_executables

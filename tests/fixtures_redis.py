@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from holdfast.core.ports import Store
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis import open_engine
 from servers import RedisExecutable, RedisServer, redis_executables, start_redis
 

@@ -26,10 +26,10 @@ from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.ports import Bell, Database, Dialect, Work
 from holdfast.plane.settings import SchedulerSettings, Settings
 from holdfast.plane.signals import Signals
-from holdfast.runtime.household import Household
-from holdfast.runtime.policies import policy_switch
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.policy_switch import policy_switch
+from holdfast.runtime.recorder import Witness
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
-from holdfast.runtime.witness import Witness
 from holdfast.stores.memory import MemoryTable
 from holdfast.types import NS, Instant
 from lease.faults import Plan, PlannedEngine

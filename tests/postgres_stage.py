@@ -19,7 +19,7 @@ import psycopg
 from holdfast.guards import postgres
 from holdfast.guards.aio import postgres as awaited
 from holdfast.guards.settings import sql
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 WAIT_LIMIT_S: Final = 30.0
 

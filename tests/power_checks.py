@@ -23,7 +23,7 @@ from holdfast.observe.ledger_reading import Findings, load
 from holdfast.plane.assembly import Plane
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.settings import DATABASE_FILE, Settings
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.sqlite import SqliteEngine
 from holdfast.types import NS, Ask, Busy, Instant

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant
 
@@ -35,7 +35,7 @@ def acquire(store: SqliteStore, wanted: Ask) -> Grant | Busy:
 
 _PREAMBLE = """
 import json, os, sys, threading
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite import SqliteEngine
 from holdfast.types import Ask, Grant, NS
 CALL, LONG = 20 * NS, 3600 * NS

@@ -33,7 +33,7 @@ import redis
 from holdfast.aio import connect
 from holdfast.drills.redis_servers import redis_server, running
 from holdfast.errors import Misconfigured
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores import redis as redis_store
 from holdfast.stores import sqlite as sqlite_store

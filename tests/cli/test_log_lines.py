@@ -14,7 +14,7 @@ from cli.planes import furnish
 from cli.sessions import Shell
 from holdfast.cli import writer
 from holdfast.cli.log_lines import chosen_format, log_lines
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.log_settings import LogSettings
 from holdfast.plane.settings import Origin, Settings
 

@@ -24,7 +24,7 @@ from failpoints.cancelling import (
 )
 from fixtures_scheduling import holds
 from holdfast import aio
-from holdfast.flows import acquiring
+from holdfast.flows import acquire as acquiring
 from servers import RedisServer
 
 Opened = Callable[[], aio.Locks]

@@ -33,8 +33,8 @@ from holdfast.plane.setting_sources import BadSettings
 from holdfast.plane.setting_sources import load as load_settings
 from holdfast.plane.settings import KEYS
 from holdfast.plane.workflow_files import load_workflow
-from holdfast.runtime import policy_editing
-from holdfast.runtime.policies import read_policy_file
+from holdfast.runtime import policy_file as policy_editing
+from holdfast.runtime.policy_switch import read_policy_file
 
 FOLDER: Final = Path(tempfile.mkdtemp(prefix="hf-fuzz-"))
 

@@ -20,7 +20,7 @@ from holdfast.ops import tuning_metrics
 from holdfast.ops.runbook_metrics import Query, vector_of
 from holdfast.plane.envelope import Unreadable, from_wire, message_of, rows_of, unreadable_row, unreadable_wire, wire_of
 from holdfast.plane.model import PRIORITY_MAX
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis_asyncio import Link
 from holdfast.stores.redis_store import RedisStore
 from holdfast.stores.redis_url import parse_redis_url

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.lease.fencing import FENCE_MAX
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 
 class Opened:

@@ -14,7 +14,7 @@ from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.guards import Bearer, CarriedFence
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 
 class Notebook:

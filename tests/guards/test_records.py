@@ -18,7 +18,7 @@ from guards.record_contract import Opened, RecordContract
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.guards.postgres_records import AsyncPostgresRecord, PostgresRecord
 from holdfast.guards.records import FenceRecord, SqliteRecord, ThreadedRecord, check_record, off_the_loop
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 
 class TestInSqlite(RecordContract):

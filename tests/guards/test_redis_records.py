@@ -14,7 +14,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, Misconfigured, Unavailable
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
 from holdfast.guards.redis_records import RedisRecord
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from servers import RedisServer, free_port
 
 pytestmark = pytest.mark.server

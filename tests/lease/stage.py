@@ -22,11 +22,11 @@ from holdfast import aio
 from holdfast.core.history.events import Record
 from holdfast.core.ports import Observer
 from holdfast.core.timer_wheel import Calendar
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Household
-from holdfast.runtime.policies import policy_switch
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.policy_switch import policy_switch
+from holdfast.runtime.recorder import Witness
+from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
-from holdfast.runtime.witness import Witness
 from holdfast.stores.memory import MemoryTable
 from holdfast.types import NS, Instant
 from lease.faults import Plan, PlannedEngine

@@ -9,7 +9,7 @@ from functools import partial
 from holdfast.core.history.events import Kind, Record
 from holdfast.runtime.callbacks import THREADS_MAX, CallbackThreads
 from holdfast.runtime.system import SystemClock
-from holdfast.runtime.ticker import Ticker
+from holdfast.runtime.timer_thread import Ticker
 from lease.stage import LIMIT_S
 
 

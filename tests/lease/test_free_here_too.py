@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.loops import LoopGate
-from holdfast.runtime.threads import ThreadGate
+from holdfast.runtime.asyncio_runtime import LoopGate
+from holdfast.runtime.thread_runtime import ThreadGate
 from lease.stage import Stage
 
 TTL_S = 3000  # the next renewal is so far away that no test lives to see it

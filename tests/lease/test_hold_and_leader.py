@@ -173,7 +173,7 @@ def _coloured(stage: Stage, main: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return main
 
     def blocking(lease: Any) -> object:
-        from holdfast.runtime.driving import run_now
+        from holdfast.runtime.run_sync import run_now
 
         work = main(lease)
         return run_now(work) if inspect.iscoroutine(work) else work

@@ -229,7 +229,7 @@ async def _acquire(lock: holdfast.Lock[holdfast.Lease]) -> holdfast.Lease:
 
 
 def run(work: Any) -> Any:
-    from holdfast.runtime.driving import run_now
+    from holdfast.runtime.run_sync import run_now
 
     return run_now(work)
 

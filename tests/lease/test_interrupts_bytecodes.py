@@ -23,9 +23,9 @@ import holdfast
 from bytecodes import Tracer, every, raise_interrupted
 from holdfast.core.lease.states import Event
 from holdfast.leases.sync.lock import Lock
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.keeper import Orphan
-from holdfast.runtime.ticker import Ticker
+from holdfast.runtime.renewer import Orphan
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.timer_thread import Ticker
 from holdfast.types import MS, NS, Ask, Grant
 from servers import RedisServer, redis_executables, start_redis
 

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast import aio
 from holdfast.core.histogram import Measure, Outcome
-from holdfast.runtime.lock_readings import of_locks
-from holdfast.runtime.loop_lag import LoopSampler
+from holdfast.runtime.lock_statistics import of_locks
+from holdfast.runtime.stalls import LoopSampler
 from holdfast.types import MS, NS, Instant
 
 

@@ -13,8 +13,8 @@ from holdfast import aio
 from holdfast.core.histogram import Histogram, Measure, Outcome
 from holdfast.core.history.events import Kind, Record
 from holdfast.errors import AcquireTimeout, Closed, LeaseLost, PolicyDenied, Unavailable
-from holdfast.runtime.measurements import FamilyMeasurements
-from holdfast.runtime.witness import FAMILIES_MAX, OTHER
+from holdfast.runtime.recorder import FAMILIES_MAX, OTHER
+from holdfast.runtime.statistics import FamilyMeasurements
 from holdfast.types import MS, NS
 from lease.stage import Stage
 

@@ -14,11 +14,11 @@ import holdfast
 from holdfast import aio
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease.loss_diagnosis import NOISE_NS, sentences
-from holdfast.runtime import pauses
-from holdfast.runtime.keeper import Keeper
-from holdfast.runtime.pauses import GarbageCollections, LoopWatch, garbage_collections
+from holdfast.runtime import stalls
+from holdfast.runtime.renewer import Keeper
+from holdfast.runtime.stalls import GarbageCollections, LoopWatch, garbage_collections
 from holdfast.runtime.system import SystemClock
-from holdfast.runtime.ticker import Ticker
+from holdfast.runtime.timer_thread import Ticker
 from holdfast.types import MS, NS, Instant
 from lease.stage import LIMIT_S, ManualClock, Notebook
 
@@ -26,7 +26,7 @@ from lease.stage import LIMIT_S, ManualClock, Notebook
 @pytest.mark.requires("R25")
 def test_long_collections_are_remembered_and_short_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([1 * NS, 1 * NS + 5 * MS, 2 * NS, 2 * NS + MS // 2, 3 * NS, 3 * NS + 2 * MS])
-    monkeypatch.setattr(pauses, "monotonic_ns", lambda: next(moments))
+    monkeypatch.setattr(stalls, "monotonic_ns", lambda: next(moments))
     collections = GarbageCollections()
     for _ in range(3):
         collections("start", {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.runtime.toml_text import DEPTH_MAX, NotToml, toml_of
+from holdfast.runtime.strict_toml import DEPTH_MAX, NotToml, toml_of
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast.core.log_rate import LINES_MAX, LineRate
 from holdfast.errors import FencedOut, Unavailable
-from holdfast.flows import saying
-from holdfast.flows.saying import Trouble, say, tell
+from holdfast.flows import log as saying
+from holdfast.flows.log import Trouble, say, tell
 from holdfast.observe.logs import JsonFormatter, Paced, TextFormatter, fields_of
 
 LOG = logging.getLogger("holdfast.test")

@@ -18,7 +18,7 @@ from holdfast.aio import connect
 from holdfast.core.histogram import Measure, Outcome
 from holdfast.core.history.events import Kind, Record
 from holdfast.observe import prometheus
-from holdfast.runtime.witness import Witness
+from holdfast.runtime.recorder import Witness
 
 USED = 10_000  # names that are really locked
 NAMED = 1_000_000  # names of which everything is counted that a lock could bring about

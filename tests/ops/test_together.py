@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.together import together, within
+from holdfast.runtime.gather import together, within
 from holdfast.types import MS, NS
 
 pytestmark = pytest.mark.asyncio

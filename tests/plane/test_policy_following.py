@@ -16,7 +16,7 @@ from holdfast.errors import BadInput, Unavailable
 from holdfast.plane.opening import opened
 from holdfast.plane.policy_model import Source
 from holdfast.plane.settings import ExerciseSettings, Settings
-from holdfast.runtime.policy_editing import edit_policy_file
+from holdfast.runtime.policy_file import edit_policy_file
 from holdfast.types import NS
 from policy_stage import ShiftedClock, replica
 

@@ -11,7 +11,7 @@ from fixtures_databases import until
 from holdfast.core.history.events import Kind, Record
 from holdfast.plane.databases import open_database
 from holdfast.plane.signals import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
-from holdfast.runtime.witness import Witness
+from holdfast.runtime.recorder import Witness
 from holdfast.types import NS
 from lease.stage import ManualClock
 from policy_stage import Brittle, ShiftedClock, replica

@@ -23,7 +23,7 @@ from holdfast.guards.postgres_tls import VERIFIED, tls_options
 from holdfast.plane.databases import open_database
 from holdfast.plane.nats_connection import NatsConnection
 from holdfast.plane.nats_names import NatsNames
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS
 from servers_nats import NatsExecutable, NatsServer, start_nats
 

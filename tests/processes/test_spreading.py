@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.runtime.spreading import cores, spread
+from holdfast.runtime.process_pool import cores, spread
 
 
 def doubled(number: int) -> int:
@@ -42,7 +42,7 @@ def test_where_no_process_can_be_started_the_work_is_done_here(monkeypatch: pyte
     def no_pool(*_: object, **__: object) -> None:
         raise OSError("no semaphores")
 
-    monkeypatch.setattr("holdfast.runtime.spreading.ProcessPoolExecutor", no_pool)
+    monkeypatch.setattr("holdfast.runtime.process_pool.ProcessPoolExecutor", no_pool)
     assert list(spread(doubled, range(3), 2)) == [0, 2, 4]
 
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.flows.acquiring import noun
+from holdfast.flows.acquire import noun
 from holdfast.plane.families import FAMILIES
-from holdfast.runtime import witness
+from holdfast.runtime import recorder
 from repository.source import ROOT, modules
 
 PAGE = ROOT / "docs" / "logs.md"
@@ -33,7 +33,7 @@ def texts_of(node: ast.expr, function: ast.AST) -> Iterator[str]:
 def said_in(path: Path) -> Iterator[tuple[str, str]]:
     """Every text that a module says, with its level."""
     source = path.read_text(encoding="utf-8")
-    if "from holdfast.flows.saying import" not in source:
+    if "from holdfast.flows.log import" not in source:
         return
     tree = ast.parse(source)
     functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -61,7 +61,7 @@ def said() -> set[tuple[str, str]]:
     found = {pair for path in modules() for pair in said_in(path)}
     of_leases = {
         (text.replace("{noun}", "… lock"), logging.getLevelName(level).lower())
-        for level, text in witness._LINES.values()
+        for level, text in recorder._LINES.values()
     }
     return found | of_leases
 

@@ -33,7 +33,7 @@ from holdfast.plane import families
 from holdfast.plane.families import FAMILIES, Release, Scope
 from holdfast.plane.manyrows import script
 from holdfast.plane.settings import KEYS
-from holdfast.runtime import witness
+from holdfast.runtime import recorder
 from holdfast.types import MS, NS, Instant, LossReason
 
 BEGAN: Final = Instant(10**15, 10**15, 10**18)
@@ -84,7 +84,7 @@ def ownership_token(_: Path) -> None:
             locks.release_token("k", stale)
         assert locks.acquire_token("k", 30) == ""  # the new owner's lock stays
         locks.release_token("k", newer)
-    assert witness._LINES[Kind.RELEASE_REFUSED] == (logging.WARNING, "lock release skipped: token mismatch")
+    assert recorder._LINES[Kind.RELEASE_REFUSED] == (logging.WARNING, "lock release skipped: token mismatch")
 
 
 def fencing_token(folder: Path) -> None:
@@ -148,7 +148,7 @@ def where_the_ttl_is_from(_: Path) -> None:
 
 
 def a_release_that_fails(_: Path) -> None:
-    assert witness._LINES[Kind.RELEASE_FAILED][0] == logging.WARNING
+    assert recorder._LINES[Kind.RELEASE_FAILED][0] == logging.WARNING
 
 
 def what_free_means(_: Path) -> None:
@@ -313,7 +313,7 @@ def test_every_metric_error_and_text_beside_a_runbook_exists(book: str) -> None:
         assert not label or any(label in each.labels for each in TABLE if each.name == name), value
     for name in re.findall(r"`([A-Z][a-z]+[A-Z]\w+)(?:\(.*?\))?`", text):
         assert issubclass(getattr(errors, name), errors.HoldfastError), name
-    logged = {line for _, line in witness._LINES.values()}
+    logged = {line for _, line in recorder._LINES.values()}
     for said in re.findall(r"`(lock [a-z: ]+)`", text):
         assert said == errors.LOCK_NOT_OWNED or said in logged, said
 

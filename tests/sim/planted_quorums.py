@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.lease import quorum
 from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Ports
-from holdfast.flows import acquiring
+from holdfast.flows import acquire as acquiring
 from holdfast.stores import quorum_nodes, quorum_store
 from holdfast.stores.quorum_late import Late
 from holdfast.stores.quorum_store import QuorumStore

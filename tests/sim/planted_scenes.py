@@ -11,13 +11,13 @@ from holdfast.aio.lease import AnyLease
 from holdfast.core.lease import fencing
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, Stale
 from holdfast.core.lease.states import Standing
-from holdfast.flows.releasing import Released
+from holdfast.flows.release import Released
 from holdfast.guards import folder, rows
 from holdfast.guards.folder import Folder
 from holdfast.guards.rows import Found, RowId, RowStore
 from holdfast.guards.sqlite import SqliteRows
 from holdfast.leases.lease_base import HeldLease
-from holdfast.runtime.loops import Body
+from holdfast.runtime.asyncio_runtime import Body
 from zoo.planted_guards import rule
 
 

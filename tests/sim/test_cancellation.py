@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.aio.lock import Lock
-from holdfast.flows import acquiring
+from holdfast.flows import acquire as acquiring
 from holdfast.testing.simhost import SimHost
 from sim.small import Probe, SmallWorld
 

@@ -25,7 +25,7 @@ from holdfast.guards.rediskeys import PREFIX, FenceNames
 from holdfast.plane.envelope import check_subject
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.subjects import WORKERS
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis import open_engine as open_redis
 from holdfast.stores.registry import open_engine
 from holdfast.types import KEY_BYTES_MAX, Grant, check_key

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.ports import Store
 from holdfast.errors import BadInput
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable, open_engine
 from holdfast.types import NS, Ask, Busy, Grant
 

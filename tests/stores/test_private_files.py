@@ -16,8 +16,8 @@ from holdfast.guards.records import SqliteRecord
 from holdfast.observe.ledger import Ledger
 from holdfast.plane.databases import open_database
 from holdfast.plane.schema import prepare
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.policy_editing import edit_policy_file
+from holdfast.runtime.policy_file import edit_policy_file
+from holdfast.runtime.run_sync import run_now
 
 pytestmark = pytest.mark.threat("X21")
 

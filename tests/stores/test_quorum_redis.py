@@ -22,7 +22,7 @@ from failpoints.cancelling import (
 from fault_proxy import FaultProxy
 from holdfast import BackendError, aio
 from holdfast.core.ports import Store
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory import MemoryEngine, MemoryTable
 from holdfast.stores.quorum import QuorumEngine
 from holdfast.stores.redis import open_engine as open_redis

@@ -19,7 +19,7 @@ from fixtures_redis import Play, StartRedis
 from holdfast import aio, backoff
 from holdfast.core.ports import Store
 from holdfast.errors import Timeout
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import redis_asyncio_ears, redis_blocking_ears
 from holdfast.stores.redis import RedisEngine, open_engine
 from holdfast.types import MS, Grant

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis import open_engine
 from holdfast.stores.redis_blocking import Pool
 from holdfast.stores.redis_blocking_ears import BlockingEars

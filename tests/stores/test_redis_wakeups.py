@@ -11,7 +11,7 @@ import pytest
 from fixtures_redis import Play, StartRedis
 from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import redis_blocking_ears
 from holdfast.stores.redis import RedisEngine, open_engine
 from holdfast.types import MS, NS

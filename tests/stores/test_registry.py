@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import memory, quorum, redis, sqlite
 from holdfast.stores.memory import MemoryEngine
 from holdfast.stores.registry import BUILT, PLANNED, Engine, open_engine, redacted, state_directory

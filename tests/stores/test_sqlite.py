@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Misconfigured
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant, Instant, Renewal
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import sqlite_colours
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import MS, NS, Busy, Grant, Renewal

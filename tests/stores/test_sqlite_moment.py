@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.ports import LocksWithin, Moment, Query
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant
@@ -151,7 +151,7 @@ def test_the_row_of_one_that_ran_out_or_died_is_removed(
     """A process that was killed holds nothing on this host, whatever its time."""
     program = (
         "import sys, time\n"
-        "from holdfast.runtime.driving import run_now\n"
+        "from holdfast.runtime.run_sync import run_now\n"
         "from holdfast.stores.sqlite import SqliteEngine\n"
         "from holdfast.types import NS, Ask\n"
         f"run_now(SqliteEngine({str(path)!r}).blocking.acquire(Ask('dead', 't2', 'bob', 'test', 600 * NS), 5 * NS))\n"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BackendError, Misconfigured, Unavailable
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import mounts, sqlite_file, sqlite_schema
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore, open_engine
 from holdfast.types import MS, NS, Ask, Busy, Grant
@@ -151,7 +151,7 @@ def test_every_step_from_the_oldest_known_schema_is_there() -> None:
 
 def test_many_processes_may_make_the_same_file_at_once(path: Path) -> None:
     script = (
-        "import sys; from holdfast.stores.sqlite import open_engine; from holdfast.runtime.driving import run_now\n"
+        "import sys; from holdfast.stores.sqlite import open_engine; from holdfast.runtime.run_sync import run_now\n"
         "from holdfast.types import Ask; sys.stdin.read()\n"
         "store = open_engine('sqlite:///' + sys.argv[1]).blocking\n"
         "print(type(run_now(store.acquire(Ask('k', sys.argv[2], 'o', 'f', 10**12), 30 * 10**9))).__name__)\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import process
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import Busy, Grant

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.sqlite import open_engine
 from holdfast.types import NS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores import sqlite_colours
 from holdfast.stores.sqlite import SqliteEngine, SqliteStore
 from holdfast.types import MS, Grant

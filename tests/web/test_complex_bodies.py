@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.json_size import PARTS_MAX, VALUES_MAX, deeper, too_complex
-from holdfast.runtime.json_text import json_of
+from holdfast.runtime.strict_json import json_of
 from holdfast.web import bodies
 from holdfast.web.intake import BODY_BYTES_MAX
 from web_stage import Stage

@@ -15,11 +15,12 @@ from holdfast.core.lease.states import Standing
 from holdfast.core.lease.timing import Timing
 from holdfast.core.ports import Ports
 from holdfast.errors import Timeout
-from holdfast.flows import acquiring, releasing
-from holdfast.flows.acquiring import Wish
-from holdfast.flows.releasing import Released
-from holdfast.runtime.keeper import Keeper
-from holdfast.runtime.tenure import Tenure
+from holdfast.flows import acquire as acquiring
+from holdfast.flows import release as releasing
+from holdfast.flows.acquire import Wish
+from holdfast.flows.release import Released
+from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.renewer import Keeper
 from holdfast.testing.simclock import SimEntropy
 from holdfast.types import Busy, Grant, Instant
 from zoo.finders import Test, broken
@@ -35,7 +36,7 @@ async def _nothing(*_: object) -> None:
 
 @keep(
     "many: a deadline counted from the reply",
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=broken(0, "C4", "C10"),
     attacks=("R1",),
 )
@@ -53,7 +54,7 @@ def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: not owned as one strike of several",
-    where="runtime/tenure.py",
+    where="runtime/lease_record.py",
     found_by=broken(5, "C10"),
     attacks=("R1", "R119"),
 )
@@ -133,7 +134,7 @@ def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Holdfast itself, found by the simulator",
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=broken(7, "C4"),
 )
 def retry_under_a_token_that_is_being_given_back(patch: pytest.MonkeyPatch) -> None:
@@ -151,7 +152,7 @@ def retry_under_a_token_that_is_being_given_back(patch: pytest.MonkeyPatch) -> N
 
 @keep(
     "node-redlock #168",
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=Test(
         "lease.test_release",
         "test_acquire_with_an_unknown_outcome_is_undone",
@@ -174,7 +175,7 @@ def one_token_for_all_tasks_of_a_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimEntropy, "token", lambda self: self.__dict__.setdefault("only", "0" * 31 + "1"))
 
 
-@keep("Redisson #7272", where="runtime/keeper.py", found_by=broken(19, "C0", text="the keeper still looks after"))
+@keep("Redisson #7272", where="runtime/renewer.py", found_by=broken(19, "C0", text="the keeper still looks after"))
 def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
     """A lease that was given back is not taken out of the renewer's hands."""
     patch.setattr(Keeper, "drop", lambda self, tenure: None)
@@ -191,7 +192,7 @@ def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Redisson #2515, #3194, #3714",
-    where="runtime/keeper.py",
+    where="runtime/renewer.py",
     found_by=Test(
         "lease.test_renewal",
         "test_a_blip_makes_the_lease_doubtful_and_an_answer_makes_it_whole_again",
@@ -231,7 +232,7 @@ def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a swallowed renewal error",
-    where="runtime/tenure.py",
+    where="runtime/lease_record.py",
     found_by=broken(2, "C4", "C10"),
     attacks=("R123", "R127"),
 )
@@ -247,7 +248,7 @@ def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "pottery #692",
-    where="runtime/keeper.py",
+    where="runtime/renewer.py",
     found_by=Test(
         "lease.test_renewal", "test_renewal_keeps_a_lease_for_as_long_as_the_work_takes", at="assert lease.held"
     ),
@@ -268,7 +269,7 @@ def renewals_are_capped(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "node-redlock #369",
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=Test(
         "lease.test_taking",
         "test_an_answer_that_took_longer_than_the_lease_is_not_a_lease",
@@ -297,7 +298,7 @@ def a_loss_is_swallowed_at_the_end_of_the_block(patch: pytest.MonkeyPatch) -> No
 
 @keep(
     "redis-py 8.1 (no report found)",
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=Test(
         "sim.test_cancellation",
         "test_cancelling_at_any_await_point_leaves_nothing_behind",
@@ -348,7 +349,7 @@ def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a failed clean-up is nobody's",
-    where="runtime/keeper.py",
+    where="runtime/renewer.py",
     found_by=Test(
         "lease.test_release",
         "test_what_could_not_be_released_is_given_back_when_the_store_is_well",

@@ -20,7 +20,8 @@ from holdfast.core.jobs import JobState
 from holdfast.core.ports import Ports
 from holdfast.core.retry_delays import AnyDelays, SwitchableDelays
 from holdfast.errors import BackendError, LockBusy, Unavailable
-from holdfast.flows import acquiring, releasing
+from holdfast.flows import acquire as acquiring
+from holdfast.flows import release as releasing
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import approvals, engine, flowparts, jobchanges, manyrows, parts, runlock, subjects
 from holdfast.plane.approvals import Approvals
@@ -436,7 +437,7 @@ def _hung(test: str) -> RedisTest:
 
 @keep(
     MANY_LOCKS,
-    where="flows/releasing.py",
+    where="flows/release.py",
     found_by=_hung("test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_never_the_outcome"),
     attacks=("R13",),
 )
@@ -452,7 +453,7 @@ def a_release_waits_a_minute_for_a_hung_store(patch: pytest.MonkeyPatch) -> None
 
 @keep(
     MANY_LOCKS,
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=_hung("test_a_decision_on_a_hung_lease_store_ends_within_the_envelope"),
     attacks=("R14",),
 )

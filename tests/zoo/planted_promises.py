@@ -22,15 +22,17 @@ from holdfast.core.retry_delays import RetryDelays
 from holdfast.core.tuning import ttl as tuning
 from holdfast.core.tuning.burstiness import Burst, Burstiness
 from holdfast.errors import BackendError, LockBusy, NotOwner, RetryLater, Unavailable
-from holdfast.flows import acquiring, primitive, releasing
-from holdfast.flows.releasing import Released
+from holdfast.flows import acquire as acquiring
+from holdfast.flows import raw_token
+from holdfast.flows import release as releasing
+from holdfast.flows.release import Released
 from holdfast.guards.admission import Admission
 from holdfast.leases import lock_spec
 from holdfast.ops import tuning_metrics
 from holdfast.plane import families
 from holdfast.plane.families import Scope
-from holdfast.runtime import witness
-from holdfast.runtime.loops import LoopPlace
+from holdfast.runtime import recorder
+from holdfast.runtime.asyncio_runtime import LoopPlace
 from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.memory_table import MemoryTable
 from holdfast.types import MS, Ask, Busy, Grant
@@ -58,7 +60,7 @@ def one_token_for_all_grants(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="flows/primitive.py",
+    where="flows/raw_token.py",
     found_by=Test(
         "lease.test_primitive",
         "test_acquire_gives_a_new_token_or_the_empty_string",
@@ -68,7 +70,7 @@ def one_token_for_all_grants(patch: pytest.MonkeyPatch) -> None:
 )
 def contention_is_an_error(patch: pytest.MonkeyPatch) -> None:
     """The primitive raises while somebody else holds the key."""
-    acquire = primitive.acquire
+    acquire = raw_token.acquire
 
     async def or_raise(*arguments: Any) -> str:
         token = await acquire(*arguments)
@@ -76,12 +78,12 @@ def contention_is_an_error(patch: pytest.MonkeyPatch) -> None:
             raise LockBusy("lock busy")
         return token
 
-    patch.setattr(primitive, "acquire", or_raise)
+    patch.setattr(raw_token, "acquire", or_raise)
 
 
 @keep(
     MANY,
-    where="flows/primitive.py",
+    where="flows/raw_token.py",
     found_by=Test(
         "lease.test_primitive",
         "test_what_is_missing_is_said_without_asking_the_store",
@@ -91,13 +93,13 @@ def contention_is_an_error(patch: pytest.MonkeyPatch) -> None:
 )
 def a_release_without_a_token_asks_the_store(patch: pytest.MonkeyPatch) -> None:
     """An empty token is sent to the store, whose answer is that the lock is not owned."""
-    release = primitive.release
-    patch.setattr(primitive, "release", lambda ports, key, token: release(ports, key, token or "."))
+    release = raw_token.release
+    patch.setattr(raw_token, "release", lambda ports, key, token: release(ports, key, token or "."))
 
 
 @keep(
     MANY,
-    where="flows/primitive.py",
+    where="flows/raw_token.py",
     found_by=Test(
         "lease.test_primitive",
         "test_a_store_error_names_the_operation_and_keeps_its_cause",
@@ -108,7 +110,7 @@ def a_release_without_a_token_asks_the_store(patch: pytest.MonkeyPatch) -> None:
 )
 def store_trouble_is_called_not_owned(patch: pytest.MonkeyPatch) -> None:
     """A release or renewal that the store did not answer ends as `lock not owned`."""
-    patch.setattr(primitive, "_naming", lambda error, what: NotOwner())
+    patch.setattr(raw_token, "_naming", lambda error, what: NotOwner())
 
 
 @keep(
@@ -128,7 +130,7 @@ def every_store_is_asked_to_renew(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="flows/releasing.py",
+    where="flows/release.py",
     found_by=Test(
         "lease.test_measuring",
         "test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_family",
@@ -185,7 +187,7 @@ def a_hold_ends_before_its_window(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="runtime/loops.py",
+    where="runtime/asyncio_runtime.py",
     found_by=Test(
         "lease.test_local_mutex", "test_only_one_waiter_of_a_process_talks_to_the_store", at="eight wait in line"
     ),
@@ -203,7 +205,7 @@ def every_waiter_of_a_process_asks_the_store(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="runtime/loops.py",
+    where="runtime/asyncio_runtime.py",
     found_by=Test(
         "lease.test_local_mutex", "test_contention_gives_the_local_mutex_back", at="assert nobody_in_line(two)"
     ),
@@ -408,7 +410,7 @@ def every_class_fails_closed(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="flows/acquiring.py",
+    where="flows/acquire.py",
     found_by=Test("lease.test_policy", FALLBACK, at="assert locks.statistics().fallbacks == 1"),
     attacks=("R80", "R84", "R105"),
 )
@@ -425,13 +427,13 @@ def a_fallback_that_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="runtime/witness.py",
+    where="runtime/recorder.py",
     found_by=Test("lease.test_policy", FALLBACK, at="assert len(lines) == 1"),
     attacks=("R85",),
 )
 def a_fallback_under_another_text(patch: pytest.MonkeyPatch) -> None:
     """The line of the log is not the one that operators search for."""
-    patch.setitem(witness._LINES, Kind.FELL_BACK, (logging.ERROR, "the store is down"))
+    patch.setitem(recorder._LINES, Kind.FELL_BACK, (logging.ERROR, "the store is down"))
 
 
 @keep(
@@ -451,7 +453,7 @@ def a_switch_without_an_effect(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="flows/releasing.py",
+    where="flows/release.py",
     found_by=Test(
         "lease.test_release",
         "test_a_release_that_fails_is_a_warning_and_finished_work_stays_finished",
@@ -645,7 +647,7 @@ def a_ttl_that_is_doubled(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="runtime/witness.py",
+    where="runtime/recorder.py",
     found_by=Test(
         "lease.test_measuring",
         "test_losses_are_by_family_and_reason_and_what_was_not_owned_is_by_family",
@@ -655,7 +657,7 @@ def a_ttl_that_is_doubled(patch: pytest.MonkeyPatch) -> None:
 )
 def losses_without_a_reason(patch: pytest.MonkeyPatch) -> None:
     """An abandoned lease is counted among all others, so the alert on it never fires."""
-    patch.setattr(witness, "_LABELLED", witness._LABELLED - {Kind.LOST})
+    patch.setattr(recorder, "_LABELLED", recorder._LABELLED - {Kind.LOST})
 
 
 @keep(

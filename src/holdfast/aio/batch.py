@@ -16,11 +16,11 @@ from holdfast.aio.lock import Lock
 from holdfast.core.lease.states import Event, State
 from holdfast.core.ports import Place, TakesMany
 from holdfast.errors import BadInput, LeaseLost
-from holdfast.flows import many
-from holdfast.flows.acquiring import Possession
-from holdfast.flows.releasing import Released
-from holdfast.runtime.loops import on_loop, running_loop
-from holdfast.runtime.tenure import Tenure
+from holdfast.flows import batch as many
+from holdfast.flows.acquire import Possession
+from holdfast.flows.release import Released
+from holdfast.runtime.asyncio_runtime import on_loop, running_loop
+from holdfast.runtime.lease_record import Tenure
 from holdfast.types import Busy, Grant, Instant
 
 

@@ -17,17 +17,19 @@ from holdfast.aio.lock import Lock
 from holdfast.core import backoff, time_windows
 from holdfast.core.ports import Observer, Ports
 from holdfast.errors import BadInput
-from holdfast.flows import acquiring, breaking, clocks, primitive
+from holdfast.flows import acquire as acquiring
+from holdfast.flows import force_release as breaking
+from holdfast.flows import raw_token, shared_clock
 from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
 from holdfast.leases.lock_spec import LockSettings, describe
-from holdfast.runtime.concurrency import check_tasks_are_asyncio
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Household, Statistics
-from holdfast.runtime.loops import LoopRuntime, off_loop, running_loop
-from holdfast.runtime.measurements import Measurements
-from holdfast.runtime.pauses import LoopWatch
+from holdfast.runtime.asyncio_runtime import LoopRuntime, off_loop, running_loop
+from holdfast.runtime.concurrency_check import check_tasks_are_asyncio
+from holdfast.runtime.lease_manager import Household, Statistics
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.stalls import LoopWatch
+from holdfast.runtime.statistics import Measurements
 from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
@@ -86,7 +88,7 @@ class Locks(AnyLocks):
         window_ns = duration_ns("window", window, low_ns=MS, high_ns=time_windows.LONGEST_NS)
         check_key("name", name)
         began = self.ports.clock.now()
-        key = time_windows.key(name, await clocks.shared_ns(self.ports), window_ns)
+        key = time_windows.key(name, await shared_clock.shared_ns(self.ports), window_ns)
         lease = await self._take(key, time_windows.ttl_ns(window_ns) / NS, family)
         if lease is not None and elapsed_ns(began, self.ports.clock.now()) >= time_windows.skew_ns(window_ns):
             return None  # paused for so long that another caller may have had this window, and its key be gone
@@ -224,18 +226,18 @@ class Locks(AnyLocks):
         wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
         place = self.runtime.gate.place(key)
         try:
-            return await primitive.acquire(self.ports, self.house.health, wish, place)
+            return await raw_token.acquire(self.ports, self.house.health, wish, place)
         except BaseException:
             await acquiring.take_back(self.ports, wish, place)
             raise
 
     async def release_token(self, key: str, token: str) -> None:
         """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
-        await primitive.release(self.ports, key, token)
+        await raw_token.release(self.ports, key, token)
 
     async def renew_token(self, key: str, token: str, ttl: Duration) -> None:
         """The bare primitive: set the expiry anew if the key has this token, else `NotOwner`."""
-        await primitive.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000))
+        await raw_token.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000))
 
     async def ping(self) -> None:
         """Return if the store answers; raise what any other call would."""

@@ -11,14 +11,15 @@ from weakref import ref
 from holdfast.core.lease.states import Standing, State
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import NotOwner
-from holdfast.flows import keeping, releasing
-from holdfast.flows.releasing import Released
+from holdfast.flows import release as releasing
+from holdfast.flows import renew as keeping
+from holdfast.flows.release import Released
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 from holdfast.leases.lock_spec import Description, timeout_ns
-from holdfast.runtime.household import Household
-from holdfast.runtime.loops import Body, LoopRuntime
-from holdfast.runtime.signals import LoopLost
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.asyncio_runtime import Body, LoopRuntime
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.loss_event import LoopLost
 from holdfast.types import Duration
 
 L = TypeVar("L", bound="AnyLease")

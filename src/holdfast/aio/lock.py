@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.aio.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease.states import Event
-from holdfast.flows import acquiring
-from holdfast.flows.acquiring import Possession, Wish
+from holdfast.flows import acquire as acquiring
+from holdfast.flows.acquire import Possession, Wish
 from holdfast.leases.inspection import Inspection
 from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
-from holdfast.runtime.loops import caller_task, this_task
+from holdfast.runtime.asyncio_runtime import caller_task, this_task
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:

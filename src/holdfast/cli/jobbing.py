@@ -15,7 +15,7 @@ from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Lim
 from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, plain_table, put_json, put_page, put_table, say
 from holdfast.errors import BadInput
-from holdfast.runtime.json_text import NotJson, json_of
+from holdfast.runtime.strict_json import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from holdfast.cli.hurrying import HurriedProtocol
 from holdfast.cli.listening import BACKLOG, address_of
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.assembly import Plane
-from holdfast.runtime.toml_text import toml_of
+from holdfast.runtime.strict_toml import toml_of
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
 from holdfast.web.rates import Rates

@@ -19,8 +19,8 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeAlias
 
-from holdfast.flows.saying import Trouble
-from holdfast.runtime.scribe import Scribe
+from holdfast.flows.log import Trouble
+from holdfast.runtime.background_writer import Scribe
 
 ROOM: Final = 10_000
 CLOSE_S: Final = 2.0

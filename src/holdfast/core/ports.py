@@ -1,7 +1,7 @@
 """The seam between decisions and the world: everything a flow may await or ask for, and nothing else.
 
 Each method that is `async def` here is awaited by flows. Blocking implementations never suspend, so that a flow driven
-by `runtime.driving.run_now` runs to its end at once; asyncio implementations suspend as usual. Flows cannot tell.
+by `runtime.run_sync.run_now` runs to its end at once; asyncio implementations suspend as usual. Flows cannot tell.
 """
 
 from __future__ import annotations

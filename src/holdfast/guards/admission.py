@@ -22,7 +22,7 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Present, Rule, Stale, Unregistered
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput, FencedOut, HoldfastError, NotEntered, RowExists, RowMissing, Unfenced
-from holdfast.flows.saying import say, tell
+from holdfast.flows.log import say, tell
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.guards.refusals import REFUSALS
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease

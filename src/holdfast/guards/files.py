@@ -28,7 +28,7 @@ from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
 from holdfast.guards.fileflow import FileFlow, FileSettings, FileView, guarded_folder
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 __all__ = ["FileSettings", "GuardedFile", "GuardedFiles"]
 

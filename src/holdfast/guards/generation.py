@@ -26,7 +26,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import Misconfigured, Unavailable
 from holdfast.guards.filelock import locked, opened
 from holdfast.guards.filenames import generation_name
-from holdfast.runtime.disk import sync
+from holdfast.runtime.fsync import sync
 
 _BLOCK: Final = 4096  # what a drive writes at once, at most; the two records never share one
 _RECORD: Final = 64

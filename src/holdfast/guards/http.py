@@ -34,7 +34,7 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Accepted, Rule, Stale
 from holdfast.core.ports import Observer
 from holdfast.errors import BackendError, BadInput, FencedOut, Unfenced
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards import http_headers as wire
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import CarriedFence

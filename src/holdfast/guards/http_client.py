@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 from holdfast.core.lease.fencing import Accepted, Outcome, Rule, Stale, parse_fence
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput, FencedOut, LeaseLost
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards import http_headers as wire
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Bearer, CarriedFence
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS, Duration, duration_ns
 
 log = logging.getLogger("holdfast.guards")

@@ -39,7 +39,7 @@ from holdfast.guards.message_headers import MESSAGE_ID_HEADER, Headers, byte_pai
 from holdfast.guards.outbox import Outbox, OutboxMessage, prepare
 from holdfast.guards.records import FenceRecord, check_record
 from holdfast.guards.relay import Relay
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 __all__ = [
     "MESSAGE_ID_HEADER",

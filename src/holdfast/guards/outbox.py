@@ -32,7 +32,7 @@ from holdfast.guards.bearer import Fenced
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_stores import blocking_store
 from holdfast.guards.outboxflow import OutboxFlow, prepared
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 if TYPE_CHECKING:
     import psycopg

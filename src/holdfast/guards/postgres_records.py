@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Final, Generic, LiteralString, Protocol, Self,
 
 from holdfast.errors import BackendError, BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.guards.settings import sql
-from holdfast.runtime.driving import run_now
 from holdfast.runtime.postgres_driver import missing_driver
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import MS, NS, Duration, duration_ns
 
 try:

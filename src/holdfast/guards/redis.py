@@ -39,7 +39,7 @@ from holdfast.guards.keyview import NOTHING, Content, KeyView
 from holdfast.guards.redis_calls import calls_of
 from holdfast.guards.redis_driver import BlockingClient
 from holdfast.guards.redis_messages import GuardedMessage
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import Duration
 
 __all__ = ["GuardedEntry", "GuardedKeys", "GuardedMessage", "KeySettings"]

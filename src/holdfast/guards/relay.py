@@ -28,11 +28,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import BadInput
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_stores import OutboxStore, blocking_store
 from holdfast.guards.relayflow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import Duration
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from threading import RLock as Mutex  # a signal handler may enter it again
 from typing import Any, Final
 
 from holdfast.errors import BackendError, BadInput, RetryLater
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards.outbox_messages import OutboxMessage, message_of
 from holdfast.guards.outbox_stores import OutboxStore, step
 from holdfast.types import MS, NS, Duration, duration_ns

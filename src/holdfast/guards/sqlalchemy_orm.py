@@ -50,7 +50,7 @@ from holdfast.guards.sqlalchemy_watch import (
     place,
 )
 from holdfast.guards.tableflow import TableFlow
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 E = TypeVar("E", bound=Guarded)
 B_contra = TypeVar("B_contra", bound=Bearer, contravariant=True)

@@ -27,7 +27,7 @@ from holdfast.guards.bearer import Bearer
 from holdfast.guards.rows import RowId, ledger_id
 from holdfast.guards.sqlalchemy_reservations import Change
 from holdfast.guards.sqlalchemy_schema import FENCE_MARK
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession

@@ -19,7 +19,7 @@ from holdfast.guards.bearer import Bearer
 from holdfast.guards.rows import Found, RowId
 from holdfast.guards.rowview import RowView
 from holdfast.guards.tableflow import TableFlow
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 B_contra = TypeVar("B_contra", bound=Bearer, contravariant=True)
 

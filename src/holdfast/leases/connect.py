@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 from holdfast.core.ports import Capabilities, Observer
 from holdfast.errors import Closed
-from holdfast.runtime.concurrency import check_threads_are_real
-from holdfast.runtime.exercises import ExerciseSwitch
-from holdfast.runtime.household import Health, Household
-from holdfast.runtime.making import make_household
-from holdfast.runtime.policies import PolicySwitch
+from holdfast.runtime.concurrency_check import check_threads_are_real
+from holdfast.runtime.lease_manager import Health, Household, make_household
+from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
 from holdfast.stores.registry import Engine, open_engine
 from holdfast.types import Duration
 

@@ -9,10 +9,10 @@ from typing import Literal, NoReturn, Self
 from holdfast.core.lease.states import Standing, State
 from holdfast.core.ports import SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
-from holdfast.flows.acquiring import noun
+from holdfast.flows.acquire import noun
 from holdfast.leases.ownership import Condition
-from holdfast.runtime.household import Household
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_record import Tenure
 from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint
 
 

@@ -18,8 +18,8 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.lease import timing
 from holdfast.core.ports import Capabilities
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.flows.acquiring import Wish
-from holdfast.runtime.household import Household
+from holdfast.flows.acquire import Wish
+from holdfast.runtime.lease_manager import Household
 from holdfast.types import NS, Duration, Guarantee, check_key, check_label, duration_ns
 
 OnLoss: TypeAlias = Literal["cancel", "flag"]

@@ -18,9 +18,9 @@ from holdfast.errors import BadInput
 from holdfast.guards.refusals import REFUSALS
 from holdfast.observe.metric_table import MetricKind
 from holdfast.observe.metrics import Sample, samples, together
-from holdfast.runtime.household import Household
-from holdfast.runtime.lock_readings import of_locks
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lock_statistics import of_locks
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import check_label
 
 SOURCES: Final = frozenset({"lock", "burst", "leases", "guards"})  # of the metrics that a program without a plane has

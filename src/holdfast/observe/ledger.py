@@ -34,9 +34,9 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger_lines import Remark, line
-from holdfast.runtime.disk import make_directory, sync_directory
+from holdfast.runtime.background_writer import Scribe
+from holdfast.runtime.fsync import make_directory, sync_directory
 from holdfast.runtime.private_files import PRIVATE, set_mode
-from holdfast.runtime.scribe import Scribe
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration, duration_ns
 

@@ -23,7 +23,7 @@ from holdfast.core.history.holds import Hold, lost
 from holdfast.core.history.invariants import Violation, check
 from holdfast.observe.ledger_reading import Findings, Wanted, files_by_process
 from holdfast.observe.ledger_survey import Part, Survey, fetch, survey
-from holdfast.runtime.spreading import cores, spread
+from holdfast.runtime.process_pool import cores, spread
 
 _WORTH_BYTES: Final = 64 * 1024 * 1024  # less than this is looked through before other processes have started
 _PARTS_EACH: Final = 4  # so that a process that is slower than the others does not keep them waiting for long

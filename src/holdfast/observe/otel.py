@@ -27,8 +27,8 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.gathering import SOURCES, Gathering, HasHouse, families_of, house_of
 from holdfast.observe.metric_table import TABLE, Metric, MetricKind
 from holdfast.observe.metrics import Sample
-from holdfast.runtime.household import Household
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
 try:

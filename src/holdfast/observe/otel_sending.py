@@ -29,12 +29,12 @@ from opentelemetry.sdk.resources import Resource
 from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.ports import Clock
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.observe.metrics import Sample, samples, together
 from holdfast.observe.otel_exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel_points import data_of
 from holdfast.plane.otel_settings import OtelSettings
-from holdfast.runtime.scribe import Scribe
+from holdfast.runtime.background_writer import Scribe
 from holdfast.runtime.system import SystemClock
 
 CLOSE_S: Final = 3.0

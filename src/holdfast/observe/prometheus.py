@@ -22,8 +22,8 @@ from holdfast.errors import Misconfigured
 from holdfast.observe.gathering import Gathering, HasHouse, families_of, house_of
 from holdfast.observe.metric_table import Metric, MetricKind
 from holdfast.observe.metrics import Sample, samples
-from holdfast.runtime.household import Household
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
 try:

@@ -27,7 +27,7 @@ from holdfast.ops.runbook_scene import Scene
 from holdfast.plane.families import FAMILIES, LockFamily, Release
 from holdfast.plane.family_settings import family_in_effect
 from holdfast.plane.policy_service import PolicyService
-from holdfast.runtime.together import in_thread
+from holdfast.runtime.gather import in_thread
 from holdfast.types import NS
 
 PINGS: Final = 5

@@ -22,7 +22,7 @@ from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError, Misconfigured, Unavailable
 from holdfast.ops.bounded_http import ask, metrics_url
 from holdfast.ops.runbook_facts import number
-from holdfast.runtime.together import in_thread, pause, together
+from holdfast.runtime.gather import in_thread, pause, together
 from holdfast.stores.registry import redacted
 from holdfast.types import NS
 

@@ -43,7 +43,7 @@ from holdfast.plane.slots import Slots
 from holdfast.plane.snapshot import Snapshots
 from holdfast.plane.tenants import Tenants
 from holdfast.plane.workers import Workers
-from holdfast.runtime.together import pause, together, within
+from holdfast.runtime.gather import pause, together, within
 from holdfast.types import NS
 
 LINES: Final = 1000

@@ -32,7 +32,7 @@ from holdfast.ops.runbook import (
 )
 from holdfast.ops.runbook_scene import Scene
 from holdfast.ops.runbook_suspects import Gathered, chosen, concluded
-from holdfast.runtime.together import together
+from holdfast.runtime.gather import together
 from holdfast.types import NS
 
 Ended = Callable[[str], None]

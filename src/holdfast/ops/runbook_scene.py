@@ -28,8 +28,8 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.inventory import inventory
 from holdfast.plane.ports import Database
 from holdfast.plane.settings import Settings
+from holdfast.runtime.gather import within
 from holdfast.runtime.system import SystemClock, SystemEntropy
-from holdfast.runtime.together import within
 from holdfast.stores.registry import URL_VARIABLE, redacted
 from holdfast.types import NS, duration_ns
 

@@ -31,7 +31,7 @@ from holdfast.plane.model import check_id
 from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.settings import Settings
-from holdfast.runtime.together import in_thread
+from holdfast.runtime.gather import in_thread
 from holdfast.types import NS
 
 JOBS_MAX: Final = 1000

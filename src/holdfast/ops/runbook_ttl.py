@@ -19,7 +19,7 @@ from holdfast.ops.runbook_facts import ProofFact, span
 from holdfast.ops.runbook_scene import Scene
 from holdfast.plane.inventory import inventory
 from holdfast.plane.setting_rules import takeovers
-from holdfast.runtime.together import pause, together
+from holdfast.runtime.gather import pause, together
 from holdfast.types import MS
 
 PREFIX: Final = "holdfast:runbook:before-ttl-change:"

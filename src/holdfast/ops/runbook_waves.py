@@ -10,7 +10,7 @@ from holdfast.ops.runbook_looks import metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import PendingFact, RetryFact
 from holdfast.ops.runbook_plane_looks import PENDING_STEP, RETRY_STEP
-from holdfast.runtime.lock_readings import BUCKETS
+from holdfast.runtime.lock_statistics import BUCKETS
 
 FANO: Final = 4.0
 """Variance over mean of retries per bucket: 1 for retries that come at random, this and more in waves."""

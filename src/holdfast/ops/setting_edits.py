@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.setting_places import Form, Place, places
-from holdfast.runtime.disk import replace_file
+from holdfast.runtime.fsync import replace_file
 from holdfast.runtime.private_files import PRIVATE
-from holdfast.runtime.toml_text import NotToml, toml_of
+from holdfast.runtime.strict_toml import NotToml, toml_of
 
 KEPT: Final = ".before"
 

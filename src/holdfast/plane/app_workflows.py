@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.definitions import EVERYBODY, Definition, Definitions
 

@@ -29,7 +29,7 @@ from typing import Any, Final, Self, TypeAlias
 from holdfast.core.metric_reading import Reading
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.chosen_keys import end_at_switch

@@ -33,7 +33,7 @@ from holdfast.core.pace import BRIEF_NS
 from holdfast.core.ports import Clock, Entropy
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction

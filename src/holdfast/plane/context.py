@@ -18,14 +18,14 @@ from holdfast.aio.lease import Lease
 from holdfast.core.lease.states import State
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
 from holdfast.plane.model import check_text
 from holdfast.plane.order import Order
 from holdfast.plane.progress import Progress, Report
 from holdfast.plane.subjects import RUN_LABEL, STEP_LABEL, step_attempt
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.lease_record import Tenure
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 NOTE_CHARS_MAX: Final = 200

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from holdfast.core.lease.fence_clock import apart
 from holdfast.errors import BackendError, Timeout
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.attempts import Look
 from holdfast.plane.order import Order
 from holdfast.types import MS

@@ -33,7 +33,7 @@ from typing import Final
 
 from holdfast.core.fairness import next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane.asides import Scarce
 from holdfast.plane.consumptions import finished
 from holdfast.plane.jobrows import sql

@@ -21,7 +21,7 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import Ack, GiveBack
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane.envelope import Unreadable, message_of, unreadable_row
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery

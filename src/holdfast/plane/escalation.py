@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.core.escalation import Evidence, Rule, Verdict, due, judge
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import PolicyMoved, Source, Standing
 from holdfast.plane.signals import Sign, Signals, Sum

@@ -20,7 +20,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.app import JobFunction
 from holdfast.plane.context import AnyContext
 from holdfast.types import NS

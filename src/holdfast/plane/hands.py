@@ -38,7 +38,7 @@ from holdfast.core.delivering import (
 )
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.model import Delivery
 from holdfast.plane.ports import Consumption, Handler
 from holdfast.types import NS

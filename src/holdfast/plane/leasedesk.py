@@ -13,7 +13,7 @@ from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.flows.acquiring import CLEANUP_WAIT_NS
+from holdfast.flows.acquire import CLEANUP_WAIT_NS
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.gathering import Gathering

@@ -34,7 +34,7 @@ from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.looping import Cadence, Mode
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, FencedOut, LeaseLost
-from holdfast.flows.saying import Trouble, say, tell
+from holdfast.flows.log import Trouble, say, tell
 from holdfast.plane.families import LockFamily, Scope
 from holdfast.plane.leadership import leadership
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -30,7 +30,7 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.delivering import ERROR_BACKOFF, Code
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.consumptions import check_consumption, finished
 from holdfast.plane.envelope import check_subject, message_of, rows_of, wire_of
 from holdfast.plane.gathering import Failed, Gathering, answered

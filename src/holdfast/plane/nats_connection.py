@@ -24,7 +24,7 @@ from nats.js import JetStreamContext, api
 
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.errors import BadInput, Closed, HoldfastError, Misconfigured, Timeout, Unavailable
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.plane.nats_acks import NatsAcks, Outgoing
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.nats_secure import SecureClient

@@ -39,7 +39,7 @@ from holdfast.core.delivering import Ack, GiveBack
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, HoldfastError
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane.envelope import Unreadable, from_wire, unreadable_wire
 from holdfast.plane.hands import Dead, Hands, Taken
 from holdfast.plane.model import Delivery, Message

@@ -42,8 +42,8 @@ from holdfast.plane.settings import Settings
 from holdfast.plane.signals import SIGNAL_SCHEMA
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers
-from holdfast.runtime.disk import make_directory
-from holdfast.runtime.loop_lag import LoopSampler
+from holdfast.runtime.fsync import make_directory
+from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import state_directory
 

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Closed
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane.envelope import rows_of
 from holdfast.plane.gathering import Gathering
 from holdfast.plane.manyrows import put_many

@@ -30,7 +30,7 @@ from holdfast.core.history.events import Kind
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane import families
 from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.escalation import Escalator

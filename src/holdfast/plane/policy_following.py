@@ -26,13 +26,13 @@ from holdfast.core.lease.error_policy import OnError, Policy
 from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, HoldfastError
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.leases.connect import AnyLocks
 from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.policies import CHANNEL, PlanePolicy
 from holdfast.plane.policy_model import BUSY_JITTER, PolicyView, Source
 from holdfast.plane.ports import Database
-from holdfast.runtime.policies import PolicySwitch
+from holdfast.runtime.policy_switch import PolicySwitch
 from holdfast.types import NS
 
 POLL_NS: Final = 5 * NS

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import BackendError, Timeout
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Row, Tx
 

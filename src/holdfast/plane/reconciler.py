@@ -30,7 +30,7 @@ from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards.bearer import carried
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily

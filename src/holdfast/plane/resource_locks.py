@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.jobrows import sql
 from holdfast.plane.model import check_whole
 from holdfast.plane.patience import Parting, Patience

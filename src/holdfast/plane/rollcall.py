@@ -23,7 +23,7 @@ from typing import Final
 from holdfast.core.backoff import Exponential
 from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, Misconfigured, Unavailable
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings import Settings

@@ -23,7 +23,7 @@ from holdfast.core.approving import ApprovalConflict, Verdict
 from holdfast.core.ports import Entropy
 from holdfast.core.run import RunStatus
 from holdfast.errors import BackendError, LockBusy
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model import Submission

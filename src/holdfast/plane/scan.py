@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from holdfast.errors import BackendError, Closed
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.jobqueries import BEFORE_ALL, Place
 from holdfast.plane.loops import Tick
 from holdfast.plane.ports import Row

@@ -18,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.plane import setting_rules
 from holdfast.plane.setting_places import places
 from holdfast.plane.settings import FILE, KEYS, PREFIX, SECTIONS, Key, Origin, Settings
-from holdfast.runtime.toml_text import NotToml, toml_of
+from holdfast.runtime.strict_toml import NotToml, toml_of
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
 FILE_BYTES_MAX: Final = 1_000_000

@@ -30,11 +30,11 @@ from holdfast.core.history.events import Kind as Happened
 from holdfast.core.log_rate import LineRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
-from holdfast.flows.saying import Trouble, tell
+from holdfast.flows.log import Trouble, tell
 from holdfast.plane.jobrows import sql
 from holdfast.plane.ports import Database, Tx
 from holdfast.plane.schema import prepare
-from holdfast.runtime.witness import Witness
+from holdfast.runtime.recorder import Witness
 from holdfast.types import NS
 
 BUCKET_NS: Final = 10 * NS

@@ -24,8 +24,8 @@ from holdfast.plane.bells import check_channel
 from holdfast.plane.ports import Row, Work
 from holdfast.plane.sqlite_looking import Look, check_there, look_at
 from holdfast.plane.statements import compiled
-from holdfast.runtime.driving import run_now
 from holdfast.runtime.private_files import create_private
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.mounts import file_system, is_shared
 from holdfast.stores.sqlite_errors import code_of, is_busy, translated
 

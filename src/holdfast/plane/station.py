@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.errors import BackendError, RetryLater
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.attempt import Attempt, NotHere, Workplace
 from holdfast.plane.currency import LATE_NS

@@ -26,7 +26,7 @@ from typing import Final
 
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.errors import HoldfastError
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.guards.refusals import REFUSALS
 from holdfast.plane import families, readings
 from holdfast.plane.asking import Asking
@@ -34,7 +34,7 @@ from holdfast.plane.parts import Health, State
 from holdfast.plane.patience import Parting, Patience
 from holdfast.plane.schema import Outgrown
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Service
-from holdfast.runtime.lock_readings import of_locks
+from holdfast.runtime.lock_statistics import of_locks
 
 CHECK_LIMIT_S: Final = 2.0
 COUNT_LIMIT_S: Final = 2.0

@@ -28,7 +28,7 @@ from holdfast.core.histogram import Distribution
 from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
-from holdfast.flows.saying import Trouble, say
+from holdfast.flows.log import Trouble, say
 from holdfast.plane import families, subjects
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
 from holdfast.plane.attempt import Attempt, Workplace, lease_family

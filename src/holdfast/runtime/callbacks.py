@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 
 _log = logging.getLogger("holdfast")
 

@@ -20,8 +20,8 @@ from functools import partial
 from holdfast.core.lease.fence_clock import Count
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
-from holdfast.runtime.mutex import Mutex
 from holdfast.runtime.system import SystemClock
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Instant, Renewal, fingerprint
 
 AUDIT_MAX = 1000  # the oldest records make room: a process that lives for months must not grow by them

@@ -14,7 +14,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from holdfast.core.lease.quorum import Vote, majority
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.stores.quorum_crew import Signal
 from holdfast.types import Busy, Grant
 

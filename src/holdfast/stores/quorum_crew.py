@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import weakref
 
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
 DOUBT_NS = NS // 2

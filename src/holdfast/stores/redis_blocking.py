@@ -24,7 +24,7 @@ from typing import Any
 
 from holdfast.core.failpoints import reach
 from holdfast.errors import Timeout, Unavailable
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.stores.redis_url import RedisAddress
 from holdfast.stores.redis_wire import (

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from holdfast.runtime.mutex import Mutex
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.stores.hint_socket import PAUSE_S, HintListener, HintSender, LoopListener, Sent
 from holdfast.types import MS, NS
 

@@ -13,7 +13,7 @@ import secrets
 import sys
 
 from holdfast.core.ports import Store
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.stores.registry import open_engine
 from holdfast.types import NS, Ask, Busy
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Observer
-from holdfast.runtime.household import Household
-from holdfast.runtime.keeper import Ticks
-from holdfast.runtime.loops import LoopRuntime
-from holdfast.runtime.policies import policy_switch
-from holdfast.runtime.witness import Witness
+from holdfast.runtime.asyncio_runtime import LoopRuntime
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.policy_switch import policy_switch
+from holdfast.runtime.recorder import Witness
+from holdfast.runtime.renewer import Ticks
 from holdfast.stores.memory import MemoryEngine, MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simdomain import Domain

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from holdfast.flows.saying import forget_rates
+from holdfast.flows.log import forget_rates
 
 
 class _Listener(logging.Handler):

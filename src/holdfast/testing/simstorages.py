@@ -27,7 +27,7 @@ from holdfast.guards.settings import described
 from holdfast.guards.sqlite import GuardedRow, SqliteRows
 from holdfast.guards.tableflow import TableFlow
 from holdfast.guards.triggers import Trigger
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.testing.simfaults import Guarding
 
 V = TypeVar("V")

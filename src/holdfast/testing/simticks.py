@@ -12,13 +12,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from holdfast.core.timer_wheel import Calendar
-from holdfast.runtime.ticker import AGAIN_NS, BATCH_MAX
+from holdfast.runtime.timer_thread import AGAIN_NS, BATCH_MAX
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simloop import SimLoop
 
 
 class SimTicks:
-    """What `runtime.ticker.Ticker` is on a thread. Everything it starts runs in the given context (a domain)."""
+    """What `runtime.timer_thread.Ticker` is on a thread. Everything it starts runs in the given context (a domain)."""
 
     def __init__(
         self,

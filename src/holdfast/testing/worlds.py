@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.ports import Store
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 from holdfast.testing.checks import Unproven, Violation, expect
 from holdfast.types import MS, NS, Ask, Busy, Grant
 

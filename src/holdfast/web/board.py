@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 
 from holdfast.core.jobs import JobState
 from holdfast.errors import HoldfastError, RowMissing
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.families import Scope
 from holdfast.plane.outlines import LetterOutline

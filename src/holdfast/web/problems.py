@@ -26,7 +26,7 @@ from holdfast import errors
 from holdfast.core.approving import ApprovalConflict, SelfApproval
 from holdfast.core.jobs import InvalidTransition
 from holdfast.core.workflow_problems import BadWorkflow, dotted
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved

@@ -36,7 +36,7 @@ from holdfast.plane.settings import (
     SnapshotSettings,
     WorkerSettings,
 )
-from holdfast.runtime.policy_editing import edit_policy_file
+from holdfast.runtime.policy_file import edit_policy_file
 from power_stage import mark
 
 ME: Final = Caller("test")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from holdfast.errors import BadInput
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.guards.outbox_messages import OutboxMessage
 from holdfast.guards.outbox_postgres import awaited_postgres
 from holdfast.guards.outbox_stores import OutboxStore

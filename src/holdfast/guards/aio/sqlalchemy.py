@@ -45,7 +45,7 @@ from holdfast.guards.sqlalchemy_rows import table_flow
 from holdfast.guards.sqlalchemy_schema import fence_column, ledger_table
 from holdfast.guards.sqlalchemy_watch import Guarded, unguarded
 from holdfast.guards.tableflow import TableFlow
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 __all__ = [
     "Guarded",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from holdfast.guards.conformance.checks import Violation, expect
 from holdfast.guards.conformance.subjects import Factory, Guarded, settled
-from holdfast.runtime.driving import run_now
+from holdfast.runtime.run_sync import run_now
 
 T = TypeVar("T")
 

@@ -13,7 +13,9 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 from holdfast.core import backoff, time_windows
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
-from holdfast.flows import acquiring, breaking, clocks, primitive
+from holdfast.flows import acquire as acquiring
+from holdfast.flows import force_release as breaking
+from holdfast.flows import raw_token, shared_clock
 from holdfast.leases.connect import AnyLocks, Reconnection, open_locks
 from holdfast.leases.inspection import ForcedRelease, Inspection, check_limit, check_reason, forced, inspection
 from holdfast.leases.key_template import NameTemplate
@@ -22,10 +24,10 @@ from holdfast.leases.sync.in_coroutine import exclusively
 from holdfast.leases.sync.leader import Leader
 from holdfast.leases.sync.lease import DegradedLease, Lease, block
 from holdfast.leases.sync.lock import Lock
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Household, Statistics
-from holdfast.runtime.measurements import Measurements
-from holdfast.runtime.threads import ThreadRuntime
+from holdfast.runtime.lease_manager import Household, Statistics
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.statistics import Measurements
+from holdfast.runtime.thread_runtime import ThreadRuntime
 from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Busy, Duration, check_key, duration_ns, elapsed_ns
 
@@ -60,7 +62,7 @@ class Locks(AnyLocks):
         window_ns = duration_ns("window", window, low_ns=MS, high_ns=time_windows.LONGEST_NS)
         check_key("name", name)
         began = self.ports.clock.now()
-        key = time_windows.key(name, run_now(clocks.shared_ns(self.ports)), window_ns)
+        key = time_windows.key(name, run_now(shared_clock.shared_ns(self.ports)), window_ns)
         lease: Lease | None = None
         try:
             lease = self._take(key, time_windows.ttl_ns(window_ns) / NS, family)
@@ -203,18 +205,18 @@ class Locks(AnyLocks):
         wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
         place = self._runtime.gate.place(key)
         try:
-            return run_now(primitive.acquire(self.ports, self.house.health, wish, place))
+            return run_now(raw_token.acquire(self.ports, self.house.health, wish, place))
         except BaseException:
             run_now(acquiring.take_back(self.ports, wish, place))
             raise
 
     def release_token(self, key: str, token: str) -> None:
         """The bare primitive: delete the key if it has this token, else `NotOwner` and nothing is changed."""
-        run_now(primitive.release(self.ports, key, token))
+        run_now(raw_token.release(self.ports, key, token))
 
     def renew_token(self, key: str, token: str, ttl: Duration) -> None:
         """The bare primitive: set the expiry anew if the key has this token, else `NotOwner`."""
-        run_now(primitive.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000)))
+        run_now(raw_token.renew(self.ports, key, token, duration_ns("ttl", ttl, low_ns=1_000_000)))
 
     def ping(self) -> None:
         """Return if the store answers; raise what any other call would."""

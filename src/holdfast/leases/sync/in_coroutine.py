@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from holdfast.runtime.loops import this_task
+from holdfast.runtime.asyncio_runtime import this_task
 
 
 class _Lease(Protocol):

@@ -12,14 +12,15 @@ from weakref import ref
 from holdfast.core.lease.states import Standing, State
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import NotOwner
-from holdfast.flows import keeping, releasing
-from holdfast.flows.releasing import Released
+from holdfast.flows import release as releasing
+from holdfast.flows import renew as keeping
+from holdfast.flows.release import Released
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
 from holdfast.leases.lock_spec import Description, timeout_ns
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.household import Household
-from holdfast.runtime.signals import ThreadLost
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.loss_event import ThreadLost
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import Duration
 
 L = TypeVar("L", bound="AnyLease")

@@ -6,13 +6,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.core.lease.states import Event
-from holdfast.flows import acquiring
-from holdfast.flows.acquiring import Possession, Wish
+from holdfast.flows import acquire as acquiring
+from holdfast.flows.acquire import Possession, Wish
 from holdfast.leases.inspection import Inspection
 from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
 from holdfast.leases.sync.lease import DegradedLease, Lease, call_back, lease_of
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.threads import caller_id, this_thread
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.thread_runtime import caller_id, this_thread
 from holdfast.types import Busy, Duration
 
 if TYPE_CHECKING:

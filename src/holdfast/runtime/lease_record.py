@@ -20,8 +20,8 @@ from holdfast.core.lease import states as table
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.states import Event, Standing, State
 from holdfast.core.ports import Clock, Place
-from holdfast.flows.acquiring import Wish
-from holdfast.runtime.mutex import Mutex
+from holdfast.flows.acquire import Wish
+from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import Grant, Instant, Renewal
 
 Told: TypeAlias = Callable[["Tenure"], None]

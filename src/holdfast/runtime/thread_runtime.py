@@ -1,4 +1,14 @@
-"""Waiting and finishing in synchronous code: the blocking half of the runtime.
+"""A mutex that a signal handler may enter again.
+
+A signal handler runs in the middle of whatever the main thread is doing, perhaps inside a mutex. A handler that calls
+`lease.release()` would wait for that mutex forever if it could not be entered twice. So every mutex that a call on a
+lease or a `Locks` can reach is one of these, and what it protects must be valid between any two steps.
+
+Take it with `with` and nothing else: its `__exit__` is not written in Python, so a handler that raises cannot skip it.
+The `with` of a `threading.Condition` or the `set` of a `threading.Event` can be skipped: use `with` on the mutex of the
+condition, and `runtime.wakeup` instead of an event.
+
+Waiting and finishing in synchronous code: the blocking half of the runtime.
 
 Nothing here suspends: each `async def` blocks its own thread and returns. An interrupt (Ctrl-C, or an exception that a
 signal handler raises) can arrive between any two steps; places and clean-up are built so that it leaves nothing behind.
@@ -12,14 +22,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Coroutine
+from threading import RLock as Mutex
 from typing import Any
 
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
-from holdfast.flows.saying import say
-from holdfast.runtime.driving import run_now
-from holdfast.runtime.mutex import Mutex
+from holdfast.flows.log import say
+from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS
+
+__all__ = ["Mutex"]
+
 
 _log = logging.getLogger("holdfast")
 

@@ -18,9 +18,9 @@ from holdfast.core.log_rate import LineRate
 from holdfast.core.ports import Clock, Gauging, Observer
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
 from holdfast.errors import LOCK_NOT_OWNED
-from holdfast.flows.acquiring import noun
-from holdfast.flows.saying import LEFT_OUT, shown_fields
-from holdfast.runtime.mutex import Mutex
+from holdfast.flows.acquire import noun
+from holdfast.flows.log import LEFT_OUT, shown_fields
+from holdfast.runtime.thread_runtime import Mutex
 
 _log = logging.getLogger("holdfast")
 

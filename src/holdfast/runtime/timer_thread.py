@@ -23,8 +23,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from holdfast.core.ports import Clock
 from holdfast.core.rolling_max import Longest
 from holdfast.core.timer_wheel import Calendar
-from holdfast.flows.saying import say
-from holdfast.runtime.driving import run_now
+from holdfast.flows.log import say
+from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import MS, NS
 

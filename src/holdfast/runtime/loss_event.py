@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 from holdfast.core.lease.states import State
-from holdfast.runtime.loops import on_loop
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.asyncio_runtime import on_loop
+from holdfast.runtime.lease_record import Tenure
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 

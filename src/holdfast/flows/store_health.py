@@ -10,7 +10,7 @@ from holdfast.core.lease.circuit_breaker import Breaker
 from holdfast.core.lease.loss_diagnosis import RenewalRequest, StoreFailure
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Unavailable
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 from holdfast.types import Instant, elapsed_ns
 
 _log = logging.getLogger("holdfast")

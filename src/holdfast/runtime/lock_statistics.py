@@ -12,8 +12,8 @@ from typing import Final
 from holdfast.core.histogram import NOTHING, Outcome
 from holdfast.core.history.events import Kind
 from holdfast.core.metric_reading import Reading, Value
-from holdfast.runtime.household import Household
-from holdfast.runtime.measurements import FamilyMeasurements
+from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.statistics import FamilyMeasurements
 from holdfast.types import MS, NS, LossReason
 
 LATELY_NS: Final = 15 * NS  # what was worst in it is shown: whoever scrapes that often misses nothing

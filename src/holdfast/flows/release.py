@@ -12,7 +12,7 @@ from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.history.events import Kind
 from holdfast.core.ports import Place, Ports
 from holdfast.errors import BackendError
-from holdfast.flows.acquiring import CLEANUP_WAIT_NS, Wish, note
+from holdfast.flows.acquire import CLEANUP_WAIT_NS, Wish, note
 from holdfast.types import Grant, Instant, elapsed_ns
 
 

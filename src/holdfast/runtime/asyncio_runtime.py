@@ -18,9 +18,9 @@ from typing import Any
 from holdfast.core.lease.states import State
 from holdfast.core.ports import Held
 from holdfast.errors import Closed
-from holdfast.flows.saying import say
+from holdfast.flows.log import say
 from holdfast.runtime.callbacks import guarded
-from holdfast.runtime.tenure import Tenure
+from holdfast.runtime.lease_record import Tenure
 from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS, OnError, parse_busy_jitter, parse_mode, parse_policy
 from holdfast.errors import BadInput
-from holdfast.runtime.disk import replace_file
+from holdfast.runtime.fsync import replace_file
 from holdfast.runtime.private_files import PRIVATE
-from holdfast.runtime.toml_text import NotToml, toml_of
+from holdfast.runtime.strict_toml import NotToml, toml_of
 from holdfast.types import NS, check_label, duration_ns
 
 _HEADING: Final = re.compile(r"\s*\[")

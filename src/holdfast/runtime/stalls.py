@@ -1,4 +1,12 @@
-"""What keeps a process from running: its garbage collector, and code that keeps its event loop to itself.
+"""How late an event loop is: seen by the loop itself, ten times a second, for as long as somebody wants to know.
+
+A loop that is blocked cannot say so; afterwards it is late for what it had planned, and by how much is how long it was
+kept. While it is blocked, other threads see it too: what is overdue counts. What blocks it for less than the time
+between two looks may be missed, or seen in part.
+
+Clock: the monotonic clock of whoever asks, and the loop's own timers.
+
+What keeps a process from running: its garbage collector, and code that keeps its event loop to itself.
 
 Both are watched only as far as that costs next to nothing. Each collection of the interpreter is timed (two readings of
 the clock; only those of a millisecond and more are remembered). An event loop is asked for a sign of life whenever the
@@ -15,12 +23,12 @@ import contextlib
 import gc
 from collections.abc import Mapping
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core.ports import Clock
 from holdfast.core.rolling_max import Longest
-from holdfast.runtime.mutex import Mutex
-from holdfast.types import MS
+from holdfast.runtime.thread_runtime import Mutex
+from holdfast.types import MS, NS
 
 
 class GarbageCollections:
@@ -81,3 +89,38 @@ class LoopWatch:
         if asked is not None:
             self._asked_ns = None
             self._longest.note(now, now - asked)
+
+
+EVERY_NS: Final = 100 * MS
+
+
+class LoopSampler(LoopWatch):
+    """Watches one event loop from inside. `start` and `stop` on the loop; read from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, every_ns: int = EVERY_NS) -> None:
+        super().__init__(loop, clock)
+        self._every_ns = every_ns
+        self._due_ns: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._due_ns = self._clock.now().mono + self._every_ns
+        self._timer = self._loop.call_later(self._every_ns / NS, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_ns = self._timer = None
+
+    def lag_ns(self, since_ns: int) -> int:
+        """By how much it was late at most after the moment, or is late now."""
+        due = self._due_ns
+        return max(super().lag_ns(since_ns), 0 if due is None else self._clock.now().mono - due)
+
+    def _look(self) -> None:
+        now, due = self._clock.now().mono, self._due_ns
+        if due is not None:
+            self._longest.note(now, max(0, now - due))
+            self.start()

@@ -2,6 +2,8 @@
 
 Facades of both colours are thin over this. A household survives `fork()` by starting anew in the child: the parent's
 leases are lost there (`forked`), its threads and places in line do not exist, and nothing of it is touched.
+
+Puts a household together from the public arguments of `connect`, on real clocks and real chance.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.histogram import Measure, Outcome
@@ -18,21 +22,22 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease import loss_diagnosis
 from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.states import Event, State
-from holdfast.core.ports import Clock, Entropy, Ports, Runtime, Store
-from holdfast.flows.acquiring import Possession, Wish
-from holdfast.flows.health import StoreHealth
-from holdfast.flows.saying import say
+from holdfast.core.ports import Clock, Entropy, Observer, Ports, Runtime, Store
+from holdfast.errors import BadInput
+from holdfast.flows.acquire import Possession, Wish
+from holdfast.flows.log import say
+from holdfast.flows.store_health import StoreHealth
 from holdfast.runtime.callbacks import CallbackThreads
-from holdfast.runtime.exercises import ExerciseSwitch
-from holdfast.runtime.keeper import Keeper, MakeTicks
-from holdfast.runtime.measurements import Measurements, measurements
-from holdfast.runtime.pauses import GarbageCollections, LoopWatch
-from holdfast.runtime.policies import PolicySwitch
-from holdfast.runtime.tenure import Tenure
-from holdfast.runtime.threads import ThreadRuntime
-from holdfast.runtime.ticker import Ticker
-from holdfast.runtime.witness import Witness
-from holdfast.types import NS, Instant, Owner
+from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch, policy_switch
+from holdfast.runtime.recorder import Witness
+from holdfast.runtime.renewer import Keeper, MakeTicks
+from holdfast.runtime.stalls import GarbageCollections, LoopWatch, garbage_collections
+from holdfast.runtime.statistics import Measurements, measurements
+from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
+from holdfast.runtime.thread_runtime import ThreadRuntime
+from holdfast.runtime.timer_thread import Ticker
+from holdfast.types import MS, NS, Duration, Instant, Owner, duration_ns
 
 log = logging.getLogger("holdfast")
 
@@ -322,3 +327,35 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def make_household(
+    keeper_store: Store,
+    *,
+    service: str | None,
+    instance: str | None,
+    policy: Mapping[str, str] | None,
+    policy_file: str | Path | None,
+    observers: Sequence[Observer],
+    request_timeout: Duration,
+) -> Household:
+    """The shared parts of one `Locks`."""
+    clock = SystemClock()
+    witness = Witness(_checked(observers), clock)
+    owner = partial(this_owner, service, instance)
+    return Household(
+        keeper_store,
+        clock=clock,
+        entropy=SystemEntropy(),
+        witness=witness,
+        policy=policy_switch(policy, policy_file, clock, witness, str(owner())),
+        owner=owner,
+        request_timeout_ns=duration_ns("request_timeout", request_timeout, low_ns=10 * MS, high_ns=60_000 * MS),
+        collections=garbage_collections(),
+    )
+
+
+def _checked(observers: object) -> Sequence[Observer]:
+    if not isinstance(observers, Sequence) or not all(callable(getattr(each, "note", None)) for each in observers):
+        raise BadInput("observers", "is not a list of observers", "give objects with a method note(record)")
+    return observers

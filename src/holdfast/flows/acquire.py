@@ -37,7 +37,7 @@ from holdfast.errors import (
     Timeout,
     Unavailable,
 )
-from holdfast.flows.health import StoreHealth
+from holdfast.flows.store_health import StoreHealth
 from holdfast.types import MS, NS, Ask, Busy, Grant, Instant, elapsed_ns, fingerprint
 
 # The policy is asked when the store fails, not before: it may have been switched while the caller waited.

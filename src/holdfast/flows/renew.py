@@ -9,8 +9,8 @@ from holdfast.core.history.events import Kind
 from holdfast.core.lease.loss_diagnosis import RenewalRequest
 from holdfast.core.ports import Kept, Ports
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.flows.acquiring import Wish, note
-from holdfast.flows.health import StoreHealth
+from holdfast.flows.acquire import Wish, note
+from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Ask, Grant, Instant
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from holdfast.core.histogram import NOTHING, Histogram, Measure, Outcome
 from holdfast.core.history.events import Kind
-from holdfast.runtime.tenure import Tenure
-from holdfast.runtime.witness import Witness
+from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.recorder import Witness
 
 
 @dataclass(frozen=True, slots=True)

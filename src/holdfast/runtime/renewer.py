@@ -18,9 +18,9 @@ from holdfast.core.lease.states import Event, State, remaining_ns
 from holdfast.core.ports import Ports
 from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.errors import Timeout
-from holdfast.flows import keeping
-from holdfast.flows.health import StoreHealth
-from holdfast.runtime.tenure import Tenure
+from holdfast.flows import renew as keeping
+from holdfast.flows.store_health import StoreHealth
+from holdfast.runtime.lease_record import Tenure
 from holdfast.types import MS, NS, Instant
 
 REAP_FIRST_NS = 100 * MS  # then twice as long each time: what was on its way arrives soon, if at all

@@ -15,9 +15,9 @@ from holdfast.core.histogram import Measure, Outcome
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Place, Ports, TakesMany
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
-from holdfast.flows.acquiring import Possession, Wish, note
-from holdfast.flows.health import StoreHealth
-from holdfast.flows.releasing import Released
+from holdfast.flows.acquire import Possession, Wish, note
+from holdfast.flows.release import Released
+from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
 
 _WAIT, _HOLD = Measure.WAIT, Measure.HOLD

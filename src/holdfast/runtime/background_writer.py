@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.flows.saying import Trouble
+from holdfast.flows.log import Trouble
 
 T = TypeVar("T")
 

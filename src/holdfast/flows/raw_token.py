@@ -21,9 +21,9 @@ from holdfast.errors import (
     Timeout,
     Unavailable,
 )
-from holdfast.flows.acquiring import Wish, try_once, undo
-from holdfast.flows.health import StoreHealth
-from holdfast.flows.saying import say
+from holdfast.flows.acquire import Wish, try_once, undo
+from holdfast.flows.log import say
+from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Grant, Renewal
 
 _log = logging.getLogger("holdfast")
