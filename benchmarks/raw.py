@@ -24,7 +24,7 @@ class Scripts:
     """The scripts of Holdfast's own store, loaded into the server, and their calls as bytes."""
 
     def __init__(self, client: Bare) -> None:
-        lua = resources.files("holdfast") / "stores" / "lua"
+        lua = resources.files("holdfast") / "stores" / "redis" / "lua"
         self._acquire, self._release = (
             client.ask(client.pack(("SCRIPT", "LOAD", (lua / name).read_bytes())))
             for name in ("acquire.lua", "release.lua")

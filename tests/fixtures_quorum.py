@@ -12,8 +12,8 @@ import pytest
 from holdfast.core.ports import Store
 from holdfast.errors import BackendError
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable
-from holdfast.stores.quorum import QuorumEngine
+from holdfast.stores.memory.store import MemoryEngine, MemoryStore, MemoryTable
+from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.types import NS, Ask, Busy, Grant, Renewal
 
 LONG = 60 * NS

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.core.ports import Store
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis import open_engine
+from holdfast.stores.redis.engine import open_engine
 from servers import RedisExecutable, RedisServer, redis_executables, start_redis
 
 T = TypeVar("T")

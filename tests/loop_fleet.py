@@ -13,7 +13,7 @@ from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.plane import families
 from holdfast.plane.loops import Loop, Tick
-from holdfast.stores.memory import MemoryTable
+from holdfast.stores.memory.store import MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simdomain import Domain
 from holdfast.testing.simhost import virtual_locks, virtual_table

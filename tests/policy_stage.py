@@ -30,7 +30,7 @@ from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.policy_switch import policy_switch
 from holdfast.runtime.recorder import Witness
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
-from holdfast.stores.memory import MemoryTable
+from holdfast.stores.memory.store import MemoryTable
 from holdfast.types import NS, Instant
 from lease.faults import Plan, PlannedEngine
 

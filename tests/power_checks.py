@@ -25,7 +25,7 @@ from holdfast.plane.opening import Ground, opened
 from holdfast.plane.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock
-from holdfast.stores.sqlite import SqliteEngine
+from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, Ask, Busy, Instant
 from power.processes import power_plane_child as child
 from power_stage import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from holdfast.core.ports import Store
-from holdfast.stores.redis_url import parse_redis_url
+from holdfast.stores.redis.url import parse_redis_url
 from holdfast.types import NS, Ask, Busy, Grant, Renewal
 
 SOON = 5 * NS  # how long a test lets a healthy server take

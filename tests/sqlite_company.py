@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.engine import SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant
 
 CALL = 20 * NS
@@ -36,7 +36,7 @@ def acquire(store: SqliteStore, wanted: Ask) -> Grant | Busy:
 _PREAMBLE = """
 import json, os, sys, threading
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import SqliteEngine
+from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import Ask, Grant, NS
 CALL, LONG = 20 * NS, 3600 * NS
 store = SqliteEngine(sys.argv[1]).blocking

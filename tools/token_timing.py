@@ -32,8 +32,8 @@ from holdfast.drills.redis_servers import redis_server, running
 from holdfast.errors import HoldfastError
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy
-from holdfast.stores import redis as redis_store
-from holdfast.stores import sqlite as sqlite_store
+from holdfast.stores.redis import engine as redis_store
+from holdfast.stores.sqlite import engine as sqlite_store
 from holdfast.types import NS, Ask, Grant
 from holdfast.web.auth import Access, Role, TokenEntry, digest_of
 

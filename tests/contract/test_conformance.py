@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.ports import Capabilities, Store
-from holdfast.stores import redis_wire
+from holdfast.stores.redis import protocol
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check
 from holdfast.types import Guarantee
@@ -71,13 +71,13 @@ def redis_urls() -> Iterator[dict[str, str]]:
 def only_text_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No number reaches hiredis, in any command of any check: it may crash when a signal handler raises meanwhile."""
     others: set[object] = set()
-    pack = redis_wire._pack
+    pack = protocol._pack
 
-    def spy(words: tuple[redis_wire.Word, ...]) -> bytes:
+    def spy(words: tuple[protocol.Word, ...]) -> bytes:
         others.update(word for word in words if type(word) not in (str, bytes))
         return pack(words)
 
-    monkeypatch.setattr(redis_wire, "_pack", spy)
+    monkeypatch.setattr(protocol, "_pack", spy)
     yield
     assert not others
 

@@ -22,7 +22,7 @@ from contract.planted_many import (
     RenewsInReverse,
 )
 from holdfast.core.ports import LISTEN_NS, Capabilities, Store, Watch
-from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
+from holdfast.stores.memory.store import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.testing.checks import expect_no_token
 from holdfast.testing.checks_names import TAILS
 from holdfast.testing.conformance import (

@@ -14,8 +14,8 @@ from holdfast.plane.databases import open_database
 from holdfast.plane.nats_bus import NatsBus
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.runtime.system import SystemClock, SystemEntropy
-from holdfast.stores.redis_url import DB_MAX, RedisAddress, parse_redis_url
-from holdfast.stores.redis_wire import handshake
+from holdfast.stores.redis.protocol import handshake
+from holdfast.stores.redis.url import DB_MAX, RedisAddress, parse_redis_url
 from holdfast.stores.registry import open_engine, redacted
 
 SECRET: Final = "hunter2-CANARY-hunter2"

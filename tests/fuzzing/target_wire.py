@@ -21,11 +21,11 @@ from holdfast.ops.runbook_metrics import Query, vector_of
 from holdfast.plane.envelope import Unreadable, from_wire, message_of, rows_of, unreadable_row, unreadable_wire, wire_of
 from holdfast.plane.model import PRIORITY_MAX
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis_asyncio import Link
-from holdfast.stores.redis_store import RedisStore
-from holdfast.stores.redis_url import parse_redis_url
-from holdfast.stores.redis_watch import Ear
-from holdfast.stores.redis_wire import ProtocolError, Reader, Reply, Severed, check_handshake, garbled
+from holdfast.stores.redis.asyncio_driver import Link
+from holdfast.stores.redis.protocol import ProtocolError, Reader, Reply, Severed, check_handshake, garbled
+from holdfast.stores.redis.store import RedisStore
+from holdfast.stores.redis.url import parse_redis_url
+from holdfast.stores.redis.waiter import Ear
 from holdfast.types import NS, Ask, Busy, Grant, Renewal
 
 ADDRESS: Final = parse_redis_url("redis://localhost")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from holdfast.core.ports import LISTEN_NS, Capabilities, Store, TakesMany, Watch
 from holdfast.errors import Timeout, Unavailable
-from holdfast.stores.memory import CAPABILITIES, MemoryStore, MemoryTable
+from holdfast.stores.memory.store import CAPABILITIES, MemoryStore, MemoryTable
 from holdfast.types import Ask, AuditRecord, Busy, Grant, Holding, Renewal
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from holdfast.runtime.policy_switch import policy_switch
 from holdfast.runtime.recorder import Witness
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
-from holdfast.stores.memory import MemoryTable
+from holdfast.stores.memory.store import MemoryTable
 from holdfast.types import NS, Instant
 from lease.faults import Plan, PlannedEngine
 

@@ -26,7 +26,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 PACKAGE = str(Path(holdfast.__file__).parent)
-OUTSIDE = ("/memory.py", "/memory_table.py", "/driving.py")  # the last has no point at which a signal could arrive
+OUTSIDE = (
+    "/memory/store.py",
+    "/memory/table.py",
+    "/run_sync.py",
+)  # the last has no point at which a signal could arrive
 
 
 class Interrupt:

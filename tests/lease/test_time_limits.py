@@ -23,7 +23,7 @@ import holdfast
 from fault_proxy import LIMIT_S, FaultProxy
 from holdfast import AcquireTimeout, BackendError, aio
 from holdfast.core.backoff import Fixed
-from holdfast.stores.redis_store import RELEASE
+from holdfast.stores.redis.store import RELEASE
 from holdfast.types import MS
 from servers import RedisServer
 

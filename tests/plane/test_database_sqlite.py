@@ -23,7 +23,7 @@ from holdfast.plane.bells import ChannelBell
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.sqlite_hints import Ear, Voice
-from holdfast.stores.process import this_host
+from holdfast.stores.sqlite.host_identity import this_host
 from holdfast.types import MS, NS
 
 pytestmark = pytest.mark.asyncio

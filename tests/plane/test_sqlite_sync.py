@@ -29,7 +29,7 @@ from holdfast.plane.ports import Tx
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings, WorkerSettings
 from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.stores.sqlite import SqliteEngine
+from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, Grant
 from sqlite_company import CALL, ask
 

@@ -54,7 +54,7 @@ PUT_IN: dict[str, set[str]] = {
     "plane/postgres_hints.py": {"CHANNEL"},
     "plane/putting.py": {"number", "check"},  # of a part, and of its rows
     "plane/sqlite_connection.py": {"self._synchronous", "'OFF' if self._writes else 'ON'"},  # words that were checked
-    "stores/sqlite_file.py": {"self._synchronous"},
+    "stores/sqlite/connection.py": {"self._synchronous"},
 }
 
 RUNS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.loads", "pickle.load"}
@@ -179,12 +179,12 @@ COMPARED: dict[str, str] = {
     "plane/definitions.py": "digests of workflows, which are no secrets",
     "plane/resource_locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
     "plane/statements.py": "a word of a statement",
-    "stores/hint_socket.py": "a constant of the socket interface",
-    "stores/memory_table.py": "one process, which holds all tokens itself; see docs/security.md",
-    "stores/quorum_late.py": "our own tokens, in a table of this process",
-    "stores/redis_store.py": "our own token in the answer to our own question",
-    "stores/redis_values.py": "the mark of a key that is nobody's",
-    "stores/sqlite_ledger.py": "digests of tokens and tickets",
+    "stores/sqlite/notify_socket.py": "a constant of the socket interface",
+    "stores/memory/table.py": "one process, which holds all tokens itself; see docs/security.md",
+    "stores/quorum/late_replies.py": "our own tokens, in a table of this process",
+    "stores/redis/store.py": "our own token in the answer to our own question",
+    "stores/redis/lock_value.py": "the mark of a key that is nobody's",
+    "stores/sqlite/lease_table.py": "digests of tokens and tickets",
     "testing/worlds.py": "a simulated world",
 }
 

@@ -11,9 +11,10 @@ from holdfast.core.lease import quorum
 from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Ports
 from holdfast.flows import acquire as acquiring
-from holdfast.stores import quorum_nodes, quorum_store
-from holdfast.stores.quorum_late import Late
-from holdfast.stores.quorum_store import QuorumStore
+from holdfast.stores.quorum import nodes as quorum_nodes
+from holdfast.stores.quorum import store as quorum_store
+from holdfast.stores.quorum.late_replies import Late
+from holdfast.stores.quorum.store import QuorumStore
 
 
 def half_of_the_nodes_are_a_majority(patch: pytest.MonkeyPatch) -> None:

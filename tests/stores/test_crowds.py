@@ -11,7 +11,7 @@ import pytest
 import crowds
 from fixtures_redis import StartRedis
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import open_engine
+from holdfast.stores.sqlite.engine import open_engine
 from holdfast.types import MS, NS, Grant
 from redis_asks import ask, take
 

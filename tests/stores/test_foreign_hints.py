@@ -15,7 +15,7 @@ import pytest
 
 from fixtures_databases import until
 from holdfast.plane.sqlite_hints import Ear
-from holdfast.stores.sqlite_wakeups import Bell, LoopEar, ThreadEar
+from holdfast.stores.sqlite.notify import Bell, LoopEar, ThreadEar
 from holdfast.types import NS
 
 pytestmark = [

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from fixtures_databases import until
-from holdfast.stores import hint_socket
-from holdfast.stores.hint_socket import LoopListener
+from holdfast.stores.sqlite import notify_socket
+from holdfast.stores.sqlite.notify_socket import LoopListener
 from stores.test_foreign_hints import send_as_another_user
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ async def test_a_listener_pauses_after_it_read_from_another_user(monkeypatch: py
             reads.append(super().read(bytes_max))
             return reads[-1]
 
-    monkeypatch.setattr(hint_socket, "PAUSE_S", 1_000_000.0)
+    monkeypatch.setattr(notify_socket, "PAUSE_S", 1_000_000.0)
     ear = Counted(asyncio.get_running_loop(), "holdfast-test", 64, lambda _: None)
     try:
         await asyncio.to_thread(send_as_another_user, ear.name, "x", 10_000)

@@ -26,7 +26,7 @@ from holdfast.plane.envelope import check_subject
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.subjects import WORKERS
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis import open_engine as open_redis
+from holdfast.stores.redis.engine import open_engine as open_redis
 from holdfast.stores.registry import open_engine
 from holdfast.types import KEY_BYTES_MAX, Grant, check_key
 from redis_asks import SOON, ask

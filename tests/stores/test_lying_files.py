@@ -20,7 +20,7 @@ import pytest
 from holdfast.core.ports import Store
 from holdfast.errors import BackendError
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import open_engine
+from holdfast.stores.sqlite.engine import open_engine
 from holdfast.types import NS, Grant, Renewal
 from redis_asks import ask, take
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.ports import Store
 from holdfast.errors import BadInput
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.memory import MemoryEngine, MemoryStore, MemoryTable, open_engine
+from holdfast.stores.memory.store import MemoryEngine, MemoryStore, MemoryTable, open_engine
 from holdfast.types import NS, Ask, Busy, Grant
 
 LONG = 60 * NS

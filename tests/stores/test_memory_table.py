@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from holdfast.stores.memory import CAPABILITIES, MemoryEngine, MemoryTable
-from holdfast.stores.memory_table import AUDIT_MAX
+from holdfast.stores.memory.store import CAPABILITIES, MemoryEngine, MemoryTable
+from holdfast.stores.memory.table import AUDIT_MAX
 from holdfast.types import NS, Ask, Busy, Grant, Instant, Renewal
 
 LONG = 60 * NS

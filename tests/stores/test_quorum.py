@@ -8,7 +8,7 @@ from fixtures_quorum import CALL, LONG, Node, NodeStore, Play, ask, fail, grante
 from holdfast.core.ports import Store
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.quorum import QuorumEngine
+from holdfast.stores.quorum.engine import QuorumEngine
 from holdfast.types import NS, Ask, Busy, Grant, Guarantee, Instant, Renewal
 
 

@@ -11,10 +11,10 @@ import pytest
 from fixtures_quorum import CALL, LONG, Node, Play, ask, granted
 from holdfast.core.lease.quorum import Verdict
 from holdfast.core.ports import Store
-from holdfast.stores import quorum_late
-from holdfast.stores.memory import MemoryStore, MemoryTable
-from holdfast.stores.quorum_healing import Healing
-from holdfast.stores.quorum_late import DOUBT_NS, Doubts, Late
+from holdfast.stores.memory.store import MemoryStore, MemoryTable
+from holdfast.stores.quorum import late_replies
+from holdfast.stores.quorum.late_replies import DOUBT_NS, Doubts, Late
+from holdfast.stores.quorum.repair import Healing
 from holdfast.types import Ask, Busy, Grant, Renewal
 
 
@@ -47,7 +47,7 @@ def test_a_lease_that_is_brought_back_to_a_node_when_it_is_over_is_given_back(pl
 def test_what_somebody_left_at_a_minority_keeps_nobody_waiting_for_long(
     play_quorum: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quorum_late, "DOUBT_NS", 0)
+    monkeypatch.setattr(late_replies, "DOUBT_NS", 0)
 
     async def scenario(store: Store, nodes: list[Node]) -> None:
         for node in nodes[:2]:  # a client died in the middle of an acquire
@@ -64,7 +64,7 @@ def test_what_somebody_left_at_a_minority_keeps_nobody_waiting_for_long(
 def test_a_key_that_stays_busy_is_looked_at_everywhere_and_taken_from_nobody(
     play_quorum: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quorum_late, "DOUBT_NS", 0)
+    monkeypatch.setattr(late_replies, "DOUBT_NS", 0)
 
     async def scenario(store: Store, nodes: list[Node]) -> None:
         for node in (nodes[0], *nodes[3:]):
@@ -107,7 +107,7 @@ def test_votes_under_way_are_counted_for_each_token() -> None:
 
 FORKED = """
 import os, signal, threading
-from holdfast.stores.quorum_late import Memory
+from holdfast.stores.quorum.late_replies import Memory
 
 memory = Memory()
 memory.late.begin("a", 1)

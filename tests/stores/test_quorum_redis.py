@@ -23,9 +23,9 @@ from fault_proxy import FaultProxy
 from holdfast import BackendError, aio
 from holdfast.core.ports import Store
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.memory import MemoryEngine, MemoryTable
-from holdfast.stores.quorum import QuorumEngine
-from holdfast.stores.redis import open_engine as open_redis
+from holdfast.stores.memory.store import MemoryEngine, MemoryTable
+from holdfast.stores.quorum.engine import QuorumEngine
+from holdfast.stores.redis.engine import open_engine as open_redis
 from holdfast.stores.registry import open_engine
 from holdfast.testing.conformance import check_store, checks_for, run_check
 from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.stores.quorum_url import HEDGE_NS, parse_quorum_url
+from holdfast.stores.quorum.url import HEDGE_NS, parse_quorum_url
 from holdfast.types import MS
 
 

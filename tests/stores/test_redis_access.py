@@ -11,7 +11,7 @@ import pytest
 from fixtures_redis import Play, StartRedis
 from holdfast.core.ports import Store
 from holdfast.errors import Misconfigured, Unavailable
-from holdfast.stores.redis_wire import OPERATOR_COMMANDS, USER_COMMANDS
+from holdfast.stores.redis.protocol import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import MS, Grant
 from redis_asks import SOON, ask, give_back, meet, renewal, take
 from scripted_redis import ScriptedRedis
@@ -271,7 +271,7 @@ def test_a_server_that_is_no_redis_is_not_taken_for_one(play: Play) -> None:
 
 
 def test_nothing_is_sent_when_a_store_is_opened() -> None:
-    from holdfast.stores.redis import open_engine
+    from holdfast.stores.redis.engine import open_engine
 
     engine = open_engine(f"redis://127.0.0.1:{free_port()}")
     engine.asynchronous()

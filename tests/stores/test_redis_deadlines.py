@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.stores import redis_blocking
-from holdfast.stores.redis_blocking import Connection
-from holdfast.stores.redis_url import parse_redis_url
+from holdfast.stores.redis import sync_driver
+from holdfast.stores.redis.sync_driver import Connection
+from holdfast.stores.redis.url import parse_redis_url
 from holdfast.types import MS, NS
 from scripted_redis import ScriptedRedis
 
@@ -21,15 +21,15 @@ def test_a_deadline_that_passed_while_connecting_is_no_wait_without_end(
     monkeypatch: pytest.MonkeyPatch, late_ns: int
 ) -> None:
     """By how much it was late must not be taken for a time limit that is set already."""
-    connect = redis_blocking._connect
+    connect = sync_driver._connect
 
     def slow(*words: object) -> object:
         clock.monotonic_ns = lambda: NOW + NS + late_ns
         return connect(address, NOW + 100 * NS)
 
     clock = SimpleNamespace(monotonic_ns=lambda: NOW)
-    monkeypatch.setattr(redis_blocking, "time", clock)
-    monkeypatch.setattr(redis_blocking, "_connect", slow)
+    monkeypatch.setattr(sync_driver, "time", clock)
+    monkeypatch.setattr(sync_driver, "_connect", slow)
     with ScriptedRedis(lambda _: None) as server:
         address = parse_redis_url(server.url)
         with pytest.raises(Unavailable, match="no time was left"):

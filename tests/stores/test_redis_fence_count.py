@@ -11,7 +11,7 @@ import pytest
 from fixtures_redis import play_blocking
 from holdfast.core.lease.fence_clock import Count
 from holdfast.core.ports import Store
-from holdfast.stores.redis_wire import Script
+from holdfast.stores.redis.protocol import Script
 from redis_asks import aux_name, take
 
 HOUR_US = 3_600_000_000

@@ -20,8 +20,8 @@ from holdfast import aio, backoff
 from holdfast.core.ports import Store
 from holdfast.errors import Timeout
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import redis_asyncio_ears, redis_blocking_ears
-from holdfast.stores.redis import RedisEngine, open_engine
+from holdfast.stores.redis import asyncio_subscriber, sync_subscriber
+from holdfast.stores.redis.engine import RedisEngine, open_engine
 from holdfast.types import MS, Grant
 from redis_asks import SOON, ask, aux_name, give_back, lock_name, meet, queue_name, take
 
@@ -323,8 +323,8 @@ def test_whoever_gets_the_key_without_a_hint_leaves_the_line_by_the_same_request
 def test_an_ear_that_was_idle_for_long_is_confirmed_before_it_is_trusted(
     play: Play, redis_url: str, redis_raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_blocking_ears, "DOUBT_NS", 0)
-    monkeypatch.setattr(redis_asyncio_ears, "DOUBT_S", 0)
+    monkeypatch.setattr(sync_subscriber, "DOUBT_NS", 0)
+    monkeypatch.setattr(asyncio_subscriber, "DOUBT_S", 0)
 
     async def scenario(store: Store) -> None:
         for _ in range(3):

@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from holdfast.stores.redis_asyncio import ROOM_BYTES, Mux
-from holdfast.stores.redis_url import parse_redis_url
-from holdfast.stores.redis_wire import pack
+from holdfast.stores.redis.asyncio_driver import ROOM_BYTES, Mux
+from holdfast.stores.redis.protocol import pack
+from holdfast.stores.redis.url import parse_redis_url
 from redis_asks import SOON
 
 pytestmark = pytest.mark.server

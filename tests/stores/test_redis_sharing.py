@@ -13,11 +13,11 @@ import pytest
 from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis import open_engine
-from holdfast.stores.redis_blocking import Pool
-from holdfast.stores.redis_blocking_ears import BlockingEars
-from holdfast.stores.redis_store import RedisStore
-from holdfast.stores.redis_url import parse_redis_url
+from holdfast.stores.redis.engine import open_engine
+from holdfast.stores.redis.store import RedisStore
+from holdfast.stores.redis.sync_driver import Pool
+from holdfast.stores.redis.sync_subscriber import BlockingEars
+from holdfast.stores.redis.url import parse_redis_url
 from holdfast.types import MS, NS, Busy
 from redis_asks import SOON, ask, give_back, meet, renewal, take
 from servers import RedisServer
@@ -114,7 +114,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_before_it_is
     redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that even a forced release, which is never asked for twice, succeeds."""
-    monkeypatch.setattr("holdfast.stores.redis_blocking._DOUBT_NS", 0)
+    monkeypatch.setattr("holdfast.stores.redis.sync_driver._DOUBT_NS", 0)
     engine = open_engine(redis_url)
     grant = run_now(take(engine.blocking, "job"))
     redis_server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")

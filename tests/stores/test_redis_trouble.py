@@ -11,7 +11,7 @@ from fault_proxy import FaultProxy
 from fixtures_redis import Play, StartRedis
 from holdfast.core.ports import Store
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.stores.redis import open_engine
+from holdfast.stores.redis.engine import open_engine
 from holdfast.types import MS, NS, Grant, Renewal
 from redis_asks import OWNER, SOON, ask, give_back, meet, renewal, take
 from servers import RedisServer, free_port

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.stores.redis import open_engine
-from holdfast.stores.redis_url import parse_redis_url
+from holdfast.stores.redis.engine import open_engine
+from holdfast.stores.redis.url import parse_redis_url
 
 
 def test_host_port_database_user_and_password_are_read_and_unescaped() -> None:

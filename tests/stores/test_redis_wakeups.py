@@ -12,8 +12,8 @@ from fixtures_redis import Play, StartRedis
 from holdfast.core.ports import Store
 from holdfast.errors import Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import redis_blocking_ears
-from holdfast.stores.redis import RedisEngine, open_engine
+from holdfast.stores.redis import sync_subscriber
+from holdfast.stores.redis.engine import RedisEngine, open_engine
 from holdfast.types import MS, NS
 from redis_asks import SOON, give_back, meet, take
 from servers import RedisServer
@@ -207,7 +207,7 @@ def test_a_subscription_given_up_and_taken_again_at_once_still_hears(redis_url: 
 
 
 def test_beyond_the_bound_a_blocking_waiter_is_told_to_poll(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_blocking_ears, "EARS_MAX", 3)
+    monkeypatch.setattr(sync_subscriber, "EARS_MAX", 3)
     engine = open_engine(redis_url)
     watches = [run_now(engine.blocking.watch(f"job:{n}")) for n in range(3)]
     with pytest.raises(Unavailable, match="poll"):

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import memory, quorum, redis, sqlite
-from holdfast.stores.memory import MemoryEngine
+from holdfast.stores.memory import store as memory
+from holdfast.stores.memory.store import MemoryEngine
+from holdfast.stores.quorum import engine as quorum
+from holdfast.stores.redis import engine as redis
 from holdfast.stores.registry import BUILT, PLANNED, Engine, open_engine, redacted, state_directory
+from holdfast.stores.sqlite import engine as sqlite
 from holdfast.types import NS, Ask, Busy, Grant
 
 
@@ -54,19 +57,19 @@ def test_every_engine_that_is_built_has_the_shape_of_an_engine(tmp_path: Path) -
     ]
     names = ["memory", "sqlite", "redis", "quorum"]
     assert [engine.capabilities.engine for engine in engines] == names
-    assert {built.module.rsplit(".", 1)[1] for built in BUILT.values()} == set(names)
+    assert {built.module.split(".")[2] for built in BUILT.values()} == set(names)
     assert all(engine.blocking is engine.blocking for engine in engines)
 
 
 def test_a_scheme_may_be_written_in_capitals(modules: dict[str, FakeModule]) -> None:
     open_engine("REDIS://host")
-    assert modules["holdfast.stores.redis"].urls == ["REDIS://host"]
+    assert modules["holdfast.stores.redis.engine"].urls == ["REDIS://host"]
 
 
 def test_without_a_url_the_environment_decides(modules: dict[str, FakeModule], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "redis://from-the-environment")
     open_engine()
-    assert modules["holdfast.stores.redis"].urls == ["redis://from-the-environment"]
+    assert modules["holdfast.stores.redis.engine"].urls == ["redis://from-the-environment"]
 
 
 def test_a_url_that_is_given_beats_the_environment(
@@ -74,7 +77,7 @@ def test_a_url_that_is_given_beats_the_environment(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "redis://from-the-environment")
     open_engine("valkey://given")
-    assert modules["holdfast.stores.redis"].urls == ["valkey://given"]
+    assert modules["holdfast.stores.redis.engine"].urls == ["valkey://given"]
 
 
 def test_a_wrong_url_from_the_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +98,7 @@ def test_without_any_url_it_is_a_private_file_in_the_state_directory(
     for _ in range(2):  # the directory may be there already
         open_engine()
     assert stat.S_IMODE((home / "holdfast").stat().st_mode) == 0o700
-    [url] = set(modules["holdfast.stores.sqlite"].urls)
+    [url] = set(modules["holdfast.stores.sqlite.engine"].urls)
     assert url.startswith("sqlite:///")
     assert "#" not in url
     assert " " not in url
@@ -211,7 +214,7 @@ def test_opening_a_memory_store_imports_no_other_engine() -> None:
 
     code = (
         "import sys; from holdfast.stores.registry import open_engine; open_engine('memory://');"
-        "print(sorted(name for name in sys.modules if name in ('redis', 'sqlite3', 'holdfast.stores.sqlite')))"
+        "print(sorted(name for name in sys.modules if name in ('redis', 'sqlite3', 'holdfast.stores.sqlite.engine')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import Misconfigured
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant, Instant, Renewal
 
 CALL = 5 * NS

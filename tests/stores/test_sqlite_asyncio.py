@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from holdfast.errors import Timeout, Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import sqlite_colours
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore
+from holdfast.stores.sqlite import colors
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import MS, NS, Busy, Grant, Renewal
 from sqlite_company import CALL, LONG, acquire, ask, rows, until
 
@@ -245,7 +245,7 @@ async def test_a_task_that_gives_up_hands_on_the_hint_it_has_not_read(engine: Sq
 async def test_a_wait_that_outlasts_its_registration_makes_it_anew(
     engine: SqliteEngine, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_colours, "_REFRESH_NS", 5 * MS)
+    monkeypatch.setattr(colors, "_REFRESH_NS", 5 * MS)
     watch = await store.watch("k")
     waiting = asyncio.create_task(watch.wait(CALL))
     blocking = engine.blocking

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import Busy, Grant
 from sqlite_company import CALL, PATIENCE, acquire, ask, in_a_child
 

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.core.ports import LocksWithin, Moment, Query
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore
+from holdfast.stores.memory.store import MemoryStore
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import NS, Ask, Busy, Grant
 
 CALL = 5 * NS
@@ -152,7 +152,7 @@ def test_the_row_of_one_that_ran_out_or_died_is_removed(
     program = (
         "import sys, time\n"
         "from holdfast.runtime.run_sync import run_now\n"
-        "from holdfast.stores.sqlite import SqliteEngine\n"
+        "from holdfast.stores.sqlite.engine import SqliteEngine\n"
         "from holdfast.types import NS, Ask\n"
         f"run_now(SqliteEngine({str(path)!r}).blocking.acquire(Ask('dead', 't2', 'bob', 'test', 600 * NS), 5 * NS))\n"
         "print('held', flush=True)\n"

@@ -19,8 +19,9 @@ import pytest
 
 from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import mounts, sqlite_file, sqlite_schema
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore, open_engine
+from holdfast.stores.sqlite import connection as sqlite_file
+from holdfast.stores.sqlite import mounts, schema
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore, open_engine
 from holdfast.types import MS, NS, Ask, Busy, Grant
 from sqlite_company import in_a_child
 
@@ -122,8 +123,8 @@ def test_an_older_schema_is_brought_up_to_date_with_its_leases(path: Path) -> No
             0: "-- first\nALTER TABLE holdfast_lease ADD COLUMN fence INTEGER;\nUPDATE holdfast_lease SET fence = 7;\n",
             1: "CREATE TRIGGER holdfast_t AFTER INSERT ON holdfast_lease BEGIN\n  SELECT 1;\n  SELECT 2;\nEND;\n",
         }
-        sqlite_schema.ensure(file, "f", version=2, migrations=steps)
-        sqlite_schema.ensure(file, "f", version=2, migrations={})  # nothing is left to do
+        schema.ensure(file, "f", version=2, migrations=steps)
+        schema.ensure(file, "f", version=2, migrations={})  # nothing is left to do
         assert file.execute("SELECT key, fence FROM holdfast_lease").fetchall() == [("old", 7)]
         assert file.execute("SELECT value FROM holdfast_meta WHERE name = 'schema'").fetchall() == [("2",)]
 
@@ -134,9 +135,9 @@ def test_a_migration_that_fails_leaves_the_old_version_whole(path: Path) -> None
         file.execute("INSERT INTO holdfast_meta VALUES ('format', 'holdfast'), ('schema', '0')")
         steps = {0: "CREATE TABLE holdfast_new (x);\n", 1: "INSERT INTO nowhere VALUES (1);\n"}
         with pytest.raises(sqlite3.OperationalError, match="nowhere"):
-            sqlite_schema.ensure(file, "f", version=2, migrations=steps)
+            schema.ensure(file, "f", version=2, migrations=steps)
         with pytest.raises(Misconfigured, match=r"schema version 0, which .* cannot bring up to 2"):
-            sqlite_schema.ensure(file, "f", version=2, migrations={0: steps[0]})
+            schema.ensure(file, "f", version=2, migrations={0: steps[0]})
         assert not file.in_transaction
         names = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         assert names == ["holdfast_meta"]
@@ -144,14 +145,13 @@ def test_a_migration_that_fails_leaves_the_old_version_whole(path: Path) -> None
 
 
 def test_every_step_from_the_oldest_known_schema_is_there() -> None:
-    assert sorted(sqlite_schema.MIGRATIONS) == list(
-        range(min(sqlite_schema.MIGRATIONS, default=sqlite_schema.VERSION), sqlite_schema.VERSION)
-    )
+    assert sorted(schema.MIGRATIONS) == list(range(min(schema.MIGRATIONS, default=schema.VERSION), schema.VERSION))
 
 
 def test_many_processes_may_make_the_same_file_at_once(path: Path) -> None:
     script = (
-        "import sys; from holdfast.stores.sqlite import open_engine; from holdfast.runtime.run_sync import run_now\n"
+        "import sys; from holdfast.stores.sqlite.engine import open_engine\n"
+        "from holdfast.runtime.run_sync import run_now\n"
         "from holdfast.types import Ask; sys.stdin.read()\n"
         "store = open_engine('sqlite:///' + sys.argv[1]).blocking\n"
         "print(type(run_now(store.acquire(Ask('k', sys.argv[2], 'o', 'f', 10**12), 30 * 10**9))).__name__)\n"

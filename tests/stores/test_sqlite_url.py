@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.sqlite import open_engine
+from holdfast.stores.sqlite.engine import open_engine
 from holdfast.types import NS
 
 CALL = 5 * NS

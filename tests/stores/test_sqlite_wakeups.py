@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.errors import Unavailable
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores import sqlite_colours
-from holdfast.stores.sqlite import SqliteEngine, SqliteStore
+from holdfast.stores.sqlite import colors
+from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import MS, Grant
 from sqlite_company import CALL, PATIENCE, QUEUE, Other, acquire, ask, in_a_child, rows, until, waiters
 
@@ -132,7 +132,7 @@ def test_a_waiter_that_gives_up_hands_on_the_hint_it_has_not_read(store: SqliteS
 def test_a_wait_that_outlasts_its_registration_makes_it_anew(
     store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_colours, "_REFRESH_NS", 5 * MS)
+    monkeypatch.setattr(colors, "_REFRESH_NS", 5 * MS)
     holder = SqliteEngine(path).blocking
     acquire(holder, ask("ours"))
     woken: list[bool] = []

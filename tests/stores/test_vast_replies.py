@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.redis_wire import ProtocolError, Reader
+from holdfast.stores.redis.protocol import ProtocolError, Reader
 
 VAST = [
     *(b"*2147483647\r\n", b"*1\r\n*1000000\r\n", b":1\r\n*9999999\r\n", b"*0000000001\r\n", b"$999999999\r\n"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.ports import Store
 from holdfast.errors import BackendError
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.redis import open_engine
+from holdfast.stores.redis.engine import open_engine
 from holdfast.stores.registry import Engine
 from holdfast.types import MS, NS, Ask, Busy, Grant, Renewal
 from redis_asks import ask

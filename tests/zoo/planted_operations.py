@@ -16,7 +16,7 @@ from holdfast.observe import prometheus
 from holdfast.ops import alert_contention, runbook_plane_looks
 from holdfast.ops.runbook_plane_facts import PendingFact
 from holdfast.plane import families
-from holdfast.stores import redis_store
+from holdfast.stores.redis import store as redis_store
 from zoo.finders import RedisTest, Test
 from zoo.planted_servers import rewrite
 from zoo.species import House
@@ -195,7 +195,7 @@ def a_snapshot_writer_that_is_missed_for_half_a_minute(patch: pytest.MonkeyPatch
 
 @keep(
     "many: seconds where milliseconds are meant",
-    where="stores/lua/acquire.lua",
+    where="stores/redis/lua/acquire.lua",
     found_by=RedisTest(
         "processes.test_redis_trouble",
         "test_the_key_on_the_wire_is_what_a_runbook_expects",

@@ -34,7 +34,7 @@ from holdfast.plane.families import Scope
 from holdfast.runtime import recorder
 from holdfast.runtime.asyncio_runtime import LoopPlace
 from holdfast.runtime.system import SystemEntropy
-from holdfast.stores.memory_table import MemoryTable
+from holdfast.stores.memory.table import MemoryTable
 from holdfast.types import MS, Ask, Busy, Grant
 from zoo.finders import Test
 from zoo.species import House
@@ -375,7 +375,7 @@ def a_lease_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="stores/memory_table.py",
+    where="stores/memory/table.py",
     found_by=Test(
         "lease.test_taking",
         "test_a_busy_lock_is_none_for_try_acquire_and_not_an_error",

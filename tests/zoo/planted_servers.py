@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.stores import redis_store, sqlite_ledger
-from holdfast.stores.redis_asyncio import Link
-from holdfast.stores.redis_blocking import Pool
-from holdfast.stores.redis_store import RedisStore
-from holdfast.stores.redis_wire import Script, pack
+from holdfast.stores.redis import store as redis_store
+from holdfast.stores.redis.asyncio_driver import Link
+from holdfast.stores.redis.protocol import Script, pack
+from holdfast.stores.redis.store import RedisStore
+from holdfast.stores.redis.sync_driver import Pool
+from holdfast.stores.sqlite import lease_table
 from holdfast.types import Ask, Busy, Grant
 from zoo.finders import RedisSentence, RedisTest, Sentence, Test
 from zoo.species import House
@@ -33,14 +34,14 @@ def rewrite(patch: pytest.MonkeyPatch, script: Script, *changes: tuple[str, str]
 
 def restate(patch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
     """Plant a bug in a statement of the SQLite store, in memory."""
-    statement: str = getattr(sqlite_ledger, name)
+    statement: str = getattr(lease_table, name)
     assert old in statement, f"{name} has changed: {old}"
-    patch.setattr(sqlite_ledger, name, statement.replace(old, new))
+    patch.setattr(lease_table, name, statement.replace(old, new))
 
 
 @keep(
     "redis-py #2624, #2665 (CVE-2023-28858, CVE-2023-28859)",
-    where="stores/redis_asyncio.py",
+    where="stores/redis/asyncio_driver.py",
     found_by=RedisSentence(
         "a cancelled call does not leave its answer to the next", "after a cancellation", asynchronous=True
     ),
@@ -74,7 +75,7 @@ def a_cancelled_command_leaves_its_reply_to_the_next(patch: pytest.MonkeyPatch) 
 
 @keep(
     "redis-py #2664: the blocking side of the same",
-    where="stores/redis_blocking.py",
+    where="stores/redis/sync_driver.py",
     found_by=RedisTest(
         "stores.test_redis_sharing",
         "test_an_interrupted_call_does_not_leave_its_answer_to_the_next",
@@ -88,7 +89,7 @@ def an_interrupted_connection_is_used_again(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: release by key",
-    where="stores/lua/release.lua",
+    where="stores/redis/lua/release.lua",
     found_by=RedisSentence(
         "a release with another token changes nothing", "a release with a token that is not the holder's"
     ),
@@ -106,7 +107,7 @@ def a_script_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: renew without an owner check",
-    where="stores/lua/renew.lua",
+    where="stores/redis/lua/renew.lua",
     found_by=RedisSentence(
         "a renewal with another token is refused and changes nothing", "a renewal with a token that is not the holder's"
     ),
@@ -119,7 +120,7 @@ def a_script_that_renews_for_anybody(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a time to live that is not the one asked for",
-    where="stores/lua/acquire.lua",
+    where="stores/redis/lua/acquire.lua",
     found_by=RedisSentence("an expired key is given to the next and not before its time", "was never given away"),
     attacks=("R87", "R115"),
 )
@@ -130,7 +131,7 @@ def a_script_that_keeps_the_key_for_ten_minutes(patch: pytest.MonkeyPatch) -> No
 
 @keep(
     "many: the counter outside the script",
-    where="stores/redis_store.py",
+    where="stores/redis/store.py",
     found_by=RedisSentence("a repeated ask gets the same grant again", "the fence of a repeated ask"),
 )
 def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,7 @@ def a_counter_outside_the_script(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the counter evicted, or lost in a restart",
-    where="stores/lua/acquire.lua",
+    where="stores/redis/lua/acquire.lua",
     found_by=RedisTest(
         "stores.test_redis_trouble",
         "test_a_flush_does_not_bring_the_fences_back",
@@ -163,7 +164,7 @@ def a_counter_that_is_lost_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
-    where="stores/lua/fence.lua",
+    where="stores/redis/lua/fence.lua",
     found_by=RedisTest(
         "stores.test_redis_lagging",
         "test_two_primaries_that_count_on_from_one_counter_ahead_of_the_clock_never_give_out_the_same_fence",
@@ -184,7 +185,7 @@ def a_script_that_counts_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Holdfast itself, as its page of guarantees admitted",
-    where="stores/lua/fence.lua",
+    where="stores/redis/lua/fence.lua",
     found_by=RedisTest(
         "stores.test_redis_lagging",
         "test_a_replica_that_missed_the_last_grants_gives_out_higher_fences_though_the_clock_is_behind",
@@ -200,7 +201,7 @@ def a_script_that_forgets_the_time_while_it_is_ahead(patch: pytest.MonkeyPatch) 
 
 @keep(
     "many: a grant read from a garbled answer",
-    where="stores/redis_store.py",
+    where="stores/redis/store.py",
     found_by=Test(
         "stores.test_redis_answers",
         "test_a_grant_that_is_not_the_one_asked_for_is_no_grant",
@@ -215,7 +216,7 @@ def any_string_is_taken_for_a_grant(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: release by key",
-    where="stores/sql/release.sql",
+    where="stores/sqlite/sql/release.sql",
     found_by=Sentence(
         "a release with another token changes nothing", "a release with a token that is not the holder's"
     ),
@@ -228,7 +229,7 @@ def a_statement_that_releases_by_key(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: an expired lease brought back by a late renewal",
-    where="stores/sql/renew.sql",
+    where="stores/sqlite/sql/renew.sql",
     found_by=Sentence("an expired lease cannot be renewed", "the renewal of an expired lease"),
     attacks=("R18",),
 )
@@ -239,7 +240,7 @@ def a_statement_that_renews_the_expired(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the next number taken from the rows that are there",
-    where="stores/sql/acquire.sql",
+    where="stores/sqlite/sql/acquire.sql",
     found_by=Sentence("fences rise from grant to grant on every connection", "came after"),
     attacks=("R28",),
 )

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease.fence_clock import Count
-from holdfast.stores.memory_table import MemoryTable, _State
+from holdfast.stores.memory.table import MemoryTable, _State
 from holdfast.testing.simresource import FencedResource
 from holdfast.testing.simstore import LeaseServer, SimStore
 from holdfast.types import Ask, Busy, Grant, Instant, Renewal
@@ -25,7 +25,7 @@ FOREVER_NS = 10**18
 
 @keep(
     "many: release by key",
-    where="stores/memory_table.py",
+    where="stores/memory/table.py",
     found_by=broken(19, "C8", text="released by someone who did not own it"),
     attacks=("R1", "R4", "R19"),
 )
@@ -74,7 +74,7 @@ def fence_from_a_second_round_trip(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the counter evicted, or lost in a restart",
-    where="stores/memory_table.py",
+    where="stores/memory/table.py",
     found_by=broken(33, "C1", "C3"),
     attacks=("R47",),
 )
@@ -89,7 +89,7 @@ def fence_from_a_counter_that_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 @keep(
-    "many: the failover epoch ignored", where="stores/memory_table.py", found_by=broken(9, "C1", "C3"), attacks=("R47",)
+    "many: the failover epoch ignored", where="stores/memory/table.py", found_by=broken(9, "C1", "C3"), attacks=("R47",)
 )
 def the_epoch_is_ignored_after_a_failover(patch: pytest.MonkeyPatch) -> None:
     """The counter survives restarts, but goes back when a replica that lagged behind takes over."""
@@ -118,7 +118,7 @@ def a_failover_gives_out_the_same_fence(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: renew without an owner check",
-    where="stores/memory_table.py",
+    where="stores/memory/table.py",
     found_by=broken(17, "C8", text="renewed by someone who did not own it"),
     attacks=("R7",),
 )
@@ -157,7 +157,7 @@ def fence_must_be_strictly_greater(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FencedResource, "accepts", lambda self, fence: fence > self._seen)
 
 
-@keep("etcd #11456", where="stores/memory_table.py", found_by=broken(19, "C4"))
+@keep("etcd #11456", where="stores/memory/table.py", found_by=broken(19, "C4"))
 def a_lease_that_runs_while_its_asker_waits(patch: pytest.MonkeyPatch) -> None:
     """The time of a lease begins when its asker gets in line, so it may be over by the time it is granted."""
     acquire = MemoryTable.acquire
@@ -255,7 +255,7 @@ def extending_in_two_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimStore, "renew_many", renew_many)
 
 
-@keep("RedBeat (mozilla telemetry-analysis-service #417)", where="stores/memory_table.py", found_by=broken(16, "C11"))
+@keep("RedBeat (mozilla telemetry-analysis-service #417)", where="stores/memory/table.py", found_by=broken(16, "C11"))
 def a_lock_without_expiry(patch: pytest.MonkeyPatch) -> None:
     """The key is taken without a time to live, so the lock of a dead process is never free again."""
     acquire = MemoryTable.acquire

@@ -32,8 +32,8 @@ import holdfast
 from holdfast.cli.screen import named_in_errors, say
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.leases.sync.client import Locks
-from holdfast.stores import sqlite_schema
 from holdfast.stores.registry import DEFAULT_FILE, URL_VARIABLE, redacted, state_directory
+from holdfast.stores.sqlite import schema
 
 SETTINGS_FILE: Final = "holdfast.toml"
 PLANE_VARIABLES: Final = ("HOLDFAST_LEASES", "HOLDFAST_DATABASE", "HOLDFAST_CONFIG")
@@ -142,7 +142,7 @@ def _has_tables(path: Path) -> bool | None:
         uri = f"file:{quote(str(path))}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            return sqlite_schema.present(connection)
+            return schema.present(connection)
     return None
 
 

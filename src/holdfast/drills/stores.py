@@ -21,7 +21,7 @@ from holdfast.drills.permission import check_marked
 from holdfast.drills.proxy import Proxy
 from holdfast.drills.redis_servers import redis_server, running
 from holdfast.errors import BadInput
-from holdfast.stores.redis_url import parse_redis_url
+from holdfast.stores.redis.url import parse_redis_url
 from holdfast.stores.registry import redacted
 
 _START_S: Final = 20.0

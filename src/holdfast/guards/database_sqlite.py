@@ -19,7 +19,7 @@ from holdfast.guards.migration import Column, Inspected
 from holdfast.guards.names import FENCE_COLUMN, LEDGER_TABLE, TableNames
 from holdfast.guards.sqlite import GuardedTable
 from holdfast.guards.triggers import MARK_TABLE, PREFIX
-from holdfast.stores.sqlite_errors import code_of, is_busy, translated
+from holdfast.stores.sqlite.errors import code_of, is_busy, translated
 
 BUSY_TIMEOUT_S: Final = 5.0
 

@@ -19,7 +19,7 @@ from holdfast.guards.admission import Admission, Presented
 from holdfast.guards.bearer import Bearer
 from holdfast.guards.filenames import check_file_name
 from holdfast.guards.folder import Folder
-from holdfast.stores.mounts import file_system, is_shared
+from holdfast.stores.sqlite.mounts import file_system, is_shared
 from holdfast.types import Duration, duration_ns
 
 V = TypeVar("V")

@@ -5,7 +5,8 @@ takes the lock back when its holder dies. `flock` and not `lockf`: record locks 
 not keep two threads apart, and closing any other descriptor of the same file gives them up.
 
 A descriptor that a forked child inherits would keep the lock alive after its holder was killed, so children close
-theirs. Does not promise anything between machines: see `stores.mounts`. Clock: the wait is on the monotonic clock.
+theirs. Does not promise anything between machines: see `stores.sqlite.mounts`. Clock: the wait is on the monotonic
+clock.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from holdfast.guards.redis_calls import Calls, Word
 from holdfast.guards.redis_messages import GuardedMessage, check_message, opened, sealed
 from holdfast.guards.redis_scripts import Script
 from holdfast.guards.rediskeys import PREFIX, FenceNames
-from holdfast.stores.redis_values import milliseconds
+from holdfast.stores.redis.lock_value import milliseconds
 from holdfast.types import MS, NS, Duration, duration_ns
 
 TTL_MAX_NS: Final = 36_525 * 86_400 * NS  # a hundred years

@@ -18,8 +18,8 @@ from holdfast.errors import BadInput
 from holdfast.guards.rediskeys import PREFIX as GUARDED
 from holdfast.ops.access import NAME, AccessText, check_account
 from holdfast.plane.families import FAMILIES
-from holdfast.stores.redis_values import glob_escaped
-from holdfast.stores.redis_wire import OPERATOR_COMMANDS, USER_COMMANDS
+from holdfast.stores.redis.lock_value import glob_escaped
+from holdfast.stores.redis.protocol import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import check_label
 
 GUARD_COMMANDS: Final = "+eval +evalsha +get +set +del +type +hset +hdel +hgetall +pexpire +publish"

@@ -120,9 +120,9 @@ async def store(scene: Scene) -> StoreFact:
 
 async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
     """What the server says about replication and eviction; None if this user may not ask."""
-    from holdfast.stores.redis_asyncio import Mux
-    from holdfast.stores.redis_url import parse_redis_url
-    from holdfast.stores.redis_wire import ReplyError, pack
+    from holdfast.stores.redis.asyncio_driver import Mux
+    from holdfast.stores.redis.protocol import ReplyError, pack
+    from holdfast.stores.redis.url import parse_redis_url
 
     driver = Mux(parse_redis_url(scene.lease_url))
     try:

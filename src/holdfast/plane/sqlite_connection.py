@@ -26,8 +26,8 @@ from holdfast.plane.sqlite_looking import Look, check_there, look_at
 from holdfast.plane.statements import compiled
 from holdfast.runtime.private_files import create_private
 from holdfast.runtime.run_sync import run_now
-from holdfast.stores.mounts import file_system, is_shared
-from holdfast.stores.sqlite_errors import code_of, is_busy, translated
+from holdfast.stores.sqlite.errors import code_of, is_busy, translated
+from holdfast.stores.sqlite.mounts import file_system, is_shared
 
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]

@@ -4,10 +4,10 @@ Promises: whoever was enrolled before a commit gets one datagram for it, with it
 datagram arrives: a listener that is stopped has a short queue. One that finds its queue full when it looks again takes
 it that hints were lost, and wakes everybody. Listeners that are dead are forgotten by whoever notices.
 
-Addresses are names in Linux's abstract socket namespace (`stores.hint_socket`), which processes of the same user and
-root can use. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the file.
-Processes of other users and in another network namespace (containers that share a file) get no datagrams, and find out
-by the waits of their callers, which are always bounded.
+Addresses are names in Linux's abstract socket namespace (`stores.sqlite.notify_socket`), which processes of the same
+user and root can use. Where there are none, a thread asks SQLite every 50 ms whether another connection has changed the
+file. Processes of other users and in another network namespace (containers that share a file) get no datagrams, and
+find out by the waits of their callers, which are always bounded.
 
 Clock: the wall clock, as a remark in the table; the real one for the pauses of the poll.
 """
@@ -25,8 +25,8 @@ from typing import Final
 from holdfast.errors import BackendError
 from holdfast.plane.ports import Tx
 from holdfast.plane.sqlite_connection import PlaneFile
-from holdfast.stores.hint_socket import HintSender, LoopListener, Sent
-from holdfast.stores.process import this_host
+from holdfast.stores.sqlite.host_identity import this_host
+from holdfast.stores.sqlite.notify_socket import HintSender, LoopListener, Sent
 
 POLL_S: Final = 0.05
 

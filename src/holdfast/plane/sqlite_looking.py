@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from holdfast.errors import BadInput
-from holdfast.stores.sqlite_errors import code_of
+from holdfast.stores.sqlite.errors import code_of
 
 _CANNOT_SHARE: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 

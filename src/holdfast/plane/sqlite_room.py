@@ -18,7 +18,7 @@ from typing import Final
 
 from holdfast.errors import BackendError
 from holdfast.plane.writability import NoRoom
-from holdfast.stores.sqlite_errors import code_of
+from holdfast.stores.sqlite.errors import code_of
 
 ROOM_KEPT: Final = 16_000_000
 

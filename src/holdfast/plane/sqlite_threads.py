@@ -31,7 +31,7 @@ from holdfast.plane.sqlite_connection import Busy, SqliteConnection, SqliteTx
 from holdfast.plane.sqlite_hints import Voice
 from holdfast.plane.sqlite_line import Answer, Entry, Line
 from holdfast.plane.sqlite_sync import Syncer
-from holdfast.stores.sqlite_errors import code_of
+from holdfast.stores.sqlite.errors import code_of
 from holdfast.types import MS, NS
 
 _PAUSE_MIN_NS: Final = 100_000  # about the length of a commit without `fsync`

@@ -47,12 +47,12 @@ class _Built(NamedTuple):
     drivers: tuple[str, ...] = ()  # the modules that the extra brings
 
 
-_SQLITE = _Built("holdfast.stores.sqlite")
-_REDIS = _Built("holdfast.stores.redis", "redis", ("redis", "hiredis"))
-_QUORUM = _Built("holdfast.stores.quorum", "redis", ("redis", "hiredis"))
+_SQLITE = _Built("holdfast.stores.sqlite.engine")
+_REDIS = _Built("holdfast.stores.redis.engine", "redis", ("redis", "hiredis"))
+_QUORUM = _Built("holdfast.stores.quorum.engine", "redis", ("redis", "hiredis"))
 
 BUILT: Mapping[str, _Built] = {
-    "memory": _Built("holdfast.stores.memory"),
+    "memory": _Built("holdfast.stores.memory.store"),
     "sqlite": _SQLITE,
     "redis": _REDIS,
     "rediss": _REDIS,

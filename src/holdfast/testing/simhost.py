@@ -17,7 +17,7 @@ from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.policy_switch import policy_switch
 from holdfast.runtime.recorder import Witness
 from holdfast.runtime.renewer import Ticks
-from holdfast.stores.memory import MemoryEngine, MemoryTable
+from holdfast.stores.memory.store import MemoryEngine, MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simdomain import Domain
 from holdfast.testing.simloop import SimLoop, running_sim_loop

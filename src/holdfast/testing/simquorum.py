@@ -23,12 +23,12 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.leases.lock_spec import LockSettings
-from holdfast.stores.memory import CAPABILITIES
-from holdfast.stores.quorum import quorum_capabilities
-from holdfast.stores.quorum_crew import LoopCrew
-from holdfast.stores.quorum_late import Memory
-from holdfast.stores.quorum_nodes import Nodes
-from holdfast.stores.quorum_store import QuorumStore
+from holdfast.stores.memory.store import CAPABILITIES
+from holdfast.stores.quorum.engine import quorum_capabilities
+from holdfast.stores.quorum.fan_out import LoopCrew
+from holdfast.stores.quorum.late_replies import Memory
+from holdfast.stores.quorum.nodes import Nodes
+from holdfast.stores.quorum.store import QuorumStore
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simfaults import Fault
 from holdfast.testing.simnodes import NodeTrouble

@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import LISTEN_NS, Capabilities, Watch
 from holdfast.errors import Timeout
-from holdfast.stores.memory import CAPABILITIES
-from holdfast.stores.memory_table import MemoryTable, Snapshot
+from holdfast.stores.memory.store import CAPABILITIES
+from holdfast.stores.memory.table import MemoryTable, Snapshot
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simnetwork import Network, Server

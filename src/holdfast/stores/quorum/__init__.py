@@ -1,0 +1,1 @@
+"""The store on several independent Redis servers."""

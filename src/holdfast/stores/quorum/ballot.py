@@ -1,0 +1,113 @@
+"""One question to the nodes of a quorum: who was asked, what came back, and what becomes of what comes later.
+
+Whoever asks waits until it has heard enough, closes the ballot and goes on; the nodes that have not answered by then
+are not waited for. What they say later is handed to `afterwards`, on the job that asked them: that is where a late
+grant of a lost election is given back, and where a node that has lost a lease gets it again.
+
+Colour-free: it knows jobs and a signal (`quorum_crew`). Casting is safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Generic, TypeAlias, TypeVar
+
+from holdfast.core.lease.quorum import Vote, majority
+from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
+from holdfast.runtime.thread_runtime import Mutex
+from holdfast.stores.quorum.fan_out import Signal
+from holdfast.types import Busy, Grant
+
+T = TypeVar("T")
+Answers: TypeAlias = Mapping[int, T | BackendError]
+Afterwards: TypeAlias = Callable[[int, T | BackendError], Awaitable[None]]
+
+
+class Ballot(Generic[T]):
+    """The answers to one question."""
+
+    def __init__(self, signal: Signal, enough: Callable[[Answers[T]], bool]) -> None:
+        self.signal = signal
+        self.answers: dict[int, T | BackendError] = {}
+        self.asked: dict[int, object] = {}  # node -> its job
+        self.broken: Exception | None = None  # a bug, or input that a node refuses: nothing that a vote could be
+        self._enough = enough
+        self._mutex = Mutex()
+        self._afterwards: Afterwards[T] | None = None
+        self._closed = False
+
+    def cast(self, node: int, answer: T | BackendError) -> Afterwards[T] | None:
+        """A node has answered. Returns what is to be done with it if nobody counts any more."""
+        with self._mutex:
+            if self._closed:
+                return self._afterwards
+            self.answers[node] = answer
+            if self._enough(self.answers):
+                self.signal.set()
+        return None
+
+    def so_far(self) -> dict[int, T | BackendError]:
+        """What was cast until now. More may come, until the ballot is closed."""
+        with self._mutex:
+            if self.broken is not None:
+                raise self.broken
+            return dict(self.answers)
+
+    def wait_for(self, nodes: Iterable[int]) -> bool:
+        """Look out for the answers of these as well. False: they are all there."""
+        with self._mutex:
+            missing = [node for node in nodes if node not in self.answers]
+            self._enough = lambda answers: all(node in answers for node in missing)
+            if missing and self.broken is None:
+                self.signal.clear()
+        return bool(missing)
+
+    def fail(self, error: Exception) -> None:
+        """Asking has failed in a way that is no answer; whoever waits raises it."""
+        self.broken = error
+        self.signal.set()
+
+    def close(self, afterwards: Afterwards[T] | None = None) -> Answers[T]:
+        """Count no more. What was cast until now is the result; what comes later goes to `afterwards`."""
+        with self._mutex:
+            self._closed, self._afterwards = True, afterwards
+        if self.broken is not None:
+            raise self.broken
+        return self.answers
+
+    @property
+    def silent(self) -> list[int]:
+        """The nodes that were asked and have not answered."""
+        return [node for node in self.asked if node not in self.answers]
+
+
+def vote_of(answer: Grant | Busy | BackendError) -> Vote:
+    """What the answer to an acquire is worth."""
+    if isinstance(answer, Grant):
+        return Vote.YES
+    if isinstance(answer, Busy):
+        return Vote.NO
+    return failure(answer)
+
+
+def failure(error: BackendError) -> Vote:
+    """What it is worth when a node did not do its part."""
+    return Vote.UNKNOWN if isinstance(error, Timeout) else Vote.FAILED
+
+
+def no_quorum(
+    what: str, nodes: int, errors: Mapping[int, BackendError], silent: int, *, harmless: bool
+) -> BackendError:
+    """The error that too few answers are: each node's reason, and what may be concluded from all of them.
+
+    `silent`: how many have not answered by now. `harmless`: whatever a node did, nothing came of it.
+    """
+    reasons = "; ".join(dict.fromkeys(str(errors[node]) for node in sorted(errors)))
+    missing = f"{silent} without an answer" if silent else ""
+    text = f"{what}: no majority of {nodes} nodes, {len(errors)} failed: {'; '.join(filter(None, [reasons, missing]))}"
+    enough = nodes - majority(nodes)
+    if sum(isinstance(error, Misconfigured) for error in errors.values()) > enough:
+        return Misconfigured(text)
+    if harmless and sum(not isinstance(error, Timeout) for error in errors.values()) > enough:
+        return Unavailable(text)
+    return Timeout(text)

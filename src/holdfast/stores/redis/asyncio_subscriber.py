@@ -1,0 +1,214 @@
+"""Wake-ups for tasks: one listening connection per loop, on which each waiter has a channel of its own.
+
+Promises: an ear hears what was published to it after `open` returned, or is woken because it may have missed something:
+when the connection breaks, and again when it is back. Never raises from `hear`. A subscription serves one waiter after
+the other; only so many are kept while nobody uses them. Clock: the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import deque
+
+from holdfast.errors import BackendError, Unavailable
+from holdfast.stores.redis.asyncio_driver import Link, Mux
+from holdfast.stores.redis.protocol import Reply, ReplyError, pack, refusal
+from holdfast.stores.redis.url import RedisAddress
+from holdfast.types import NS
+
+CONFIRM_NS = 2 * NS
+DOUBT_S = 1.0  # a connection that has said nothing for longer has to confirm an idle ear before that is trusted
+IDLE_MAX = 64
+AGAIN_MIN_S, AGAIN_MAX_S = 0.05, 2.0
+
+
+class AsyncioEars:
+    """The listening connection of one loop."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+        self._mux = Mux(address)
+        self._start()
+
+    def _start(self) -> None:
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._link: Link | None = None
+        self._heard_at = 0.0
+        self._ears: dict[bytes, AsyncioEar] = {}  # by channel: those in use, and the idle ones
+        self._idle: list[AsyncioEar] = []
+        # What was asked of the connection and not answered yet, in order: a subscription, or None for an end of one.
+        self._asked: deque[AsyncioEar | None] = deque()
+        self._again: asyncio.Task[None] | None = None
+
+    async def open(self, timeout_ns: int) -> AsyncioEar:
+        """An ear that the server has confirmed: an idle one, confirmed anew if its connection was long silent."""
+        self._check_home()
+        if self._idle:
+            ear = self._idle.pop()
+            if asyncio.get_running_loop().time() - self._heard_at < DOUBT_S:
+                return ear
+            ear.settled.clear()
+        else:
+            ear = AsyncioEar(self, f"{self._address.namespace}:ear:{secrets.token_hex(8)}")
+            self._ears[ear.channel] = ear
+        try:
+            async with asyncio.timeout(timeout_ns / NS):
+                await self._listen(self._mux.deadline(timeout_ns))
+                await ear.settled.wait()
+        except TimeoutError as error:
+            ear.close(sound=False)
+            raise Unavailable(f"redis at {self._address} did not confirm a subscription in time") from error
+        except BaseException:
+            ear.close(sound=False)
+            raise
+        if ear.refused is not None:
+            ear.close(sound=False)
+            raise type(ear.refused)(str(ear.refused)) from ear.refused
+        return ear
+
+    def _check_home(self) -> None:
+        """In another process or on another loop everything begins anew; the mux says when that is not allowed."""
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._home != home:
+            self._start()
+            self._home = home
+
+    async def _listen(self, deadline_ns: int) -> None:
+        """Have a connection on which every channel is subscribed, or asked for."""
+        link = await self._mux.link(deadline_ns)
+        if link is not self._link:
+            self._link = link
+            self._asked.clear()
+            link.on_push = self._heard
+            link.on_lost = self._lost
+            for ear in self._ears.values():
+                ear.settled.clear()
+        asked = {ear for ear in self._asked if ear is not None}
+        for ear in self._ears.values():
+            if not ear.settled.is_set() and ear not in asked:
+                self._ask(link, "SUBSCRIBE", ear)
+
+    def _ask(self, link: Link, verb: str, ear: AsyncioEar) -> None:
+        self._asked.append(ear if verb == "SUBSCRIBE" else None)
+        link.write(pack((verb, ear.channel)))
+
+    def give_back(self, ear: AsyncioEar, *, sound: bool) -> None:
+        """The waiter is done. The ear is kept for the next one, or nobody listens to its channel any more."""
+        if self._home is None or self._home[0] != os.getpid() or self._ears.get(ear.channel) is not ear:
+            return  # of a connection that is gone, or of another process
+        if sound and ear.settled.is_set() and ear.refused is None and len(self._idle) < IDLE_MAX:
+            self._idle.append(ear)
+            return
+        del self._ears[ear.channel]
+        if self._link is not None and not self._link.closed and ear.refused is None:
+            self._ask(self._link, "UNSUBSCRIBE", ear)
+
+    def _heard(self, reply: Reply) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message":
+            ear = self._ears.get(reply[1])
+            if ear is not None and reply[2] == ear.word.encode():  # or it was meant for an earlier waiter
+                ear.wake()
+            return
+        asked = self._asked.popleft() if self._asked else None
+        if asked is not None:
+            if isinstance(reply, ReplyError):
+                asked.refused = refusal(reply, self._address)
+            asked.settled.set()
+            if asked.broken:
+                asked.broken = False
+                asked.wake()
+
+    def _lost(self) -> None:
+        self._link = None
+        self._asked.clear()
+        for idle in self._idle:
+            del self._ears[idle.channel]
+        self._idle.clear()
+        for ear in self._ears.values():
+            ear.settled.clear()
+            ear.broken = True
+            ear.wake()
+        if self._ears and self._again is None:
+            self._again = asyncio.get_running_loop().create_task(self._listen_again())
+
+    async def _listen_again(self) -> None:
+        """Come back, for as long as anybody waits."""
+        pause = AGAIN_MIN_S
+        try:
+            while self._ears and (self._link is None or self._link.closed):
+                try:
+                    await self._listen(self._mux.deadline(CONFIRM_NS))
+                except BackendError:
+                    await asyncio.sleep(pause)
+                    pause = min(AGAIN_MAX_S, 2 * pause)
+        finally:
+            self._again = None
+
+    async def close(self) -> None:
+        """Give the connection back. Ears that are still open hear nothing more, and poll."""
+        self._check_home()
+        again = self._again
+        for ear in self._ears.values():
+            ear.wake()
+        self._ears.clear()
+        self._idle.clear()
+        if again is not None:
+            again.cancel()
+            await asyncio.wait([again])
+        await self._mux.close()
+
+
+class AsyncioEar:
+    """One channel, and the waiter that it is lent to: a `redis_watch.Ear`."""
+
+    __slots__ = ("_channel", "_ears", "_hint", "_number", "_waiter", "broken", "channel", "refused", "settled")
+
+    def __init__(self, ears: AsyncioEars, channel: str) -> None:
+        self.channel = channel.encode()
+        self.settled = asyncio.Event()  # the server has confirmed it, or refused it
+        self.refused: BackendError | None = None
+        self.broken = False  # it was lost and is not back yet: something may go unheard
+        self._ears = ears
+        self._channel = channel
+        self._number = 0
+        self._hint = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def word(self) -> str:
+        """See `redis_watch.Ear`."""
+        return f"{self._channel} {self._number}"
+
+    def wake(self) -> None:
+        """Wake the waiter, now or when it comes."""
+        self._hint = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def hear(self, timeout_ns: int) -> bool:
+        """See `redis_watch.Ear`."""
+        if not self._hint:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(max(0, timeout_ns) / NS, _end, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        heard, self._hint = self._hint, False
+        return heard
+
+    def close(self, *, sound: bool) -> None:
+        """See `redis_watch.Ear`."""
+        self._number += 1
+        self._hint = False
+        self._ears.give_back(self, sound=sound)
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,101 @@
+"""Asking the server through a driver of either colour: scripts by hash, and what may be asked twice.
+
+When a connection breaks after a request was sent, nobody knows whether it took effect. Asking again is allowed once,
+within the same deadline, because every request of a lease names its token: a repeated acquire gets the same grant, a
+repeated renewal sets the same expiry, a repeated release deletes nothing that is not ours. What must not happen is that
+the second try hides the doubt of the first: if it is refused or cannot be sent, the outcome is still unknown, and the
+error of the first try is raised, not one that says "certainly no effect".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.errors import Misconfigured, Unavailable
+from holdfast.stores.redis.protocol import Reply, ReplyError, Script, Severed, Word, is_noscript
+
+
+class Driver(Protocol):
+    """One colour of talking to the server. Raises `Unavailable`, `Timeout` or `Severed`; error replies are values."""
+
+    def deadline(self, timeout_ns: int) -> int:
+        """When a call that may take so long has to be over, on the driver's clock."""
+        ...
+
+    async def call(self, packed: bytes, deadline_ns: int) -> Reply:
+        """Send one command and return its reply."""
+        ...
+
+    async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
+        """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections that are not in use."""
+        ...
+
+
+class Asker:
+    """Asks, and asks again where that is harmless."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def deadline(self, timeout_ns: int) -> int:
+        """When a call that may take so long has to be over."""
+        return self._driver.deadline(timeout_ns)
+
+    async def run(self, script: Script, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
+        """Run a script; once more after a broken connection."""
+        try:
+            reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
+        except Severed as severed:
+            return await self.once_more(severed, script, keys, words, deadline_ns)
+        if is_noscript(reply):
+            return await self.call(script.whole(keys, words), deadline_ns)
+        return reply
+
+    async def run_once(self, script: Script, keys: int, words: Sequence[Word], deadline_ns: int) -> Reply:
+        """Run a script that must not be asked for twice. A server that does not know it has not run it."""
+        reply = await self._driver.call(script.by_hash(keys, words), deadline_ns)
+        if is_noscript(reply):
+            return await self._driver.call(script.whole(keys, words), deadline_ns)
+        return reply
+
+    async def call(self, packed: bytes, deadline_ns: int) -> Reply:
+        """Send one harmless command; once more after a broken connection."""
+        try:
+            return await self._driver.call(packed, deadline_ns)
+        except Severed as severed:
+            try:
+                reply = await self._driver.call(packed, deadline_ns)
+            except (Unavailable, Misconfigured):
+                raise severed from None
+            if isinstance(reply, ReplyError):
+                raise severed from None
+            return reply
+
+    async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
+        """Send harmless commands; once more after a broken connection that answered none of them."""
+        try:
+            return await self._driver.call_all(packed, count, deadline_ns)
+        except Severed as severed:
+            try:
+                return await self._driver.call_all(packed, count, deadline_ns)
+            except (Unavailable, Misconfigured):
+                raise severed from None
+
+    async def once_more(
+        self, severed: Severed, script: Script, keys: int, words: Sequence[Word], deadline_ns: int
+    ) -> Reply:
+        """Run a script for the second time. Anything but an answer leaves the doubt of the first time."""
+        try:
+            reply = await self.run_once(script, keys, words, deadline_ns)
+        except (Unavailable, Misconfigured):
+            raise severed from None
+        if isinstance(reply, ReplyError):
+            raise severed from None
+        return reply

@@ -1,0 +1,71 @@
+"""Leases in one Redis or Valkey server (6.2 or newer), written once for both colours over a driver.
+
+Promises: every change is one script, so one atomic step; one round trip to acquire with a fence, one to release, one
+for a tick of renewals. A lock is a plain string, set if absent and with an expiry, that begins with the readable owner:
+`redis-cli GET name` and `PTTL name` say what a runbook needs, and other libraries of the Redis lock pattern exclude
+each other with this one on the same key. Fences never go back, whatever the server forgets (see `lua/acquire.lua`), so
+a write that is guarded by fence is safe: `Guarantee.FENCED`.
+
+Does not promise: exclusion across a failover. Replication is asynchronous: a promoted replica may not know the newest
+leases, and two primaries of a split brain grant the same keys. Their fences differ, and are in the order of their
+clocks (see `core/lease/fence_clock.py`). Nor does it promise that leases survive a restart: that is the server's
+persistence setting.
+
+Clocks: expiry, tickets and `granted` are the server's clock; deadlines of calls are this host's monotonic clock.
+
+Names: the lock is `<prefix><name>`; besides it there are `<namespace>:fence` (one counter for the database),
+`<namespace>:audit` (a stream), and while somebody waits `<namespace>:ears:{<lock>}` (who is woken next, see
+`redis_watch`), a channel `<namespace>:ear:<id>` for each waiter, and for fair locks `<namespace>:queue:{<lock>}` and
+`<namespace>:tickets:{<lock>}`. Lock names contain no braces, so the braces here put what belongs to a lock into its own
+hash slot: nothing has to be renamed for a cluster. (There, waiters would have to listen at the node of the lock, for a
+release counts the listeners of its own node.)
+"""
+
+from __future__ import annotations
+
+from holdfast.core.ports import Capabilities
+from holdfast.stores.redis.asyncio_driver import Mux
+from holdfast.stores.redis.asyncio_subscriber import AsyncioEars
+from holdfast.stores.redis.store import CAPABILITIES, ManyRedisStore, RedisStore
+from holdfast.stores.redis.sync_driver import Pool
+from holdfast.stores.redis.sync_subscriber import BlockingEars
+from holdfast.stores.redis.url import RedisAddress, parse_redis_url
+
+__all__ = ["CAPABILITIES", "RedisEngine", "RedisStore", "open_engine"]
+
+
+class RedisEngine:
+    """One server and its stores in both colours. Opening it sends nothing; a store connects when it is first used."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+        self._pool = Pool(address)
+        self._ears = BlockingEars(address)
+        self._blocking = ManyRedisStore(address, self._pool, self._ears)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return CAPABILITIES
+
+    @property
+    def blocking(self) -> ManyRedisStore:
+        """The store for ordinary code and for the keeper, safe from any thread. Always the same one."""
+        return self._blocking
+
+    def asynchronous(self) -> ManyRedisStore:
+        """Make a store for one event loop: the one that first uses it."""
+        return ManyRedisStore(self._address, Mux(self._address), AsyncioEars(self._address))
+
+    def close(self) -> None:
+        """Close the idle connections of the blocking store. Asyncio stores are closed by whoever uses them."""
+        self._ears.close_idle()
+        self._pool.close_idle()
+
+    def __repr__(self) -> str:
+        return f"<RedisEngine at {self._address}, database {self._address.db}>"
+
+
+def open_engine(url: str) -> RedisEngine:
+    """Open the engine that a URL names; see `redis_url` for its form."""
+    return RedisEngine(parse_redis_url(url))

@@ -1,0 +1,400 @@
+"""The blocking driver: a pool of plain sockets, one per concurrent caller. Nothing here ever suspends.
+
+Promises: a call ends within its deadline, counted over connecting, sending and receiving (name resolution is the
+system's, and not bounded); an error says whether the request may have taken effect; a connection whose answer did not
+arrive completely is never used again, whatever ended the wait, so answers cannot cross. An interrupt at any point loses
+at most the connection at hand, and never its place in the pool: that ends with the connection object. In a forked child
+the parent's connections are left alone. Clock: monotonic.
+
+Cost: a call is one send and one receive. The kernel bounds both (SO_SNDTIMEO, SO_RCVTIMEO), because Python's own socket
+timeout would add a poll before each; the bound is set anew only when it changes. With TLS Python's timeout it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from holdfast.core.failpoints import reach
+from holdfast.errors import Timeout, Unavailable
+from holdfast.runtime.thread_runtime import Mutex
+from holdfast.runtime.wakeup import Wakeup
+from holdfast.stores.redis.protocol import (
+    ProtocolError,
+    Reader,
+    Reply,
+    Severed,
+    check_handshake,
+    garbled,
+    handshake,
+    keep_alive,
+    ungreeted,
+    unreachable,
+)
+from holdfast.stores.redis.url import RedisAddress
+from holdfast.types import MS, NS
+
+POOL_MAX = 64
+_CHUNK = 8192
+_TURN_S = 0.1
+_DOUBT_NS = NS  # a connection that was idle for longer is looked at before it is trusted with a request
+
+
+class Connection:
+    """One socket, used by one caller at a time."""
+
+    __slots__ = ("_address", "_armed_ms", "_bound_by_kernel", "_reader", "_recv", "_send", "_socket", "slot", "used_ns")
+
+    def __init__(self, address: RedisAddress, deadline_ns: int) -> None:
+        self._address = address
+        self.slot: Slot | None = None
+        self._reader = Reader()
+        self._armed_ms = 0  # nothing
+        self._bound_by_kernel = address.tls is None
+        self._socket = _connect(address, deadline_ns)
+        self._send = self._socket.sendall
+        self._recv = self._socket.recv
+        self.used_ns = time.monotonic_ns()
+        try:
+            if self._bound_by_kernel:
+                self._socket.settimeout(None)
+            packed, count = handshake(address)
+            check_handshake(address, self.ask_all(packed, count, deadline_ns))
+        except Timeout as error:
+            self.close()
+            raise ungreeted(address, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, packed: bytes, deadline_ns: int) -> Reply:
+        """Send one command and return its reply, which may be a `ReplyError`."""
+        self.send(packed, deadline_ns)
+        reply = self.next_reply(deadline_ns, armed=True)
+        self._check_end()
+        return reply
+
+    def ask_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
+        """Send `count` commands at once and return their replies: fewer than that, if the answers broke off."""
+        self.send(packed, deadline_ns)
+        replies: list[Reply] = []
+        try:
+            while len(replies) < count:
+                replies.append(self.next_reply(deadline_ns))
+        except Timeout:
+            if not replies:
+                raise
+            self.close()
+            return replies
+        self._check_end()
+        return replies
+
+    def _check_end(self) -> None:
+        """Refuse more replies than requests: the next caller would take the rest for its own."""
+        if self._reader.has_data():
+            raise garbled(self._address, "a request (there is more than was asked for)")
+
+    def send(self, packed: bytes, deadline_ns: int) -> None:
+        """Send without waiting for an answer."""
+        if not self._arm(deadline_ns):
+            raise Unavailable(f"redis at {self._address}: no time was left to send the request")
+        try:
+            reach("store.redis.send")
+            self._send(packed)
+            reach("store.redis.sent")
+        except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError):
+            raise Timeout(f"redis at {self._address} did not take the request in time; it may take effect") from None
+        except OSError as error:
+            raise Severed(f"redis at {self._address}: connection lost while sending; it may take effect") from error
+
+    def next_reply(self, deadline_ns: int, *, armed: bool = False) -> Reply:
+        """Wait for one reply. `armed`: the deadline was set just now, by sending."""
+        reader = self._reader
+        try:
+            # False means: not complete yet. No reply of RESP2 is read as False.
+            while (reply := reader.gets()) is False:
+                if not armed and not self._arm(deadline_ns):
+                    raise TimeoutError
+                data = self._recv(_CHUNK)
+                if not data:
+                    raise Severed(f"redis at {self._address} closed the connection before it answered")
+                reader.feed(data)
+                armed = False
+            reach("store.redis.replied")
+        except Severed:
+            raise  # it is a TimeoutError too
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            raise Timeout(f"redis at {self._address} did not answer in time; it may have taken effect") from None
+        except OSError as error:
+            raise Severed(f"redis at {self._address}: connection lost before the answer") from error
+        except ProtocolError:
+            raise garbled(self._address, "a request") from None
+        return reply
+
+    def _arm(self, deadline_ns: int) -> bool:
+        """Bound what follows by the deadline, to the next millisecond. False: the deadline is past."""
+        left_ms = (deadline_ns - time.monotonic_ns() + MS - 1) // MS
+        if left_ms <= 0:  # before all else: no length of time that is armed stands for one that is over
+            return False
+        if left_ms == self._armed_ms:
+            return True
+        if self._bound_by_kernel:
+            bound = struct.pack("@ll", left_ms // 1000, left_ms % 1000 * 1000)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
+        else:
+            self._socket.settimeout(left_ms / 1000)
+        self._armed_ms = left_ms
+        return True
+
+    def stale(self) -> bool:
+        """Whether the server has closed an idle connection, or said something nobody asked for."""
+        try:
+            if self._bound_by_kernel:
+                self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                return True
+            self._socket.settimeout(0)
+            self._armed_ms = 0
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        """Close the socket. In a forked child this leaves the parent's end of it open."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        """Close one that an interrupt has lost, without a warning that nobody could act on."""
+        lost = getattr(self, "_socket", None)
+        if lost is not None:
+            lost.close()
+
+
+class Slot:
+    """Room for one connection in a pool. Whoever loses the object has given it back."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Pool:
+    """The connections of one engine in one process. Calls may come from any thread."""
+
+    def __init__(self, address: RedisAddress, most: int = POOL_MAX) -> None:
+        self._address = address
+        self._most = most
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        # Last in, first out. `append` and `pop` of a deque are atomic, so the usual call takes no lock.
+        self._idle: deque[Connection] = deque()
+        # The slots that are taken, by identity. A connection that an interrupt loses between two steps (taken from the
+        # pool, and not yet in a variable) ends there, and its slot with it, which removes the entry.
+        self._taken: dict[int, weakref.ref[Slot]] = {}
+        self._waiters: deque[Wakeup] = deque()
+        self._mutex = Mutex()
+
+    def deadline(self, timeout_ns: int) -> int:
+        """When a call that may take so long has to be over."""
+        return time.monotonic_ns() + timeout_ns
+
+    async def call(self, packed: bytes, deadline_ns: int) -> Reply:
+        """Send one command and return its reply, which may be a `ReplyError`."""
+        connection = self.take(deadline_ns)
+        try:
+            reply = connection.ask(packed, deadline_ns)
+        except BaseException as error:
+            self.drop(connection, error)
+            raise
+        self.give_back(connection)
+        return reply
+
+    async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
+        """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
+        connection = self.take(deadline_ns)
+        try:
+            replies = connection.ask_all(packed, count, deadline_ns)
+        except BaseException as error:
+            self.drop(connection, error)
+            raise
+        if len(replies) == count:
+            self.give_back(connection)
+        else:
+            self.drop(connection, None)
+        return replies
+
+    def take(self, deadline_ns: int) -> Connection:
+        """A connection for one caller: an idle one, a new one, or the next that is given back."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if time.monotonic_ns() - connection.used_ns < _DOUBT_NS or not connection.stale():
+                return connection
+            self.drop(connection, None)
+        return self._open_or_wait(deadline_ns)
+
+    def give_back(self, connection: Connection) -> None:
+        """The connection has answered everything it was asked."""
+        connection.used_ns = time.monotonic_ns()
+        self._idle.append(connection)
+        self._wake(1)
+
+    def drop(self, connection: Connection, error: BaseException | None) -> None:
+        """The connection must not be used again. If it broke, the idle ones may well be broken too."""
+        self._free(connection.slot)
+        connection.close()
+        dropped = 1
+        if isinstance(error, Severed):
+            dropped += self._empty()
+        self._wake(dropped)
+
+    def _slot(self) -> Slot | None:
+        """Room for a new connection, if there is any."""
+        with self._mutex:
+            if len(self._taken) >= self._most:
+                return None
+            slot, taken = Slot(), self._taken
+            key = id(slot)
+            taken[key] = weakref.ref(slot, lambda _: taken.pop(key, None))
+            return slot
+
+    def _free(self, slot: Slot | None) -> None:
+        self._taken.pop(id(slot), None)
+
+    def _wake(self, count: int) -> None:
+        # A waiter enters itself before it looks for a connection a last time, and this is called after one has become
+        # free: one of the two sees the other.
+        for _ in range(count):
+            try:
+                self._waiters.popleft().ring()
+            except IndexError:
+                return
+
+    def statistics(self) -> dict[str, int]:
+        """How many connections there are, how many of them idle, and how many callers wait for one."""
+        counts = {"open": len(self._taken), "idle": len(self._idle), "waiting": len(self._waiters)}
+        return {**counts, "most": self._most}
+
+    async def close(self) -> None:
+        """See `close_idle`."""
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close what is idle. A connection in use stays its caller's, and is idle again after the call."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        self._wake(self._empty())
+
+    def _open_or_wait(self, deadline_ns: int) -> Connection:
+        while True:  # ends with a connection, or with the deadline
+            mine = Wakeup()
+            self._waiters.append(mine)
+            try:
+                if self._idle:
+                    with contextlib.suppress(IndexError):
+                        return self._idle.pop()
+                slot = self._slot()
+                if slot is not None:
+                    return self._opened(slot, deadline_ns)
+                left = (deadline_ns - time.monotonic_ns()) / NS
+                if left <= 0:
+                    raise Unavailable(f"redis at {self._address}: all {self._most} connections were busy")
+                # In short turns: the one that should have rung may have been interrupted.
+                mine.wait(min(left, _TURN_S))
+            finally:
+                with contextlib.suppress(ValueError):  # it was rung
+                    self._waiters.remove(mine)
+
+    def _opened(self, slot: Slot, deadline_ns: int) -> Connection:
+        try:
+            connection = Connection(self._address, deadline_ns)
+            connection.slot = slot
+            return connection  # noqa: TRY300 - until it is returned it can be interrupted
+        except BaseException:
+            self._free(slot)
+            self._wake(1)
+            raise
+
+    def _empty(self) -> int:
+        closed = 0
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return closed
+            self._free(connection.slot)
+            connection.close()
+            closed += 1
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the sockets are shared with the parent, so they are closed here and never spoken on."""
+        inherited = self._idle
+        self._start()
+        for connection in inherited:
+            connection.close()
+
+
+def _connect(address: RedisAddress, deadline_ns: int) -> socket.socket:
+    if deadline_ns <= time.monotonic_ns():
+        raise Unavailable(f"redis at {address}: no time was left to connect")
+    plain: socket.socket | None = None
+    try:
+        if address.path is not None:
+            return _dialled(socket.AF_UNIX, address.path, deadline_ns)
+        plain = _dialled_by_name(address.host, address.port, deadline_ns)
+        keep_alive(plain)
+        if address.tls is None:
+            return plain
+        plain.settimeout(_left_s(deadline_ns))
+        return address.tls.wrap_socket(plain, server_hostname=address.host)
+    except (OSError, UnicodeError) as error:
+        if plain is not None:
+            plain.close()
+        raise unreachable(address, error) from error
+    except BaseException:
+        if plain is not None:
+            plain.close()
+        raise
+
+
+def _dialled_by_name(host: str, port: int, deadline_ns: int) -> socket.socket:
+    """Try the addresses of a host one after the other. They share the time, as they would not with `socket`'s own."""
+    failed = OSError(f"{host} has no address")
+    for family, _, _, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            return _dialled(family, where, deadline_ns)
+        except OSError as error:
+            failed = error
+    raise failed
+
+
+def _dialled(family: int, where: Any, deadline_ns: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.settimeout(_left_s(deadline_ns))
+        made.connect(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _left_s(deadline_ns: int) -> float:
+    left_ns = deadline_ns - time.monotonic_ns()
+    if left_ns <= 0:
+        raise TimeoutError("no time was left to connect")
+    return left_ns / NS

@@ -1,0 +1,196 @@
+"""Wake-ups for blocking waiters: a waiter listens on a connection of its own, without a thread in between.
+
+A listener thread shared by all waiters would cost a hand-over between threads (120 to 190 µs) for each wake-up. Of all
+threads that wait for one key only one gets past the local mutex, so ears are few. They are bounded all the same: beyond
+the bound a waiter is deaf and polls, which every waiter must be able to do anyway.
+
+Promises: an ear hears what was published to it after `open` returned, or wakes its waiter because it may have missed
+something. Never raises from `hear`: a hint is not worth an error. A subscription is made once for each connection, and
+serves one waiter after the other. Clock: monotonic.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import weakref
+from collections import deque
+
+from holdfast.errors import BackendError, Timeout, Unavailable
+from holdfast.stores.redis.protocol import Garbled, ReplyError, Severed, pack, refusal
+from holdfast.stores.redis.sync_driver import Connection
+from holdfast.stores.redis.url import RedisAddress
+from holdfast.types import MS, NS
+
+EARS_MAX = 128
+IDLE_MAX = 8
+DOUBT_NS = NS  # an ear that was idle for longer is confirmed before it is trusted
+
+
+class BlockingEars:
+    """The listening connections of one engine in one process."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._idle: deque[BlockingEar] = deque()
+        # Weak: the ear of a waiter that was interrupted before it had it does not count.
+        self._in_use: weakref.WeakSet[BlockingEar] = weakref.WeakSet()
+
+    async def open(self, timeout_ns: int) -> BlockingEar:
+        """An ear: an idle one if it still lives, else a new one, which the server has confirmed."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        if len(self._in_use) >= EARS_MAX:
+            raise Unavailable(f"{EARS_MAX} waiters listen already; this one has to poll")
+        deadline_ns = time.monotonic_ns() + timeout_ns
+        while True:
+            try:
+                ear = self._idle.pop()
+            except IndexError:
+                break
+            if ear.sound(deadline_ns):
+                self._in_use.add(ear)
+                return ear
+        ear = BlockingEar(self, self._address)
+        self._in_use.add(ear)
+        try:
+            ear.listen(deadline_ns)
+        except BaseException:
+            ear.close(sound=False)
+            raise
+        return ear
+
+    def give_back(self, ear: BlockingEar, *, sound: bool) -> bool:
+        """The waiter is done. True: the ear is kept for the next one."""
+        self._in_use.discard(ear)
+        if not sound or self._pid != os.getpid() or len(self._idle) >= IDLE_MAX:
+            return False
+        self._idle.append(ear)
+        return True
+
+    async def close(self) -> None:
+        """See `close_idle`."""
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close what is idle. Ears in use are closed by their waiters."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        while True:
+            try:
+                self._idle.pop().hang_up()
+            except IndexError:
+                return
+
+    def _leave_to_parent(self) -> None:
+        inherited = self._idle
+        self._start()
+        for ear in inherited:
+            ear.hang_up()
+
+
+class BlockingEar:
+    """One channel, and the connection that listens to it and to nothing else: a `redis_watch.Ear`."""
+
+    def __init__(self, ears: BlockingEars, address: RedisAddress) -> None:
+        self._ears = ears
+        self._address = address
+        self._channel = f"{address.namespace}:ear:{secrets.token_hex(8)}"
+        self._number = 0
+        self._connection: Connection | None = None
+        self._pid = os.getpid()
+
+    @property
+    def word(self) -> str:
+        """See `redis_watch.Ear`."""
+        return f"{self._channel} {self._number}"
+
+    def listen(self, deadline_ns: int) -> None:
+        """Be subscribed, on a new connection, when this returns."""
+        connection = Connection(self._address, deadline_ns)
+        try:
+            self._confirm(connection, deadline_ns)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _confirm(self, connection: Connection, deadline_ns: int) -> None:
+        channel = self._channel.encode()
+        connection.send(pack(("SUBSCRIBE", channel)), deadline_ns)
+        while True:
+            # Hints for earlier waiters may come before it; they are nobody's any more.
+            reply = connection.next_reply(deadline_ns)
+            if isinstance(reply, ReplyError):
+                raise refusal(reply, self._address)
+            if isinstance(reply, list) and reply[:2] == [b"subscribe", channel]:
+                return
+
+    def sound(self, deadline_ns: int) -> bool:
+        """Whether an idle ear can be trusted again; if not, it is closed."""
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            if time.monotonic_ns() - connection.used_ns >= DOUBT_NS:
+                self._confirm(connection, deadline_ns)
+            elif connection.stale():
+                self.hang_up()
+                return False
+        except BaseException as error:
+            self.hang_up()
+            if not isinstance(error, BackendError):
+                raise
+            return False
+        return True
+
+    async def hear(self, timeout_ns: int) -> bool:
+        """See `redis_watch.Ear`. Losing the connection is a hint too: a release may have gone unheard."""
+        deadline_ns = time.monotonic_ns() + max(MS, timeout_ns)  # a hint that is there already is found in any case
+        if self._connection is None:
+            return self._listen_again(deadline_ns)
+        hint = [b"message", self._channel.encode(), self.word.encode()]
+        try:
+            while self._connection.next_reply(deadline_ns) != hint:
+                pass  # meant for an earlier waiter
+        except (Severed, Garbled):
+            self.hang_up()
+            return True
+        except Timeout:
+            return False
+        except BaseException:
+            self.hang_up()
+            raise
+        return True
+
+    def close(self, *, sound: bool) -> None:
+        """See `redis_watch.Ear`. In a forked child the ear is the parent's, and only this end of it is closed."""
+        connection = self._connection
+        if self._pid != os.getpid():
+            self.hang_up()
+            return
+        self._number += 1
+        if connection is not None:
+            connection.used_ns = time.monotonic_ns()
+        if not self._ears.give_back(self, sound=sound and connection is not None):
+            self.hang_up()
+
+    def _listen_again(self, deadline_ns: int) -> bool:
+        try:
+            self.listen(deadline_ns)
+        except BackendError:
+            # Away. The waiter asked to sleep, and a server that refuses at once must not turn that into a busy loop.
+            time.sleep(max(0, deadline_ns - time.monotonic_ns()) / NS)
+            return False
+        return True
+
+    def hang_up(self) -> None:
+        """Close the connection, and with it the only one who listens to the channel."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

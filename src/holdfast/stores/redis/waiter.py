@@ -1,0 +1,166 @@
+"""A waiter's place in the line of one key: `ports.Watch` on Redis, written once for both colours.
+
+A release wakes one waiter, not all of them: a thousand processes that wait for one key must not ask all at once. So
+each waiter has an ear of its own (a channel that nobody else listens to) and stands in line for a hint in the store. It
+stands there from the very step in which its ask found the key taken (`lua/acquire.lua`), so that no release can fall
+between the ask and the wait; only a waiter that waits without having asked has to get in line first (`lua/listen.lua`).
+
+Promises: a hint that was sent to a waiter which gives up is passed on to the next one, in the same step in which it
+leaves the line (`lua/unlisten.lua`). An ear that may be in line without anybody behind it is never used again but given
+up: at a channel without listeners a release goes on to the next ear.
+
+Does not promise: that a hint which was sent to a process that is stopped, or dies with it in hand, reaches somebody
+else. Each ear can cost one hint in that way, and no more: it is out of line by then. The other waiters find out by
+asking at the slow end of their back-off, and when the time of the holder they met is over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.errors import BackendError, Unavailable
+from holdfast.stores.redis.commands import Asker
+from holdfast.stores.redis.protocol import Script, Word
+from holdfast.types import MS, NS
+
+LINE_NS = 600 * NS  # the line of a key is forgotten when nobody has joined or asked for so long: nothing leaks
+LEAVE_NS = 500 * MS
+_JOIN_LEAST_NS, _JOIN_MOST_NS = 20 * MS, 2 * NS
+_AHEAD_US = 10**15  # whoever was woken and came too late stands before all who were not woken yet
+
+_LISTEN, _UNLISTEN = Script("listen"), Script("unlisten")
+
+
+class Ear(Protocol):
+    """A channel that is listened to, lent to one waiter at a time."""
+
+    @property
+    def word(self) -> str:
+        """What stands in line: "<channel> <number>". The number is new for each waiter, so old hints are known."""
+        ...
+
+    async def hear(self, timeout_ns: int) -> bool:
+        """Wait for the word, or until something may have gone unheard. Never raises a store error."""
+        ...
+
+    def close(self, *, sound: bool) -> None:
+        """Give it back. Unless it is sound it must not be used again, nor be listened to."""
+        ...
+
+
+class Ears(Protocol):
+    """One colour of listening."""
+
+    async def open(self, timeout_ns: int) -> Ear:
+        """An ear that is heard at from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is not in use."""
+        ...
+
+
+class RedisWatch:
+    """One waiter's place in the line of one key."""
+
+    __slots__ = ("_asker", "_closed", "_doubtful", "_ear", "_forget", "_in_line", "_keys", "_pid", "_waiting", "_woken")
+
+    def __init__(self, asker: Asker, ear: Ear, lock: str, line: str, forget: Callable[[RedisWatch], None]) -> None:
+        self._asker = asker
+        self._ear = ear
+        self._keys = (lock, line)
+        self._forget = forget
+        self._pid = os.getpid()
+        self._in_line = False  # as far as is known
+        self._doubtful = False  # a request that would put it in line was sent, and may still take effect
+        self._woken = False  # a hint was heard, and no ask was answered since
+        self._waiting = False
+        self._closed = False
+
+    @property
+    def lock(self) -> str:
+        """The lock that it waits for."""
+        return self._keys[0]
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether an ask for the key can be this waiter's: it is not asleep, and of this process."""
+        return not self._waiting and self._pid == os.getpid()
+
+    @property
+    def word(self) -> str:
+        """What stands in line."""
+        return self._ear.word
+
+    @property
+    def ahead_us(self) -> int:
+        """How far before the others it may stand."""
+        return _AHEAD_US if self._woken else 0
+
+    def answered(self, granted: bool) -> None:
+        """An ask that named this ear was answered: it is in line now, or certainly is not."""
+        self._in_line = not granted
+        self._woken = False
+
+    def unanswered(self, error: BaseException) -> None:
+        """An ask that named this ear ended without an answer: it may take effect yet, if the error allows it."""
+        if not isinstance(error, Unavailable):
+            self._doubtful = True
+
+    async def wait(self, timeout_ns: int) -> bool:
+        """See `ports.Watch.wait`. That the key is free is as good as a hint, if it is found out here."""
+        self._waiting = True
+        try:
+            left_ns = timeout_ns
+            if not self._in_line:
+                until_ns = self._asker.deadline(timeout_ns)
+                if await self._free(timeout_ns):
+                    self._woken = True
+                    return True
+                left_ns = max(0, until_ns - self._asker.deadline(0))  # a hung server has used it up
+            longest = LINE_NS // 2
+            if await self._ear.hear(min(left_ns, longest)):
+                self._in_line, self._woken = False, True
+                return True
+            return timeout_ns > longest  # to ask again is what keeps the place in line
+        finally:
+            self._waiting = False
+
+    async def _free(self, timeout_ns: int) -> bool:
+        """Get in line, unless the key is free. A server that is away is no news here: the next ask will say so."""
+        words: tuple[Word, ...] = (*self._keys, self._ear.word, str(LINE_NS // MS))
+        limit_ns = min(max(timeout_ns, _JOIN_LEAST_NS), _JOIN_MOST_NS)
+        try:
+            reply = await self._asker.run(_LISTEN, 2, words, self._asker.deadline(limit_ns))
+        except BaseException as error:
+            self.unanswered(error)
+            if not isinstance(error, BackendError):
+                raise
+            return False
+        self._in_line = reply == 0
+        return bool(reply == 1)
+
+    async def close(self) -> None:
+        """See `ports.Watch.close`. Costs nothing after a grant, which has left the line already."""
+        if self._closed:
+            return
+        sound = False
+        try:
+            if self._pid == os.getpid():
+                sound = await self._out_of_line()
+        finally:
+            self._forget(self)
+            self._closed = True  # not sooner: an interrupted call is made again. Not later: an ear is given back once
+            self._ear.close(sound=sound)
+
+    async def _out_of_line(self) -> bool:
+        if not (self._in_line or self._woken or self._doubtful):
+            return True
+        try:
+            words = (*self._keys, self._ear.word)
+            reply = await self._asker.run(_UNLISTEN, 2, words, self._asker.deadline(LEAVE_NS))
+        except BackendError:
+            return False
+        return not self._doubtful and isinstance(reply, int)
