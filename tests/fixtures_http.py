@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from holdfast.guards.http import FenceMiddleware
-from holdfast.guards.http_client import ClientStatistics
+from holdfast.guards.http.client import ClientStatistics
 from holdfast.guards.httpx import AsyncFencedTransport, FencedTransport
 from holdfast.guards.records import SqliteRecord
 from holdfast.guards.requests import FencedAdapter, fenced_session

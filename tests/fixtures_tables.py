@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.guards import Fenced
 from holdfast.guards.postgres import GuardedTable as PostgresTable
+from holdfast.guards.sql.table import AnyGuardedTable
 from holdfast.guards.sqlite import GuardedTable as SqliteTable
-from holdfast.guards.tables import AnyGuardedTable
 from servers_postgres import PostgresExecutable, postgres_executables
 
 INVOICES = "CREATE TABLE invoices (id BIGINT PRIMARY KEY, total BIGINT NOT NULL DEFAULT 0, email TEXT UNIQUE)"

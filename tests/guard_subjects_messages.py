@@ -13,8 +13,8 @@ from holdfast.guards import Fenced
 from holdfast.guards.messages import Inbox, stamped
 from holdfast.guards.outbox import Outbox, prepare
 from holdfast.guards.records import SqliteRecord
+from holdfast.guards.sql.table import GuardedRow
 from holdfast.guards.sqlite import GuardedTable
-from holdfast.guards.tables import GuardedRow
 
 BUSY_S = 60.0
 

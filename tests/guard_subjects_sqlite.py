@@ -10,8 +10,8 @@ from pathlib import Path
 
 from holdfast.guards import Fenced, GuardStatistics
 from holdfast.guards.settings import sql
+from holdfast.guards.sql.table import AnyGuardedTable
 from holdfast.guards.sqlite import GuardedRow, GuardedTable
-from holdfast.guards.tables import AnyGuardedTable
 
 BUSY_TIMEOUT_S = 30.0
 

@@ -24,8 +24,8 @@ from holdfast.core.workflow_form import as_document, from_document
 from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.errors import BadExpression, BadInput, ExpressionFailed, FencedOut, HoldfastError
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.filenames import generation_name
 from holdfast.guards.files import GuardedFiles
+from holdfast.guards.files.names import generation_name
 from holdfast.observe.ledger_lines import Damaged, Remark, line, parse, parse_block
 from holdfast.observe.ledger_reading import Findings, load, read
 from holdfast.ops import setting_edits

@@ -8,7 +8,7 @@ from typing import Final
 from fuzzing.target import Target, argument, refused
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.guards.http_client import origin_of
+from holdfast.guards.http.client import origin_of
 from holdfast.plane.buses import open_bus
 from holdfast.plane.databases import open_database
 from holdfast.plane.nats_bus import NatsBus

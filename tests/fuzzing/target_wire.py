@@ -13,9 +13,10 @@ import nats.errors
 from fuzzing.target import Target, parted, refused, whole
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, BadInput, HoldfastError
-from holdfast.guards import http_headers, message_headers
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.http_client import Presenter
+from holdfast.guards.http import headers as http_headers
+from holdfast.guards.http.client import Presenter
+from holdfast.guards.messaging import headers as message_headers
 from holdfast.ops import tuning_metrics
 from holdfast.ops.runbook_metrics import Query, vector_of
 from holdfast.plane.envelope import Unreadable, from_wire, message_of, rows_of, unreadable_row, unreadable_wire, wire_of

@@ -10,8 +10,8 @@ import pytest
 from fixtures_tables import Place, every_engine, on, postgres_only
 from holdfast.core import failpoints
 from holdfast.guards import install
-from holdfast.guards.attacks import ATTACKS
-from holdfast.guards.proving import Proof, Verdict
+from holdfast.guards.install.attacks import ATTACKS
+from holdfast.guards.install.verify import Proof, Verdict
 
 GUARD = {"accepts", "lower", "late", "return", "extremes", "second-writer", "plain-newer"}
 DEPENDS_ON_DELETING = {"return", "plain-return", "plain-return-bare", "unfenced-insert", "plain-other-id"}

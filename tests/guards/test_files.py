@@ -25,8 +25,8 @@ from holdfast.errors import (
 )
 from holdfast.guards import CarriedFence, Fenced, GuardStatistics
 from holdfast.guards.aio import files as aio
-from holdfast.guards.filenames import draft_name, generation_name
 from holdfast.guards.files import GuardedFiles
+from holdfast.guards.files.names import draft_name, generation_name
 
 A, B = carried(1), carried(2)
 

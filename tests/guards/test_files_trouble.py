@@ -22,9 +22,9 @@ from fixtures_guards import carried
 from holdfast.core import failpoints
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BackendError, FencedOut, Misconfigured, Unavailable
-from holdfast.guards import Fenced, fileflow, filelock, generation
-from holdfast.guards.filenames import draft_name, generation_name
-from holdfast.guards.files import GuardedFiles
+from holdfast.guards import Fenced
+from holdfast.guards.files import GuardedFiles, flock, flow, generation
+from holdfast.guards.files.names import draft_name, generation_name
 
 A, B, C = carried(1), carried(2), carried(3)
 NOBODY = 65534
@@ -203,8 +203,8 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fileflow, "is_shared", lambda path: True)
-    monkeypatch.setattr(fileflow, "file_system", lambda path: "nfs4")
+    monkeypatch.setattr(flow, "is_shared", lambda path: True)
+    monkeypatch.setattr(flow, "file_system", lambda path: "nfs4")
     with pytest.warns(RuntimeWarning, match="network file system \\(nfs4\\)") as warned:
         GuardedFiles(tmp_path)
     assert warned[0].filename == __file__
@@ -260,7 +260,7 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_does_not_count(tmp_path: Pa
     with memory.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         waiting = threading.Event()
-        real = filelock.opened
+        real = flock.opened
 
         @contextmanager
         def opened(path: str, flags: int, **options: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.guards.install import install
-from holdfast.guards.names import TableNames, check_name, quoted
+from holdfast.guards.sql.identifiers import TableNames, check_name, quoted
 from servers_postgres import PostgresServer
 
 pytestmark = pytest.mark.threat("X5")

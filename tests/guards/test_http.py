@@ -21,7 +21,7 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput, FencedOut, Timeout, Unavailable, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of, problem_of, writes
-from holdfast.guards.http_headers import request_headers
+from holdfast.guards.http.headers import request_headers
 from holdfast.guards.httpx import AsyncFencedTransport
 from holdfast.guards.records import SqliteRecord
 

@@ -22,7 +22,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware
-from holdfast.guards.http_client import ClientStatistics, origin_of
+from holdfast.guards.http.client import ClientStatistics, origin_of
 from holdfast.guards.httpx import FencedTransport
 from holdfast.guards.records import SqliteRecord
 from holdfast.guards.requests import FencedAdapter, fenced_session

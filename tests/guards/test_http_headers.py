@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput
 from holdfast.guards import CarriedFence
-from holdfast.guards import http_headers as wire
+from holdfast.guards.http import headers as wire
 from holdfast.types import KEY_BYTES_MAX, check_key
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from holdfast.guards import CarriedFence
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of
-from holdfast.guards.http_headers import request_headers
+from holdfast.guards.http.headers import request_headers
 from holdfast.guards.records import FenceRecord, SqliteRecord, ThreadedRecord
 
 pytestmark = pytest.mark.asyncio
@@ -274,7 +274,7 @@ async def test_an_update_is_lost_without_the_order_and_kept_with_it(
 ) -> None:
     """A is admitted and about to write; B enters and reads; A writes; B writes from what it read."""
     if not ordered:
-        monkeypatch.setattr("holdfast.guards.http_lanes.Lane.clear_for", lambda lane, fence: True)
+        monkeypatch.setattr("holdfast.guards.http.request_order.Lane.clear_for", lambda lane, fence: True)
     document, admitted, write = ["start"], asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.guards.http import FenceMiddleware, HttpStatistics, fence_of
-from holdfast.guards.http_headers import request_headers
+from holdfast.guards.http.headers import request_headers
 from holdfast.guards.records import SqliteRecord, ThreadedRecord
 
 pytestmark = pytest.mark.asyncio

@@ -15,7 +15,8 @@ import pytest
 from fixtures_guards import carried
 from fixtures_tables import Place, every_engine, postgres_only
 from holdfast.errors import BadInput, Misconfigured, Unavailable
-from holdfast.guards import install, migration
+from holdfast.guards import install
+from holdfast.guards.install import migration
 
 MODES = ("none", "rising", "strict")
 
@@ -260,8 +261,8 @@ def test_a_long_name_does_not_collide_with_another(schema: Place) -> None:
 def test_a_busy_table_is_left_alone_instead_of_blocking_its_readers(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import holdfast.guards.database_postgres as postgres
-    import holdfast.guards.database_sqlite as sqlite
+    import holdfast.guards.install.postgres as postgres
+    import holdfast.guards.install.sqlite as sqlite
 
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(postgres.PostgresDatabase.opened.__func__, "__defaults__", (0.1,))  # type: ignore[attr-defined]  # a classmethod's function

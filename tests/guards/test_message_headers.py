@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.http_headers import FENCE_HEADER, KEY_HEADER, decode_key, encode_key
-from holdfast.guards.message_headers import carried_in
+from holdfast.guards.http.headers import FENCE_HEADER, KEY_HEADER, decode_key, encode_key
+from holdfast.guards.messaging.headers import carried_in
 
 NAMES = st.sampled_from(
     [KEY_HEADER, FENCE_HEADER, KEY_HEADER.lower(), FENCE_HEADER.upper(), "Nats-Msg-Id", "", "holdfast-key "]

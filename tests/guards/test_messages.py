@@ -19,7 +19,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unavailable, Unfenced
 from holdfast.guards import CarriedFence
 from holdfast.guards.aio import messages as aio
-from holdfast.guards.http_headers import presented
+from holdfast.guards.http.headers import presented
 from holdfast.guards.messages import Inbox, InboxStatistics, byte_pairs, carried_in, stamped
 from holdfast.guards.records import SqliteRecord, ThreadedRecord
 from holdfast.guards.settings import sql

@@ -21,7 +21,7 @@ from fixtures_redis_guards import SLOTS, Awaited, Manner, settled, wait_until_se
 from holdfast.errors import BadInput, FencedOut, Timeout, Unavailable
 from holdfast.guards import redis as blocking
 from holdfast.guards.aio import redis as awaited
-from holdfast.guards.rediskeys import FenceNames, slot_part
+from holdfast.guards.redis.fence_keys import FenceNames, slot_part
 from servers import RedisServer
 
 A, B = carried(1), carried(2)

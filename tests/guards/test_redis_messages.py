@@ -14,7 +14,7 @@ from fixtures_redis_guards import Stage
 from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Unfenced
 from holdfast.guards import CarriedFence
-from holdfast.guards.redis_messages import GuardedMessage, opened, sealed
+from holdfast.guards.redis.pubsub import GuardedMessage, opened, sealed
 
 A, B = carried(1), carried(2)
 LIMIT_S = 20.0

@@ -17,8 +17,8 @@ from fixtures_guards import carried
 from fixtures_redis import StartRedis
 from fixtures_redis_guards import MANNERS, Manner, Stage, settled
 from holdfast.errors import FencedOut, Misconfigured, NotEntered, Timeout, Unavailable
-from holdfast.guards import redis_scripts
-from holdfast.guards.redis_answers import COMMANDS
+from holdfast.guards.redis import scripts
+from holdfast.guards.redis.replies import COMMANDS
 from scripted_redis import ScriptedRedis
 from servers import RedisServer, free_port
 
@@ -216,8 +216,8 @@ async def _answered(keys: Any, key: Any) -> None:
 
 def _load_scripts(stage: Stage) -> None:
     """Or the answer that is lost is the one that says that a script is not known."""
-    for script in vars(redis_scripts).values():
-        if isinstance(script, redis_scripts.Script):
+    for script in vars(scripts).values():
+        if isinstance(script, scripts.Script):
             stage.raw.script_load(script.body)
 
 

@@ -20,7 +20,7 @@ from guard_subjects_sqlalchemy import KitRow, prepare
 from holdfast.errors import BadInput, FencedOut, LeaseLost, Misconfigured, NotEntered, RowExists, RowMissing
 from holdfast.guards import GuardStatistics
 from holdfast.guards.sqlalchemy import GuardedTable, fence_column, ledger_table
-from holdfast.guards.sqlalchemy_schema import check_dialect
+from holdfast.guards.sqlalchemy.schema import check_dialect
 
 A, B = carried(1), carried(2)
 

@@ -22,7 +22,7 @@ from holdfast.guards.conformance import (
     crashes,
     run_check,
 )
-from holdfast.guards.conformance.worlds import BlockingWorld
+from holdfast.guards.conformance.environment import BlockingWorld
 from processes.company import LIMIT_S, environment
 
 BY_NAME = {check.name: check for check in CHECKS}

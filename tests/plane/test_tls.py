@@ -19,7 +19,7 @@ from fixtures_tls import TlsFiles
 from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.guards.install import install
 from holdfast.guards.postgres_records import PostgresRecord
-from holdfast.guards.postgres_tls import VERIFIED, tls_options
+from holdfast.guards.sql.postgres_tls import VERIFIED, tls_options
 from holdfast.plane.databases import open_database
 from holdfast.plane.nats_connection import NatsConnection
 from holdfast.plane.nats_names import NatsNames

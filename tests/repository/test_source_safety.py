@@ -23,30 +23,30 @@ _SQL = re.compile(
 )
 _SENDS = {"execute", "executemany", "executescript", "query", "eval", "evalsha", "execute_command"}
 
-# What is put into the text of a statement. Names come from `guards.names`, which checks and quotes them; the rest is
-# made of our own constants, or counts places.
+# What is put into the text of a statement. Names come from `guards.sql.identifiers`, which checks and quotes them; the
+# rest is made of our own constants, or counts places.
 PUT_IN: dict[str, set[str]] = {
     "leases/ownership.py": {"self.sql"},  # our own text: its values are parameters
     "drills/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
     "drills/planes.py": {"_PLACES"},  # as many as there are states
     "drills/schemas.py": {"quoted(_schema(name))"},
-    "guards/database_postgres.py": {"names.ledger_sql", "comparison"},
-    "guards/database_sqlite.py": {"LEDGER_TABLE"},
-    "guards/migration.py": {
+    "guards/install/postgres.py": {"names.ledger_sql", "comparison"},
+    "guards/install/sqlite.py": {"LEDGER_TABLE"},
+    "guards/install/migration.py": {
         *("found.names.sql", "quoted(found.names.fence_column)", "quoted(name)", "FENCE_TYPES[found.engine]"),
         *("quoted(found.names.schema or '')", "quoted(function)", "found.names.ledger_sql", "found.names.table"),
         *("MARK_TABLE", "where"),
     },
-    "guards/statements.py": {
+    "guards/sql/statements.py": {
         *("self._names.sql", "_listed(columns)", "', '.join(places)", "_listed(self._names.id_columns)", "self._where"),
         *("self._rules[rule]", "ledger", "place('place')", "place('resource')", "place('fence')", "MADE_AT"),
         *("self._names.ledger_sql", "self._entry"),
     },
-    "guards/target.py": {
+    "guards/install/target.py": {
         *("COPY", "listed", "self.names.sql", "self._where", "self.names.ledger_sql", "columns", "places", "ids"),
         *("present", "self._fence_name"),
     },
-    "guards/triggers.py": {
+    "guards/install/triggers.py": {
         *("LEDGER_TABLE", "MARK_TABLE", "_literal(names.table)", "_sqlite_id(names, 'held.')", "fence", "names.sql"),
         *("same", "_each(names, 'held.{0} IS NEW.{0}', ' AND ')", "_sqlite_id(names, 'NEW.')", "quoted(name)"),
         *("quoted(trigger)", "event", "function"),
@@ -63,7 +63,7 @@ UNPACKS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "
 ASKS = {"urllib.request", "http.client", "httpx", "requests", "aiohttp", "urllib3"}
 
 # Who may unpickle, and who may ask a server over HTTP, and why.
-UNPICKLES = {"guards/conformance/children.py": "the kit talks to processes that it has started, over their pipes"}
+UNPICKLES = {"guards/conformance/subprocesses.py": "the kit talks to processes that it has started, over their pipes"}
 FETCHES = {
     "guards/httpx.py": "the caller's own client, under a guard",
     "guards/requests.py": "the caller's own client, under a guard",

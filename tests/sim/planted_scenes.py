@@ -12,9 +12,10 @@ from holdfast.core.lease import fencing
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Rule, Stale
 from holdfast.core.lease.states import Standing
 from holdfast.flows.release import Released
-from holdfast.guards import folder, rows
-from holdfast.guards.folder import Folder
-from holdfast.guards.rows import Found, RowId, RowStore
+from holdfast.guards.files import folder
+from holdfast.guards.files.folder import Folder
+from holdfast.guards.sql import rows
+from holdfast.guards.sql.rows import Found, RowId, RowStore
 from holdfast.guards.sqlite import SqliteRows
 from holdfast.leases.lease_base import HeldLease
 from holdfast.runtime.asyncio_runtime import Body

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.ports import Store
 from holdfast.errors import BadInput
-from holdfast.guards.filenames import check_file_name, draft_name, generation_name
-from holdfast.guards.rediskeys import PREFIX, FenceNames
+from holdfast.guards.files.names import check_file_name, draft_name, generation_name
+from holdfast.guards.redis.fence_keys import PREFIX, FenceNames
 from holdfast.plane.envelope import check_subject
 from holdfast.plane.nats_names import NatsNames
 from holdfast.plane.subjects import WORKERS

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.lease.fencing import Rule
-from holdfast.guards import redis_scripts
-from holdfast.guards.redis_scripts import Script
-from holdfast.guards.statements import TableStatements
+from holdfast.guards.redis import scripts
+from holdfast.guards.redis.scripts import Script
+from holdfast.guards.sql.statements import TableStatements
 from zoo.finders import GuardSentence, RedisGuardSentence
 from zoo.species import House
 
@@ -41,18 +41,18 @@ def rule(patch: pytest.MonkeyPatch, which: Rule, old: str, new: str) -> None:
 
 @keep(
     "many: the fence on the write only",
-    where="guards/lua/enter.lua",
+    where="guards/redis/lua/enter.lua",
     found_by=RedisGuardSentence("a lower write is refused after a higher enter", "a write after a higher enter"),
     attacks=("R34", "R47"),
 )
 def a_script_that_reads_without_registering(patch: pytest.MonkeyPatch) -> None:
     """The read leaves no trace, so a paused holder writes over what its successor has read: the lost update."""
-    rewrite(patch, redis_scripts.ENTER, "hash = true }) or register()", "hash = true })")
+    rewrite(patch, scripts.ENTER, "hash = true }) or register()", "hash = true })")
 
 
 @keep(
     "many: fences compared as text",
-    where="guards/lua/judge.lua",
+    where="guards/redis/lua/judge.lua",
     found_by=RedisGuardSentence(
         "neighbouring fences are told apart over the whole range", "fence 10 was refused (9 seen)"
     ),
@@ -60,7 +60,7 @@ def a_script_that_reads_without_registering(patch: pytest.MonkeyPatch) -> None:
 )
 def fences_compared_as_text(patch: pytest.MonkeyPatch) -> None:
     """The script compares digits as text, in which 9 comes after 10."""
-    for script in (redis_scripts.ENTER, redis_scripts.SET, redis_scripts.DELETE, redis_scripts.SEEN):
+    for script in (scripts.ENTER, scripts.SET, scripts.DELETE, scripts.SEEN):
         rewrite(
             patch, script, "  if #one ~= #other then", "  if true then\n    return one < other\n  end\n  if false then"
         )
@@ -68,18 +68,18 @@ def fences_compared_as_text(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: what is deleted is forgotten",
-    where="guards/lua/delete.lua",
+    where="guards/redis/lua/delete.lua",
     found_by=RedisGuardSentence("deleting leaves a memory", "value and fence after deleting"),
     attacks=("R34",),
 )
 def a_delete_that_takes_the_fence_with_it(patch: pytest.MonkeyPatch) -> None:
     """The fence goes with the data, and an older holder brings the data back."""
-    rewrite(patch, redis_scripts.DELETE, "redis.call('DEL', KEYS[2])", "redis.call('DEL', KEYS[2], KEYS[1])")
+    rewrite(patch, scripts.DELETE, "redis.call('DEL', KEYS[2])", "redis.call('DEL', KEYS[2], KEYS[1])")
 
 
 @keep(
     "many: strictly greater",
-    where="guards/statements.py",
+    where="guards/sql/statements.py",
     found_by=GuardSentence("the same fence writes as often as it likes", "nothing was changed"),
     attacks=("R58",),
 )
@@ -90,7 +90,7 @@ def a_statement_that_wants_a_greater_fence(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a lease that was checked once is trusted to the end",
-    where="guards/statements.py",
+    where="guards/sql/statements.py",
     found_by=GuardSentence("a section ends when somebody newer enters", "a write in a section that is over"),
     attacks=("R47", "R58", "R69"),
 )

@@ -16,8 +16,8 @@ from holdfast.guards.install import Proof, Report, Trigger, plan
 from holdfast.guards.install import check as prove
 from holdfast.guards.install import install as prepare
 from holdfast.guards.install import remove as take_away
-from holdfast.guards.names import FENCE_COLUMN
-from holdfast.guards.proving import Verdict
+from holdfast.guards.install.verify import Verdict
+from holdfast.guards.sql.identifiers import FENCE_COLUMN
 
 TableName = Annotated[
     str, typer.Argument(metavar="TABLE", help="The table; on Postgres also schema.table.", show_default=False)

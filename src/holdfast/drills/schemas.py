@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from holdfast.drills.permission import check_length
 from holdfast.drills.places import Place, with_option
 from holdfast.errors import Misconfigured
-from holdfast.guards.names import quoted
+from holdfast.guards.sql.identifiers import quoted
 from holdfast.plane.databases import open_database
 from holdfast.plane.ports import Tx, Work
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, Unpack, overload
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.http_client import Attempt, ClientSettings, ClientStatistics, Presenter
+from holdfast.guards.http.client import Attempt, ClientSettings, ClientStatistics, Presenter
 
 try:
     import httpx

@@ -34,8 +34,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast,
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.inboxflow import InboxFlow, InboxStatistics, OnStale
-from holdfast.guards.message_headers import MESSAGE_ID_HEADER, Headers, byte_pairs, carried_in, stamped
+from holdfast.guards.messaging.headers import MESSAGE_ID_HEADER, Headers, byte_pairs, carried_in, stamped
+from holdfast.guards.messaging.inbox_flow import InboxFlow, InboxStatistics, OnStale
 from holdfast.guards.outbox import Outbox, OutboxMessage, prepare
 from holdfast.guards.records import FenceRecord, check_record
 from holdfast.guards.relay import Relay

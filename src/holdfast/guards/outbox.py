@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from holdfast.core.ports import Observer
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Fenced
-from holdfast.guards.outbox_messages import OutboxMessage
-from holdfast.guards.outbox_stores import blocking_store
-from holdfast.guards.outboxflow import OutboxFlow, prepared
+from holdfast.guards.messaging.outbox_flow import OutboxFlow, prepared
+from holdfast.guards.messaging.outbox_message import OutboxMessage
+from holdfast.guards.messaging.outbox_store import blocking_store
 from holdfast.runtime.run_sync import run_now
 
 if TYPE_CHECKING:

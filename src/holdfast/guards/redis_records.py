@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from holdfast.core.lease.fencing import Accepted, Rule, Stale, check_fence
 from holdfast.errors import BadInput, Timeout
-from holdfast.guards import redis_scripts as scripts
-from holdfast.guards.redis_answers import outcome, text
-from holdfast.guards.redis_calls import BlockingCalls, calls_of
-from holdfast.guards.redis_driver import AwaitedClient, BlockingClient
-from holdfast.guards.rediskeys import PREFIX, FenceNames
+from holdfast.guards.redis import scripts
+from holdfast.guards.redis.driver import AwaitedClient, BlockingClient
+from holdfast.guards.redis.fence_keys import PREFIX, FenceNames
+from holdfast.guards.redis.replies import outcome, text
+from holdfast.guards.redis.script_runner import BlockingCalls, calls_of
 
 
 class RedisRecord:

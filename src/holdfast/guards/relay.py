@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import BadInput
 from holdfast.flows.log import Trouble
-from holdfast.guards.outbox_messages import OutboxMessage
-from holdfast.guards.outbox_stores import OutboxStore, blocking_store
-from holdfast.guards.relayflow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
+from holdfast.guards.messaging.outbox_message import OutboxMessage
+from holdfast.guards.messaging.outbox_store import OutboxStore, blocking_store
+from holdfast.guards.messaging.relay_flow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
 from holdfast.runtime.run_sync import run_now
 from holdfast.types import Duration
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, Unpack, overload
 
 from holdfast.errors import Misconfigured
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.http_client import ClientSettings, ClientStatistics, Presenter
+from holdfast.guards.http.client import ClientSettings, ClientStatistics, Presenter
 
 try:
     import requests

@@ -8,7 +8,7 @@ from typing import TypedDict
 from holdfast.core.ports import Observer
 from holdfast.errors import BadInput
 from holdfast.guards.admission import Admission
-from holdfast.guards.names import FENCE_COLUMN, TableNames
+from holdfast.guards.sql.identifiers import FENCE_COLUMN, TableNames
 
 _SQL = files("holdfast.guards") / "sql"
 

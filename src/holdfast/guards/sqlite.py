@@ -19,12 +19,12 @@ from uuid import UUID
 from holdfast.core.lease.fencing import Rule
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.names import LEDGER_TABLE, TableNames
-from holdfast.guards.rows import Found, RowId, Values
 from holdfast.guards.settings import TableSettings, described
-from holdfast.guards.statements import Query, TableStatements, named
-from holdfast.guards.tableflow import TableFlow
-from holdfast.guards.tables import AnyGuardedTable, B_contra, GuardedRow
+from holdfast.guards.sql.identifiers import LEDGER_TABLE, TableNames
+from holdfast.guards.sql.rows import Found, RowId, Values
+from holdfast.guards.sql.statements import Query, TableStatements, named
+from holdfast.guards.sql.table import AnyGuardedTable, B_contra, GuardedRow
+from holdfast.guards.sql.table_flow import TableFlow
 
 __all__ = ["GuardedRow", "GuardedTable"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import Final
 
-from holdfast.guards.names import TableNames, check_name, quoted
+from holdfast.guards.sql.identifiers import TableNames, check_name, quoted
 from holdfast.ops.access import NAME, AccessText, check_account, template
 
 OWNER: Final = "owner"

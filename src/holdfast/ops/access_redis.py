@@ -15,7 +15,7 @@ from typing import Final
 
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.errors import BadInput
-from holdfast.guards.rediskeys import PREFIX as GUARDED
+from holdfast.guards.redis.fence_keys import PREFIX as GUARDED
 from holdfast.ops.access import NAME, AccessText, check_account
 from holdfast.plane.families import FAMILIES
 from holdfast.stores.redis.lock_value import glob_escaped

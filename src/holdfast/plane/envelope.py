@@ -2,7 +2,7 @@
 
 Promises: what comes out is what went in, the fence included; what cannot be read is told apart from what can, never
 guessed at. In a table a message is a row; on a wire it is one JSON document, with the fence and the id in headers (the
-same headers as on every other road, `guards.http_headers`), so that servers and tools can see them.
+same headers as on every other road, `guards.http.headers`), so that servers and tools can see them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from holdfast.core.json_size import WRAPPED_MAX
 from holdfast.errors import BadInput
-from holdfast.guards import http_headers, message_headers
 from holdfast.guards.bearer import CarriedFence
+from holdfast.guards.http import headers as http_headers
+from holdfast.guards.messaging import headers as message_headers
 from holdfast.plane.model import MESSAGE_BYTES_MAX, PRIORITY_MAX, Message, check_text, check_whole, encoded
 from holdfast.plane.ports import Row
 from holdfast.plane.subjects import groups_of

@@ -29,7 +29,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, Unavailable
-from holdfast.guards.postgres_tls import tls_options
+from holdfast.guards.sql.postgres_tls import tls_options
 from holdfast.plane.databases import STANDSTILL_NS
 from holdfast.plane.postgres_errors import of_connecting
 from holdfast.types import MS, NS

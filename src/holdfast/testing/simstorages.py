@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.fileflow import FileFlow, guarded_folder
 from holdfast.guards.files import GuardedFile
+from holdfast.guards.files.flow import FileFlow, guarded_folder
 from holdfast.guards.install import install
-from holdfast.guards.message_headers import stamped
+from holdfast.guards.install.triggers import Trigger
 from holdfast.guards.messages import Inbox
+from holdfast.guards.messaging.headers import stamped
 from holdfast.guards.records import SqliteRecord
-from holdfast.guards.rows import ledger_id
 from holdfast.guards.settings import described
+from holdfast.guards.sql.rows import ledger_id
+from holdfast.guards.sql.table_flow import TableFlow
 from holdfast.guards.sqlite import GuardedRow, SqliteRows
-from holdfast.guards.tableflow import TableFlow
-from holdfast.guards.triggers import Trigger
 from holdfast.runtime.run_sync import run_now
 from holdfast.testing.simfaults import Guarding
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE
+from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE
 from holdfast.web.auth import Role
 from holdfast.web.rights import Needs
 

@@ -27,7 +27,7 @@ from holdfast.core.approving import ApprovalConflict, SelfApproval
 from holdfast.core.jobs import InvalidTransition
 from holdfast.core.workflow_problems import BadWorkflow, dotted
 from holdfast.flows.log import say
-from holdfast.guards.http_headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
+from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals import ApprovalBusy
 from holdfast.plane.policy_model import PolicyMoved
 from holdfast.plane.run_quotas import TooManyRuns

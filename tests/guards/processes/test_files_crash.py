@@ -17,8 +17,8 @@ import pytest
 from fixtures_guards import carried
 from guards.processes.files_worker import NAME, composed, fence_of
 from holdfast.errors import FencedOut
-from holdfast.guards.filenames import OWN_PREFIX, draft_name
 from holdfast.guards.files import GuardedFiles
+from holdfast.guards.files.names import OWN_PREFIX, draft_name
 
 WORKER = Path(__file__).with_name("files_worker.py")
 TESTS = Path(__file__).parent.parent.parent

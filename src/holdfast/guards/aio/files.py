@@ -20,7 +20,7 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.fileflow import FileFlow, FileSettings, FileView, guarded_folder
+from holdfast.guards.files.flow import FileFlow, FileSettings, FileView, guarded_folder
 
 __all__ = ["FileSettings", "GuardedFile", "GuardedFiles"]
 

@@ -17,8 +17,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from holdfast.core.ports import Observer
 from holdfast.guards.bearer import CarriedFence
-from holdfast.guards.inboxflow import InboxFlow, InboxStatistics, OnStale
-from holdfast.guards.message_headers import MESSAGE_ID_HEADER, Headers, byte_pairs, carried_in, stamped
+from holdfast.guards.messaging.headers import MESSAGE_ID_HEADER, Headers, byte_pairs, carried_in, stamped
+from holdfast.guards.messaging.inbox_flow import InboxFlow, InboxStatistics, OnStale
 from holdfast.guards.records import FenceRecord, ThreadedRecord, check_record, off_the_loop
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.core.ports import Observer
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Fenced
-from holdfast.guards.outbox_messages import OutboxMessage
-from holdfast.guards.outbox_postgres import awaited_postgres
-from holdfast.guards.outboxflow import OutboxFlow, prepared
-from holdfast.guards.psycopg_driver import AsyncConnection
+from holdfast.guards.messaging.outbox_flow import OutboxFlow, prepared
+from holdfast.guards.messaging.outbox_message import OutboxMessage
+from holdfast.guards.messaging.outbox_postgres import awaited_postgres
+from holdfast.guards.sql.psycopg_driver import AsyncConnection
 
 __all__ = ["Outbox", "OutboxMessage", "prepare"]
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, Unpack, overload
 
 from holdfast.guards.aio.tables import AnyGuardedTable, B_contra, GuardedRow
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.names import TableNames
-from holdfast.guards.postgres_rows import PostgresRows, check_connection
-from holdfast.guards.psycopg_driver import AsyncConnection, AsyncCursor, dict_row, is_idle
-from holdfast.guards.rows import Found
 from holdfast.guards.settings import TableSettings, described
-from holdfast.guards.statements import Query
-from holdfast.guards.tableflow import TableFlow
+from holdfast.guards.sql.identifiers import TableNames
+from holdfast.guards.sql.postgres_rows import PostgresRows, check_connection
+from holdfast.guards.sql.psycopg_driver import AsyncConnection, AsyncCursor, dict_row, is_idle
+from holdfast.guards.sql.rows import Found
+from holdfast.guards.sql.statements import Query
+from holdfast.guards.sql.table_flow import TableFlow
 
 __all__ = ["GuardedRow", "GuardedTable"]
 

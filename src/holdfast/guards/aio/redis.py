@@ -18,11 +18,11 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.keyflow import KeyFlow, KeySettings
-from holdfast.guards.keyview import NOTHING, Content, KeyView
-from holdfast.guards.redis_calls import calls_of
-from holdfast.guards.redis_driver import AwaitedClient
-from holdfast.guards.redis_messages import GuardedMessage
+from holdfast.guards.redis.driver import AwaitedClient
+from holdfast.guards.redis.key_flow import KeyFlow, KeySettings
+from holdfast.guards.redis.key_view import NOTHING, Content, KeyView
+from holdfast.guards.redis.pubsub import GuardedMessage
+from holdfast.guards.redis.script_runner import calls_of
 from holdfast.types import Duration
 
 __all__ = ["GuardedEntry", "GuardedKeys", "GuardedMessage", "KeySettings"]

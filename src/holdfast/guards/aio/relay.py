@@ -16,12 +16,12 @@ from typing import Any, Self
 
 from holdfast.errors import BadInput
 from holdfast.flows.log import Trouble
-from holdfast.guards.outbox_messages import OutboxMessage
-from holdfast.guards.outbox_postgres import awaited_postgres
-from holdfast.guards.outbox_stores import OutboxStore
-from holdfast.guards.psycopg_driver import AsyncConnection
+from holdfast.guards.messaging.outbox_message import OutboxMessage
+from holdfast.guards.messaging.outbox_postgres import awaited_postgres
+from holdfast.guards.messaging.outbox_store import OutboxStore
+from holdfast.guards.messaging.relay_flow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
 from holdfast.guards.relay import RETENTION, SWEEP_EVERY_S
-from holdfast.guards.relayflow import Backlog, RelayFlow, RelaySettings, RelayStatistics, seconds
+from holdfast.guards.sql.psycopg_driver import AsyncConnection
 from holdfast.types import Duration
 
 __all__ = ["Backlog", "Relay", "RelayStatistics"]

@@ -38,13 +38,13 @@ from holdfast.errors import BadInput
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.aio.tables import AnyGuardedTable, GuardedRow
 from holdfast.guards.bearer import Bearer, Fenced
-from holdfast.guards.rows import Found, RowId
 from holdfast.guards.settings import TableSettings
-from holdfast.guards.sqlalchemy_orm import E, EntityFlow
-from holdfast.guards.sqlalchemy_rows import table_flow
-from holdfast.guards.sqlalchemy_schema import fence_column, ledger_table
-from holdfast.guards.sqlalchemy_watch import Guarded, unguarded
-from holdfast.guards.tableflow import TableFlow
+from holdfast.guards.sql.rows import Found, RowId
+from holdfast.guards.sql.table_flow import TableFlow
+from holdfast.guards.sqlalchemy.orm import E, EntityFlow
+from holdfast.guards.sqlalchemy.rows import table_flow
+from holdfast.guards.sqlalchemy.schema import fence_column, ledger_table
+from holdfast.guards.sqlalchemy.session_events import Guarded, unguarded
 from holdfast.runtime.run_sync import run_now
 
 __all__ = [

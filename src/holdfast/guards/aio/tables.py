@@ -16,9 +16,9 @@ from holdfast.core.failpoints import reach
 from holdfast.core.lease.fencing import Rule
 from holdfast.guards.admission import GuardStatistics
 from holdfast.guards.bearer import Bearer
-from holdfast.guards.rows import Found, RowId
-from holdfast.guards.rowview import RowView
-from holdfast.guards.tableflow import TableFlow
+from holdfast.guards.sql.row_view import RowView
+from holdfast.guards.sql.rows import Found, RowId
+from holdfast.guards.sql.table_flow import TableFlow
 
 B_contra = TypeVar("B_contra", bound=Bearer, contravariant=True)
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.conformance import concurrency, crashes, rules, values
+from holdfast.guards.conformance.adapter import AsyncSubject, Factory, Subject
 from holdfast.guards.conformance.checks import Check, Violation
-from holdfast.guards.conformance.children import check_picklable
-from holdfast.guards.conformance.subjects import AsyncSubject, Factory, Subject
-from holdfast.guards.conformance.worlds import World, world_of
+from holdfast.guards.conformance.environment import World, world_of
+from holdfast.guards.conformance.subprocesses import check_picklable
 
 __all__ = [
     "CHECKS",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.errors import FencedOut
 
 if TYPE_CHECKING:
-    from holdfast.guards.conformance.worlds import World
+    from holdfast.guards.conformance.environment import World
 
 Body: TypeAlias = "Callable[[World], Awaitable[None]]"
 

@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from holdfast.guards.conformance.adapter import Factory, Guarded
 from holdfast.guards.conformance.checks import Chapter
-from holdfast.guards.conformance.children import children_at_work
-from holdfast.guards.conformance.subjects import Factory, Guarded
-from holdfast.guards.conformance.worlds import World, world_of
-from holdfast.guards.conformance.writers import (
+from holdfast.guards.conformance.concurrent_writers import (
     Tally,
     Writer,
     audit_blind,
@@ -22,6 +20,8 @@ from holdfast.guards.conformance.writers import (
     update_in_sections,
     write_blindly,
 )
+from holdfast.guards.conformance.environment import World, world_of
+from holdfast.guards.conformance.subprocesses import children_at_work
 
 chapter = Chapter()
 check = chapter.check

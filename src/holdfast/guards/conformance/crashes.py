@@ -21,10 +21,10 @@ from typing import TypeAlias
 
 from holdfast.core import failpoints
 from holdfast.errors import FencedOut
+from holdfast.guards.conformance.adapter import Factory, Guarded
 from holdfast.guards.conformance.checks import Chapter, expect, expect_equal, expect_fenced_out, shown
-from holdfast.guards.conformance.children import Nursery, nursery
-from holdfast.guards.conformance.subjects import Factory, Guarded
-from holdfast.guards.conformance.worlds import World, world_of
+from holdfast.guards.conformance.environment import World, world_of
+from holdfast.guards.conformance.subprocesses import Nursery, nursery
 
 chapter = Chapter()
 check = chapter.check

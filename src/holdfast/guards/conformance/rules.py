@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from holdfast.guards.conformance.checks import Chapter, expect_equal, expect_fenced_out
-from holdfast.guards.conformance.worlds import World
+from holdfast.guards.conformance.environment import World
 
 chapter = Chapter()
 check = chapter.check

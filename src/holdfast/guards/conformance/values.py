@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import holdfast
 from holdfast.core.lease.fencing import FENCE_MAX
+from holdfast.guards.conformance.adapter import Guarded
 from holdfast.guards.conformance.checks import Chapter, Violation, expect_equal, expect_fenced_out, shown
-from holdfast.guards.conformance.subjects import Guarded
-from holdfast.guards.conformance.worlds import World
+from holdfast.guards.conformance.environment import World
 
 chapter = Chapter()
 check = chapter.check

@@ -1,0 +1,1 @@
+"""Inbox, outbox and relay: the steps below `holdfast.guards.messages`."""

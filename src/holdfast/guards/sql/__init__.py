@@ -1,0 +1,1 @@
+"""Guarded rows: the statements and steps below the SQL guards."""
