@@ -17,10 +17,10 @@ import psycopg
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.aio.lease import Lease
 from holdfast.core.approving import ApprovalRules, ApprovalStatus, Situation, Verdict, parse_rules
-from holdfast.core.jobs import JobState
 from holdfast.plane.approvals import Approvals, Decision
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground
 
 PAYMENTS = parse_rules([{"name": "payments", "topics": ["bank.*"], "message": "Check the amount."}])

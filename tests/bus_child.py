@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.ports import Consumption
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Consumption
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS
 

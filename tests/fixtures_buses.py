@@ -20,13 +20,13 @@ import pytest_asyncio
 
 from holdfast.core.backoff import Fixed
 from holdfast.core.ports import Clock
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.embedded_bus import EmbeddedBus
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.nats_bus import NatsBus
-from holdfast.plane.nats_names import NatsNames
-from holdfast.plane.ports import Consumption, Database
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.bus.nats.bus import NatsBus
+from holdfast.plane.bus.nats.naming import NatsNames
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Consumption, Database
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS, Instant
 from polling import pauses

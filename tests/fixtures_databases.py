@@ -18,8 +18,8 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Database, Tx
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 
 NEWEST_POSTGRES: Final = [

@@ -22,23 +22,24 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core.jobs import JobState, legal
 from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import families, subjects
-from holdfast.plane.databases import open_database
+from holdfast.plane import families
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Consumer, Consumption, Database, Row
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.dispatcher import Dispatcher
-from holdfast.plane.embedded_bus import EmbeddedBus
-from holdfast.plane.gathering import Failed
 from holdfast.plane.jobintake import Entry
 from holdfast.plane.jobqueries import JobQueries
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Delivery, Heartbeat, Job, JobEvent, Message, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState, legal
+from holdfast.plane.model.records import Delivery, Heartbeat, Job, JobEvent, Message, Submission
 from holdfast.plane.placement import Placement
-from holdfast.plane.ports import Consumer, Consumption, Database, Row
 from holdfast.plane.scheduler import Scheduler
-from holdfast.plane.schema import prepare
 from holdfast.plane.tenants import Tenants
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -20,16 +20,17 @@ import pytest_asyncio
 import holdfast.aio
 from fixtures_databases import until
 from holdfast.aio.client import Locks
-from holdfast.core.jobs import JobState
 from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families, subjects
+from holdfast.plane import families
 from holdfast.plane.app import App
-from holdfast.plane.embedded_bus import EmbeddedBus
-from holdfast.plane.model import Delivery, Heartbeat, Job, Message
-from holdfast.plane.ports import Bus, Consumer, Consumption, Handler, Tx
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler, Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Heartbeat, Job, Message
 from holdfast.plane.results import apart
-from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.plane.worker import Worker
 from holdfast.runtime.system import SystemClock, SystemEntropy
 

@@ -18,12 +18,12 @@ from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.busy_jitter import BusyJitter
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Bell, Database, Dialect, Work
 from holdfast.plane.escalation import Escalator
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_following import PolicyFollower
-from holdfast.plane.ports import Bell, Database, Dialect, Work
 from holdfast.plane.settings import SchedulerSettings, Settings
 from holdfast.plane.signals import Signals
 from holdfast.runtime.lease_manager import Household

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import holdfast
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, HoldfastError, RowMissing
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger_reading import Findings, load
 from holdfast.plane.assembly import Plane
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.advancing import advance, always, begin
-from holdfast.core.jobs import JobState
 from holdfast.core.run import (
     Advance,
     AskApproval,
@@ -34,6 +33,7 @@ from holdfast.core.run import (
 from holdfast.core.run_form import RunText, as_document, from_document
 from holdfast.core.slots import read_attempt_id
 from holdfast.core.workflow import Step, StepKind, Workflow
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 
 START = 1_000 * NS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fixtures_scheduling import POOL, Replica, finished, run_of
-from holdfast.core.jobs import JobState
 from holdfast.plane.jobintake import Entry
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 
 HEAVY, LIGHT = "heavy", "light"
 STATES = "('SCHEDULED', 'DISPATCHED', 'RUNNING')"

@@ -18,19 +18,19 @@ from fastapi import FastAPI
 
 import holdfast.aio
 from holdfast.core.approving import ApprovalRules
-from holdfast.core.jobs import JobState
 from holdfast.core.ports import Clock
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.databases import open_database
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
 from holdfast.plane.definitions import Definitions
-from holdfast.plane.embedded_bus import EmbeddedBus
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.jobstore import JobStore, Writing
-from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
-from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller, Parts, Service
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.workers import Workers

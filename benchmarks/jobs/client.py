@@ -107,7 +107,7 @@ class HoldfastClient:
 
     def __init__(self, ground: Any) -> None:
         self._ground = ground
-        self._model = module("holdfast.plane.model")
+        self._model = module("holdfast.plane.model.records")
         self._caller = module("holdfast.plane.service").Caller("bench")
 
     async def noops(self, number: int) -> None:

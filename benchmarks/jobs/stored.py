@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.jobs.ours import app
 from benchmarks.measure import Measurement
 from holdfast.plane.assembly import Plane
+from holdfast.plane.db.ports import Database
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.ports import Database
 from holdfast.plane.settings import Settings
 
 BACKLOG_PER_S = 5000.0  # more than it can do
@@ -123,10 +123,10 @@ async def _worked(settings: Settings, backlog: int, seconds: float) -> tuple[flo
 def _timed_of(dialect: str) -> tuple[Any, ...]:
     """The transactions of an engine, and those of their methods that wait for it."""
     if dialect == "sqlite":
-        from holdfast.plane.sqlite_connection import SqliteTx
+        from holdfast.plane.db.sqlite.connection import SqliteTx
 
         return SqliteTx, "query", "query_many"
-    from holdfast.plane.postgres_transaction import PostgresTx
+    from holdfast.plane.db.postgres.transaction import PostgresTx
 
     return PostgresTx, "query", "query_many", "flush", "whole"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.sessions import Shell
-from holdfast.plane.model import Submission
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import make_tables, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings

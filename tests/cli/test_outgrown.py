@@ -12,10 +12,10 @@ import pytest
 from cli.planes import Up, furnish
 from cli.sessions import Shell, until
 from cli.test_probes import Working, asked, metric
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Database, Tx
-from holdfast.plane.schema import VERSIONS, prepare
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.migrations import VERSIONS, prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 
 KNOWN = VERSIONS["schema"]
 BREAKING = {KNOWN: "ALTER TABLE plane_job ADD COLUMN cost BIGINT NOT NULL DEFAULT 0"}

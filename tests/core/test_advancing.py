@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.core import run_draft
-from holdfast.core.jobs import JobState
 from holdfast.core.run import Heard, SubmitJob
 from holdfast.core.run_names import run_names
 from holdfast.core.workflow import StepRetry
+from holdfast.plane.model.job_states import JobState
 from run_stage import START, Stage, approval, delay, job, sub, transform
 
 # Order.

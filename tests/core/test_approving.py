@@ -32,10 +32,10 @@ from holdfast.core.approving import (
     judge,
     parse_rules,
 )
-from holdfast.core.jobs import JobState
 from holdfast.core.patterns import matches
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput
+from holdfast.plane.model.job_states import JobState
 
 # Patterns.
 

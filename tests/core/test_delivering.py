@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import Fixed
-from holdfast.core.delivering import (
+from holdfast.core.retry_delays import RetryDelays
+from holdfast.errors import AcquireTimeout, BackendError, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
+from holdfast.plane.bus.delivery_rules import (
     LOST_MAX,
     UNREADABLE_MAX,
     Ack,
@@ -27,8 +29,6 @@ from holdfast.core.delivering import (
     given_up,
     lost_runs,
 )
-from holdfast.core.retry_delays import RetryDelays
-from holdfast.errors import AcquireTimeout, BackendError, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
 from holdfast.types import MS, NS
 
 LIMITS = Limits(max_failures=3, max_age_ns=100 * NS, backoff=Fixed(7 * MS))

@@ -26,7 +26,7 @@ from holdfast.core.dispatching import (
     elsewhere_ns,
     overdue,
 )
-from holdfast.core.jobs import MOVES, JobState, legal
+from holdfast.plane.model.job_states import MOVES, JobState, legal
 from holdfast.types import NS
 
 NOW = 1_000 * NS

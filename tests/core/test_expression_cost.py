@@ -15,9 +15,9 @@ from holdfast.core.advancing import advance
 from holdfast.core.event_batch import advance_all
 from holdfast.core.expression_values import COMPARISONS, COST_MAX, Budget, OverBudget
 from holdfast.core.expressions import evaluate, render
-from holdfast.core.jobs import JobState
 from holdfast.core.run import GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.core.run_draft import ADVANCE_COST_MAX
+from holdfast.plane.model.job_states import JobState
 from run_stage import Stage, job, lowest, transform
 
 pytestmark = pytest.mark.threat("X20")

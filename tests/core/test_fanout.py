@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core import run_draft
-from holdfast.core.jobs import JobState
 from holdfast.core.run import AskApproval, Heard, RunStatus
 from holdfast.core.workflow import FAN_OUT_MAX, StepRetry
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 from run_stage import START, Stage, approval, delay, job, sub, transform
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.jobs import ACTIVE, MOVES, TERMINAL, InvalidTransition, JobState, duplicate_end, legal, move
+from holdfast.plane.model.job_states import (
+    ACTIVE,
+    MOVES,
+    TERMINAL,
+    InvalidTransition,
+    JobState,
+    duplicate_end,
+    legal,
+    move,
+)
 
 S = JobState
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.json_size import Unstorable, json_size, unstorable
 from holdfast.errors import BadInput
-from holdfast.plane.model import encoded
+from holdfast.plane.model.records import encoded
 
 # The parts of which the look-alikes of an escape are made, among everything else that text can be.
 PARTS = st.sampled_from(["\\", "\\\\", "u0000", "\\u0000", '"', "\\ud800", "ü", "\U0001f512"])

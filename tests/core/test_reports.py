@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.jobs import JobState, legal
 from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
+from holdfast.plane.model.job_states import JobState, legal
 
 WITH_WORKERS = {JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING}
 CASES = list(itertools.product(JobState, (1, 2, 3), (None, 4, 5, 6)))

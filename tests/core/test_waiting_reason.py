@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.jobs import JobState
 from holdfast.core.waiting_reason import WaitCode, WaitFacts, waiting_reason
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 
 NOW = 1_800_000_000 * NS

@@ -16,7 +16,7 @@ from holdfast.core.workflow_graph import certain
 from holdfast.core.workflow_problems import PROBLEMS_MAX, dotted
 from holdfast.core.workflow_rules import accept_document, check_workflow, judge_document
 from holdfast.errors import BadInput
-from holdfast.plane import model
+from holdfast.plane.model import records as model
 
 
 def flow(steps: Mapping[str, Mapping[str, Any]], **options: Any) -> Workflow:

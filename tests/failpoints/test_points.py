@@ -24,7 +24,7 @@ from holdfast.guards import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.guards.messages import Inbox, stamped
 from holdfast.guards.records import SqliteRecord
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
 from holdfast.testing import faults
 from repository.source import PACKAGE, ROOT, modules
 

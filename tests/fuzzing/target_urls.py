@@ -9,10 +9,10 @@ from fuzzing.target import Target, argument, refused
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.guards.http.client import origin_of
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.nats_bus import NatsBus
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.bus.nats.bus import NatsBus
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.redis.protocol import handshake
 from holdfast.stores.redis.url import DB_MAX, RedisAddress, parse_redis_url

@@ -19,8 +19,16 @@ from holdfast.guards.http.client import Presenter
 from holdfast.guards.messaging import headers as message_headers
 from holdfast.ops import tuning_metrics
 from holdfast.ops.runbook_metrics import Query, vector_of
-from holdfast.plane.envelope import Unreadable, from_wire, message_of, rows_of, unreadable_row, unreadable_wire, wire_of
-from holdfast.plane.model import PRIORITY_MAX
+from holdfast.plane.bus.envelope import (
+    Unreadable,
+    from_wire,
+    message_of,
+    rows_of,
+    unreadable_row,
+    unreadable_wire,
+    wire_of,
+)
+from holdfast.plane.model.records import PRIORITY_MAX
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis.asyncio_driver import Link
 from holdfast.stores.redis.protocol import ProtocolError, Reader, Reply, Severed, check_handshake, garbled
@@ -258,7 +266,7 @@ def _passed_on(message: Any) -> None:
 
 def bus_answer(data: bytes) -> None:
     """What a server says to a message that it was to store: stored is only what it says is stored, with its place."""
-    from holdfast.plane.nats_connection import check_stored, translated  # newer than what the others are about
+    from holdfast.plane.bus.nats.connection import check_stored, translated  # newer than what the others are about
 
     with contextlib.suppress(nats.errors.Error, TimeoutError):  # what `NatsConnection.errors` turns into ours
         try:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.observe.logs import JsonFormatter, TextFormatter
 from holdfast.observe.tracebacks import CHARS_MAX, DEPTH_MAX, LINES_MAX, bounded, message_of, traced
-from holdfast.plane import outcome
+from holdfast.plane.model import outcome
 
 MEGABYTE = 1_000_000
 

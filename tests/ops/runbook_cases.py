@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.history.events import Kind
-from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
 from holdfast.leases.inspection import ForcedRelease
 from holdfast.ops.runbook_examples import AT_NS, held_lock, policy
@@ -28,6 +27,7 @@ from holdfast.ops.runbook_plane_facts import (
     RunFact,
     SnapshotFact,
 )
+from holdfast.plane.model.job_states import JobState
 from ops.runbook_cases_debt import CALM, DEBT_WELL, DEBTS, WAVES
 from ops.runbook_told import FREE_LOOP, LOOPS, Facts, Told, numbers
 

@@ -19,21 +19,21 @@ import pytest
 from nats.aio.client import Client
 
 from fixtures_redis import EXECUTABLES
-from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
 from holdfast.ops.access_nats import nats_access
 from holdfast.ops.access_postgres import postgres_access
 from holdfast.ops.access_redis import redis_access
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
+from holdfast.plane.bus.nats.connection import NatsConnection
+from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.plane.context import Context
-from holdfast.plane.model import Submission
-from holdfast.plane.nats_connection import NatsConnection
-from holdfast.plane.nats_names import NatsNames
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import GROUPS
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground, make_tables, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
-from holdfast.plane.subjects import GROUPS
 from servers import start_redis
 from servers_nats import NatsExecutable, NatsServer, start_nats
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
 from holdfast.observe.metric_table import TABLE, MetricKind
 from holdfast.ops.runbook import Finding, Severity
@@ -15,7 +14,8 @@ from holdfast.ops.runbook_metrics import How
 from holdfast.ops.runbook_plane_facts import history_problems
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS, runbook
-from holdfast.plane.model import JobEvent
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import JobEvent
 from ops.runbook_cases import ARGUMENTS, CASES, UNREACHED, WELL_CASES
 from ops.runbook_told import Facts
 

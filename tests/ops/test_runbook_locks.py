@@ -28,8 +28,8 @@ from holdfast.ops.runbook_outage import LOG_TEXT
 from holdfast.ops.runbook_plane_facts import PendingFact
 from holdfast.ops.runbook_ttl import PREFIX
 from holdfast.ops.runbook_waves import GROWTH
-from holdfast.plane import subjects
-from holdfast.plane.model import Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Message
 from holdfast.plane.opening import opened
 from holdfast.plane.settings import Settings
 from ops.runbook_stage import found, reported

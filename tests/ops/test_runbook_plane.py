@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from fixtures_scheduling import Planes, Replica, finished, holds, run_of, started, submitted
 from fixtures_workflows import ASKER
-from holdfast.core.jobs import JobState
 from holdfast.core.workflow_form import from_document
 from holdfast.ops.runbook import Severity
 from holdfast.ops.runbook_plane_facts import JobFact, SnapshotFact
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.families import (
     RECONCILER,
     REPLAYER,
@@ -29,9 +29,9 @@ from holdfast.plane.families import (
 )
 from holdfast.plane.flow_settings import EngineSettings
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Job
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.ports import Tx
 from holdfast.plane.settings import SchedulerSettings, Settings
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
 from ops.runbook_stage import found, reported

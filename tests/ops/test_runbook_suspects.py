@@ -14,7 +14,6 @@ import pytest
 from fixtures_scheduling import Planes, PushedClock, Replica, finished, run_of, started, submitted
 from fixtures_workflows import ASKER
 from holdfast.core.history.events import Kind, Record
-from holdfast.core.jobs import JobState
 from holdfast.core.workflow_form import from_document
 from holdfast.errors import Unavailable
 from holdfast.observe.ledger import Ledger
@@ -34,11 +33,12 @@ from holdfast.ops.runbook_searches import (
 from holdfast.ops.runbook_suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.flow_settings import EngineSettings
-from holdfast.plane.model import Job
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.opening import opened
-from holdfast.plane.ports import Tx
 from holdfast.plane.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.plane import App, Flow
 from holdfast.plane.assembly import Plane
-from holdfast.plane.callers import Caller
+from holdfast.plane.model.caller import Caller
 from holdfast.plane.settings import Settings
 
 pytestmark = pytest.mark.asyncio

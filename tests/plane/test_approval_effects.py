@@ -9,12 +9,12 @@ import pytest
 from approval_stage import FROZEN, GATED, HANDLED, PAYMENTS, asked, decide, stage_of, waiting
 from fixtures_workflows import ASKER, FlowStage, holds, older_job
 from holdfast.core.approving import ApprovalRules, SelfApproval, Verdict
-from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
-from holdfast.plane import subjects
-from holdfast.plane.callers import Caller, NotAllowed
 from holdfast.plane.dispatcher import Dispatcher
-from holdfast.plane.model import Heartbeat, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import Caller, NotAllowed
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Submission
 from holdfast.plane.placement import Placement
 from holdfast.plane.scheduler import Scheduler
 from holdfast.types import NS

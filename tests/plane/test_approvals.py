@@ -10,14 +10,14 @@ import pytest
 from approval_stage import FROZEN, GATED, PAYMENTS, asked, decide, going_on, stage_of, staged, told, untouched, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.core.approving import ApprovalConflict, ApprovalRules, ApprovalStatus, SelfApproval, Verdict, parse_rules
-from holdfast.core.jobs import JobState
 from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import RowMissing
-from holdfast.plane import subjects
 from holdfast.plane.approvals import ApprovalBusy
-from holdfast.plane.callers import Caller, NotAllowed
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.loops import Tick
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import Caller, NotAllowed
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.readings import of_approvals
 from holdfast.plane.reconciler import Reconciler
 from holdfast.types import NS

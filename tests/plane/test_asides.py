@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from fixtures_scheduling import POOL, Planes, Replica
 from holdfast.plane import asides
 from holdfast.plane.asides import Asides, Looked, Scarce, look_aside
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobintake import Entry
 from holdfast.plane.lines import Found, Look, look
-from holdfast.plane.model import Submission
-from holdfast.plane.ports import Tx
+from holdfast.plane.model.records import Submission
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,6 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_workers import Gate
-from holdfast.core.jobs import JobState
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, RowMissing, Unavailable
 from holdfast.plane import sample
@@ -21,7 +20,8 @@ from holdfast.plane.app import App
 from holdfast.plane.approvals import GATE_TOPIC
 from holdfast.plane.assembly import PARTS, Plane, check_parts
 from holdfast.plane.context import Context
-from holdfast.plane.model import Heartbeat, Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import State
 from holdfast.plane.service import Caller

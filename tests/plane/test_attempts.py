@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import enqueue
-from holdfast.core.jobs import JobState
 from holdfast.plane.attempts import Attempts, Look
-from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Heartbeat, Submission
-from holdfast.plane.ports import Database, Tx
-from holdfast.plane.schema import prepare
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Submission
 from holdfast.plane.slots import WITH_WORKERS
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -11,7 +11,6 @@ import pytest
 from holdfast.core.history.events import Kind
 from holdfast.core.history.holds import End, holds
 from holdfast.core.history.invariants import check
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence
 from holdfast.observe.ledger import Ledger
@@ -22,7 +21,8 @@ from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB
 from holdfast.plane.jobstore import Writing
-from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_sources import BadSettings

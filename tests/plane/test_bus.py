@@ -22,10 +22,10 @@ from fixtures_buses import (
 from fixtures_databases import until
 from fixtures_scheduling import holds
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
-from holdfast.plane.bells import Bells
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.ports import Handler, Tx
+from holdfast.plane.db.notifier import Bells
+from holdfast.plane.db.ports import Handler, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]

@@ -21,14 +21,14 @@ from fixtures_buses import (
     message,
     until,
 )
-from holdfast.core.delivering import LOST_MAX
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import LockBusy, RetryLater, Unavailable
-from holdfast.plane import subjects
-from holdfast.plane.embedded_bus import KEEP_NS, STOP_KEPT_NS, EmbeddedBus
-from holdfast.plane.embedded_consumer import channel_of
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.ports import Database, Row, Tx, Work
+from holdfast.plane.bus.delivery_rules import LOST_MAX
+from holdfast.plane.bus.embedded.bus import KEEP_NS, STOP_KEPT_NS, EmbeddedBus
+from holdfast.plane.bus.embedded.consumer import channel_of
+from holdfast.plane.db.ports import Database, Row, Tx, Work
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.types import MS, NS
 
 pytestmark = [pytest.mark.asyncio, embedded]

@@ -19,7 +19,7 @@ from fixtures_buses import (
     nothing_pending,
 )
 from holdfast.errors import BadInput, Closed
-from holdfast.plane.model import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Delivery, Message
+from holdfast.plane.model.records import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX, Delivery, Message
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]

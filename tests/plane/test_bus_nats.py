@@ -26,13 +26,13 @@ from fixtures_buses import (
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, BadInput, LockBusy, Misconfigured, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.nats_bus import NatsBus
-from holdfast.plane.outbox import LATE_NS, waves
-from holdfast.plane.ports import Database
+from holdfast.plane.bus.nats.bus import NatsBus
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.bus.outbox import LATE_NS, waves
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS
 from servers_nats import NatsServer, own_stream

@@ -21,7 +21,7 @@ from fixtures_buses import (
 )
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import LockBusy, RetryLater, Unavailable
-from holdfast.plane.model import Delivery
+from holdfast.plane.model.records import Delivery
 from holdfast.types import MS
 
 pytestmark = [pytest.mark.asyncio, everywhere]

@@ -15,13 +15,13 @@ from fixtures_databases import until
 from holdfast.core.workflow_form import from_document
 from holdfast.errors import BadInput
 from holdfast.observe.metrics import samples
-from holdfast.plane import subjects
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.busy_jitter import check_jitter
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
-from holdfast.plane.model import Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Submission
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import BUSY_JITTER, JitterStanding, PolicyMoved, Source
 from holdfast.plane.policy_service import policy_at

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from approval_stage import GATED, asked, decide, stage_of, staged, untouched
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.core.approving import Approval, ApprovalConflict, ApprovalStatus, SelfApproval, Verdict
-from holdfast.core.jobs import JobState
 from holdfast.core.run import Look
 from holdfast.errors import RowMissing
 from holdfast.plane.approvalrows import request_of
-from holdfast.plane.model import Job
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.types import NS
 
 pytestmark = pytest.mark.threat("X12")

@@ -13,12 +13,12 @@ import pytest_asyncio
 from fixtures_scheduling import Planes, Replica, read_history
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import check
-from holdfast.core.jobs import JobState
 from holdfast.errors import FencedOut, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.jobstore import Writing
-from holdfast.plane.model import Change, Job
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import note_bus, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings

@@ -15,16 +15,17 @@ from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate
 from holdfast.core.approving import Verdict
 from holdfast.core.history.events import Record
-from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, LockBusy
 from holdfast.guards.bearer import CarriedFence
 from holdfast.ops.runbook_facts import LocksFact
-from holdfast.plane import chosen_keys, subjects
+from holdfast.plane import chosen_keys
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.families import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.name_settings import NameSettings
 from holdfast.plane.opening import Ground, note_bus, note_keys, opened
 from holdfast.plane.scheduler import report_of

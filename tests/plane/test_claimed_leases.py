@@ -19,10 +19,10 @@ from holdfast.core.ports import RidesAlong
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.claimed_leases import ClaimedLeases
+from holdfast.plane.db.ports import Consumption, Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.ports import Consumption, Tx
-from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.plane.subjects import WORKERS, work_subject
+from holdfast.plane.model.messages import WORKERS, work_subject
 from holdfast.testing import faults
 
 pytestmark = pytest.mark.asyncio

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import Planes, Replica, finished, run_of, started, submitted
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import carried
-from holdfast.plane import subjects
 from holdfast.plane.cleanup import DAY_NS, Cleanup, CleanupStatistics, Retention
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.families import DEAD_LETTER_CLEANUP
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from loop_ticks import one_tick, ticking
 
 pytestmark = pytest.mark.asyncio

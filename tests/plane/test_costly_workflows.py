@@ -10,9 +10,9 @@ from fixtures_workflows import FlowStage, holds
 from holdfast.core.expression_values import COST_MAX
 from holdfast.core.run import RunStatus
 from holdfast.core.run_draft import ADVANCE_COST_MAX
-from holdfast.plane import subjects
-from holdfast.plane.model import Delivery
-from holdfast.plane.ports import Consumption
+from holdfast.plane.db.ports import Consumption
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Delivery
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X20")]
 

@@ -12,8 +12,8 @@ import pytest
 
 from fixtures_databases import insert, numbers
 from holdfast.errors import BadInput, Closed, Misconfigured, RowExists
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Database, Tx
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx
 from sqlite_company import in_a_child
 
 pytestmark = pytest.mark.asyncio

@@ -9,9 +9,9 @@ import pytest
 
 from fixtures_databases import insert, until
 from holdfast.errors import BadInput, Closed
-from holdfast.plane.bells import CHANNEL_CHARS_MAX, Bells
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Bell, Database, Tx
+from holdfast.plane.db.notifier import CHANNEL_CHARS_MAX, Bells
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Bell, Database, Tx
 from holdfast.types import MS, NS
 
 pytestmark = pytest.mark.asyncio

@@ -14,16 +14,16 @@ import pytest_asyncio
 from fixtures_databases import THINGS, insert, numbers
 from fixtures_postgres import PostgresConnect, every_postgres
 from fixtures_scheduling import POOL, Planes
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, FencedOut, Misconfigured, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import families
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Row, Tx
+from holdfast.plane.db.postgres.combined_statement import TOGETHER_MAX
+from holdfast.plane.db.postgres.database import PostgresDatabase
 from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
-from holdfast.plane.model import Change, Job
-from holdfast.plane.ports import Database, Row, Tx
-from holdfast.plane.postgres_database import PostgresDatabase
-from holdfast.plane.putting import TOGETHER_MAX
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,8 @@ import pytest_asyncio
 from fixtures_databases import THINGS, insert, numbers, until
 from fixtures_postgres import PostgresConnect, every_postgres
 from holdfast.errors import BadInput, Misconfigured, Timeout, Unavailable
-from holdfast.plane.ports import Tx
-from holdfast.plane.postgres_database import PostgresDatabase
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.postgres.database import PostgresDatabase
 from holdfast.types import MS, NS
 from servers_postgres import PostgresServer
 

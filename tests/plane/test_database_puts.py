@@ -12,9 +12,9 @@ import pytest
 from fixtures_databases import THINGS, insert, numbers, until
 from fixtures_postgres import PostgresConnect, every_postgres
 from holdfast.errors import BadInput, RowExists, RowMissing, Timeout
-from holdfast.plane.ports import Database, Tx
-from holdfast.plane.postgres_database import PostgresDatabase
-from holdfast.plane.putting import TOGETHER_MAX, Put, together
+from holdfast.plane.db.ports import Database, Tx
+from holdfast.plane.db.postgres.combined_statement import TOGETHER_MAX, Put, together
+from holdfast.plane.db.postgres.database import PostgresDatabase
 
 INSERT = "INSERT INTO thing (id, name) VALUES (:id, :name) RETURNING 1 AS done"
 RENAME = "UPDATE thing SET name = :name WHERE id = :id RETURNING 1 AS done"

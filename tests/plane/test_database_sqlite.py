@@ -18,11 +18,11 @@ import pytest_asyncio
 import holdfast.aio
 from fixtures_databases import THINGS, insert, numbers, until
 from holdfast.errors import BadInput, Misconfigured, Unavailable
-from holdfast.plane import sqlite_database
-from holdfast.plane.bells import ChannelBell
-from holdfast.plane.ports import Tx
-from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.plane.sqlite_hints import Ear, Voice
+from holdfast.plane.db.notifier import ChannelBell
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.sqlite import database as sqlite_database
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.db.sqlite.notify import Ear, Voice
 from holdfast.stores.sqlite.host_identity import this_host
 from holdfast.types import MS, NS
 
@@ -340,7 +340,7 @@ async def test_a_system_without_abstract_sockets_falls_back_to_looking(
     path: str, file: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = replace(this_host(), place="")
-    monkeypatch.setattr("holdfast.plane.sqlite_hints.this_host", lambda: elsewhere)
+    monkeypatch.setattr("holdfast.plane.db.sqlite.notify.this_host", lambda: elsewhere)
     blind = SqliteDatabase(path)
     bell = blind.bell("a")
     await file.write(partial(rung, number=1))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput, Misconfigured, Unavailable
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Database
-from holdfast.plane.postgres_database import PostgresDatabase
-from holdfast.plane.schema import prepare
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database
+from holdfast.plane.db.postgres.database import PostgresDatabase
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.types import NS
 
 FIRST = "-- Contract: a test.\nCREATE TABLE plane_a (x TEXT DEFAULT ';');\nINSERT INTO plane_a (x) VALUES ('1');"
@@ -87,7 +87,7 @@ async def test_a_name_full_of_signs_is_still_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg_pool"])
 def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
-    for name in [each for each in sys.modules if each.startswith("holdfast.plane.postgres_")]:
+    for name in [each for each in sys.modules if each.startswith("holdfast.plane.db.postgres")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, driver, None)
 

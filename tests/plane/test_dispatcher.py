@@ -22,11 +22,11 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD, BRIEF_NS, IN_A_ROW
-from holdfast.plane import subjects
 from holdfast.plane.attempts import Attempts
-from holdfast.plane.model import Delivery, Job, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Job, Submission
 from holdfast.plane.placement import Placed
 from holdfast.types import MS
 

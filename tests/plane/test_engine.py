@@ -14,15 +14,15 @@ from fixtures_scheduling import enqueue
 from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.aio.lease import Lease
 from holdfast.core.dispatching import Code
-from holdfast.core.jobs import JobState
 from holdfast.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.errors import FencedOut, RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
 from holdfast.plane.delays import Delays
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Delivery, Message, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.runstore import ChangedRun

@@ -23,7 +23,7 @@ from holdfast.plane.family_settings import FAMILY_KEYS, families_in_effect, fami
 from holdfast.plane.flow_settings import ApprovalSettings, EngineSettings
 from holdfast.plane.flowparts import engine_of
 from holdfast.plane.inventory import inventory
-from holdfast.plane.model import Submission
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.setting_sources import BadSettings, load

@@ -10,10 +10,10 @@ import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.core import run_form
-from holdfast.core.jobs import JobState
 from holdfast.core.run import JobEnded, Look, RunStatus
-from holdfast.plane import subjects
-from holdfast.plane.model import Delivery, Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Message
 
 pytestmark = pytest.mark.asyncio
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.plane.finished import Finished
-from holdfast.plane.model import Message
+from holdfast.plane.model.records import Message
 
 
 def result(n: int) -> Message:

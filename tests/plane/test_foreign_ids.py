@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage, holds, older_job
-from holdfast.core.jobs import JobState
 from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import BadInput
-from holdfast.plane import subjects
-from holdfast.plane.callers import Caller
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import Caller
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.placement import Placement
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.scheduler import Scheduler

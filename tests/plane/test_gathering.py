@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.plane.gathering import Failed, Gathering
+from holdfast.plane.db.batcher import Failed, Gathering
 
 
 class Counter:

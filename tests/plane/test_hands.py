@@ -8,11 +8,11 @@ import random
 import pytest
 
 from holdfast.core.backoff import Fixed
-from holdfast.core.delivering import Ack, GiveBack
 from holdfast.errors import RetryLater
-from holdfast.plane.hands import Hands, Taken
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.ports import Consumption
+from holdfast.plane.bus.delivery_rules import Ack, GiveBack
+from holdfast.plane.bus.inflight import Hands, Taken
+from holdfast.plane.db.ports import Consumption
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import MS, NS
 

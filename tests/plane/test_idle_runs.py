@@ -7,12 +7,12 @@ import re
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage
-from holdfast.core.jobs import JobState
 from holdfast.core.run import Look, RunStatus
+from holdfast.plane.db.migrations import script
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.loops import Tick
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.run_reconciler import RunReconciler
-from holdfast.plane.schema import script
 
 pytestmark = pytest.mark.asyncio
 

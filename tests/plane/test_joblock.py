@@ -11,9 +11,9 @@ import pytest_asyncio
 
 import holdfast.aio
 from holdfast.aio.client import Locks
-from holdfast.core.delivering import Kind, ended
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, RetryLater, Unavailable
+from holdfast.plane.bus.delivery_rules import Kind, ended
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.itemlock import Abandoned
 from holdfast.plane.joblock import JobLockStatistics, job_lock

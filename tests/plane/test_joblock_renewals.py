@@ -11,14 +11,14 @@ import pytest
 from fixtures_databases import until
 from fixtures_scheduling import Planes, Replica, finished, read_history, run_of, submitted
 from holdfast.aio.lease import Lease
-from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
-from holdfast.plane import subjects
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.ports import Consumption, Handler
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.gathering import Failed
 from holdfast.plane.jobchanges import Changed, Leased
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Consumption, Handler
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

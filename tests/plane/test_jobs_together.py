@@ -19,12 +19,13 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import FencedOut
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families, subjects
+from holdfast.plane import families
 from holdfast.plane.jobstore import Changed, PoolFull, TenantFull, Writing
-from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Change, Job, Submission
 
 pytestmark = pytest.mark.asyncio
 

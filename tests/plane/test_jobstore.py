@@ -10,12 +10,13 @@ import pytest
 
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, enqueue
 from holdfast.core import failpoints
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import families, subjects
+from holdfast.plane import families
 from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
-from holdfast.plane.model import Change, Job, Message, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Change, Job, Message, Submission
 
 pytestmark = pytest.mark.asyncio
 

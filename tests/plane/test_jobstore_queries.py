@@ -12,19 +12,19 @@ import psycopg
 import pytest
 
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, finished, run_of, submitted
-from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput, RowMissing
-from holdfast.plane import subjects
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx, Work
+from holdfast.plane.db.statements import compiled
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place, place_of
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import Heartbeat
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.opening import opened
-from holdfast.plane.ports import Database, Tx, Work
-from holdfast.plane.schema import prepare
 from holdfast.plane.settings import Settings
-from holdfast.plane.statements import compiled
 from holdfast.plane.tenants import Tenant
 from holdfast.types import NS
 

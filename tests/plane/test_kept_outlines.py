@@ -11,11 +11,11 @@ import pytest
 from fixtures_workflows import ASKER, FlowReplica, FlowStage
 from holdfast.core.run import CancelWanted, Look
 from holdfast.core.workflow_form import from_document
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.outlines import WorkflowOutline
-from holdfast.plane.ports import Database, Tx
 from holdfast.plane.runrows import RunOutline, outline_of_run
-from holdfast.plane.schema import prepare
 
 pytestmark = pytest.mark.asyncio
 

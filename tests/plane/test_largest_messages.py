@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fixtures_scheduling import FakeWorkers, Planes, submitted
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
-from holdfast.plane.callers import LABELS_MAX
-from holdfast.plane.envelope import rows_of, wire_of
+from holdfast.plane.bus.envelope import rows_of, wire_of
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB
-from holdfast.plane.model import ID_CHARS_MAX, LABELS_BYTES_MAX, PAYLOAD_BYTES_MAX, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import LABELS_MAX
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import ID_CHARS_MAX, LABELS_BYTES_MAX, PAYLOAD_BYTES_MAX, Submission
 
 NATS_TAKES = 2**20  # by default, with the headers
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from fixtures_scheduling import POOL, Planes, Replica, enqueue
 from holdfast.core.fairness import Line
 from holdfast.plane import lines
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.lines import Found, Look, look
-from holdfast.plane.model import Submission
-from holdfast.plane.ports import Tx
+from holdfast.plane.model.records import Submission
 
 pytestmark = pytest.mark.asyncio
 

@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.statements import compiled
 from holdfast.plane.jobrows import sql
-from holdfast.plane.schema import prepare
-from holdfast.plane.statements import compiled
 
 STORED = 20_000
 LISTS = {

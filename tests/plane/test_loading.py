@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.plane.loading import load_app
+from holdfast.plane.app import load_app
 
 APP = """
 from holdfast.plane import App

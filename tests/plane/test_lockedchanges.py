@@ -10,14 +10,14 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_scheduling import Planes, Replica, finished, read_history, run_of
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.itemlock import Abandoned
 from holdfast.plane.jobchanges import Changed, Leased, Writing
-from holdfast.plane.model import Change, Job
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Change, Job
 
 pytestmark = pytest.mark.asyncio
 

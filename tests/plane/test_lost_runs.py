@@ -13,13 +13,14 @@ import pytest_asyncio
 from fixtures_databases import until
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate, WorkerStage
-from holdfast.core.delivering import LOST_MAX
-from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
-from holdfast.plane import App, families, subjects
+from holdfast.plane import App, families
 from holdfast.plane.assembly import Plane
 from holdfast.plane.attempts import Attempts, Look
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.bus.delivery_rules import LOST_MAX
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.parts import worker_of
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import SchedulerSettings, Settings, WorkerSettings

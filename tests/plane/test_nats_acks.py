@@ -12,8 +12,8 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from holdfast.plane.nats_acks import NatsAcks, Outgoing
-from holdfast.plane.nats_consumer import deliveries_of
+from holdfast.plane.bus.nats.consumer import deliveries_of
+from holdfast.plane.bus.nats.publish_acks import NatsAcks, Outgoing
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.server]
 

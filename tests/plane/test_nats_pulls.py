@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.nats_pulls import PullQueue, next_requests
+from holdfast.plane.bus.nats.pull_sizes import PullQueue, next_requests
 
 SLOTS = 8
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError, RetryLater
-from holdfast.plane.model import PAYLOAD_BYTES_MAX, encoded
-from holdfast.plane.outcome import DELAY_NS_MAX, ERROR_CHARS_MAX, Fatal, Status, raised, returned
+from holdfast.plane.model.outcome import DELAY_NS_MAX, ERROR_CHARS_MAX, Fatal, Status, raised, returned
+from holdfast.plane.model.records import PAYLOAD_BYTES_MAX, encoded
 
 
 class Broken(Exception):

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, holds, started, submitted
-from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import carried
-from holdfast.plane import App, families, subjects
+from holdfast.plane import App, families
 from holdfast.plane.attempts import Attempts
+from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.context import Context
-from holdfast.plane.envelope import message_of
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.placement import Placed
 from holdfast.plane.worker import Worker
 

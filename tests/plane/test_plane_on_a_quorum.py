@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.jobs import JobState
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.context import Context
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings, WorkerSettings
 from servers import redis_executables, start_redis

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fixtures_scheduling import FakeWorkers, Planes, Replica, check_histories
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
 from holdfast.plane.families import REPLAYER
-from holdfast.plane.model import Delivery, Job, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Job, Submission
 from holdfast.plane.placement import Placed
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.service import Caller, Parts, Service

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PLANE = "from holdfast.plane.databases import open_database; open_database('postgresql://localhost/plane')"
+PLANE = "from holdfast.plane.db.open import open_database; open_database('postgresql://localhost/plane')"
 TABLES = "from holdfast.guards.install import check; check('postgresql://localhost/plane', 'jobs')"
 GUARD = "import holdfast.guards.postgres"
 AWAITED = "import holdfast.guards.aio.postgres"

@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from fixtures_databases import THINGS, insert
 from fixtures_postgres import every_postgres
-from holdfast.plane.ports import Row, Tx
-from holdfast.plane.postgres_database import PostgresDatabase
-from holdfast.plane.putting import Put, together
-from holdfast.plane.schema import prepare, script
-from holdfast.plane.statements import compiled
+from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.ports import Row, Tx
+from holdfast.plane.db.postgres.combined_statement import Put, together
+from holdfast.plane.db.postgres.database import PostgresDatabase
+from holdfast.plane.db.statements import compiled
 
 pytestmark = [pytest.mark.asyncio, every_postgres]
 

@@ -13,12 +13,12 @@ import pytest_asyncio
 
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from holdfast import RetryLater
-from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
 from holdfast.core.workflow_form import from_document
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream

@@ -14,11 +14,11 @@ from fixtures_databases import until
 from fixtures_scheduling import Replica, holds
 from fixtures_workers import Gate, WorkerStage
 from holdfast.cli.jobviews import job_rows
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine, progress
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.progress import Progress, ProgressReporter, ProgressStore, Report
 from holdfast.plane.service import Service
 from holdfast.types import NS

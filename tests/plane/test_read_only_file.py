@@ -9,9 +9,9 @@ from pathlib import Path
 
 READ_ONLY = """
 import asyncio, concurrent.futures.thread, os, sys  # all that is needed, before it may be out of reach
-from holdfast.plane import writability
-from holdfast.plane.databases import open_database
-from holdfast.plane.schema import prepare
+from holdfast.plane.db import write_probe as writability
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.migrations import prepare
 from holdfast.runtime.system import SystemClock
 
 if os.getuid() == 0:  # to whom nothing is read-only

@@ -10,13 +10,13 @@ import pytest
 
 from fixtures_scheduling import Planes, Replica, body_of, finished, read_history, run_of, started, submitted
 from holdfast.core.dispatching import StateLimits
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, LeaseLost, Unavailable
-from holdfast.plane import subjects
 from holdfast.plane.families import RECONCILER
 from holdfast.plane.jobstore import Writing
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Change, Job
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job
 from holdfast.plane.reconciler import Reconciler
 from holdfast.types import NS
 from loop_ticks import one_tick, ticking

@@ -20,16 +20,17 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.delivering import LOST_MAX
 from holdfast.core.dispatching import StateLimits
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, Unavailable
-from holdfast.plane import families, subjects
+from holdfast.plane import families
 from holdfast.plane.attempts import Attempts
+from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.families import RECONCILER, REPLAYER
 from holdfast.plane.jobstore import Writing
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Change, Job
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
 from holdfast.types import NS

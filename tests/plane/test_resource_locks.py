@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
 from holdfast.plane.patience import Parting, Patience
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks

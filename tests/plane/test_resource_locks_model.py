@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.errors import LockBusy, NotOwner
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.patience import Parting, Patience
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.resource_model import WISH_NS, Mode, ResourceGrant, ResourceHolder, slot_of
-from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS, Instant
 

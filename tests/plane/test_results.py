@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures_scheduling import POOL, Replica, delivered, finished, run_of, submitted
-from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Unavailable
-from holdfast.plane import subjects
+from holdfast.plane.db.ports import Bus
 from holdfast.plane.joblock import job_lock
-from holdfast.plane.model import Job, Message
-from holdfast.plane.ports import Bus
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Message
 from holdfast.plane.results import TOGETHER_CHARS, TOGETHER_MAX, ResultDesk, apart, together
 from holdfast.runtime.system import SystemEntropy
 

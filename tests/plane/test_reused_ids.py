@@ -11,20 +11,20 @@ from fixtures_scheduling import Replica, cancelled, delivered, finished, run_of,
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.core.approving import ApprovalStatus, Verdict
 from holdfast.core.dispatching import Code, End
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
-from holdfast.plane import subjects
 from holdfast.plane.cleanup import Cleanup
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database
 from holdfast.plane.endings import ending
 from holdfast.plane.families import DEAD_LETTER_CLEANUP
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Heartbeat, Job, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.outlines import outline_of_approval
-from holdfast.plane.ports import Database
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
-from holdfast.plane.schema import prepare
 from holdfast.plane.service import Caller
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock

@@ -9,7 +9,7 @@ import pytest
 from fixtures_workflows import ASKER, FlowStage
 from holdfast.core.run import Look
 from holdfast.errors import RowExists
-from holdfast.plane.callers import Caller, NotAllowed
+from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.runrows import outline_of_run
 
 pytestmark = pytest.mark.asyncio

@@ -13,9 +13,9 @@ import pytest_asyncio
 
 import holdfast.aio
 from holdfast.aio.client import Locks
-from holdfast.core.delivering import Kind, ended
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
+from holdfast.plane.bus.delivery_rules import Kind, ended
 from holdfast.plane.families import WORKFLOW_RUN
 from holdfast.plane.itemlock import ItemLockStatistics
 from holdfast.plane.runlock import run_lock

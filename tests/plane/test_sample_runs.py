@@ -11,7 +11,7 @@ from holdfast.core.approving import ApprovalStatus
 from holdfast.core.run import RunStatus
 from holdfast.plane import sample
 from holdfast.plane.app_workflows import keep_workflows
-from holdfast.plane.callers import Caller
+from holdfast.plane.model.caller import Caller
 
 pytestmark = pytest.mark.asyncio
 

@@ -20,13 +20,13 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput, RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
 from holdfast.plane.joblock import job_lock
 from holdfast.plane.jobstore import Writing
-from holdfast.plane.model import Change, Delivery, Job, Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Delivery, Job, Message
 from holdfast.plane.topicplaces import ASIDE_NS
 from holdfast.types import MS, NS
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import POOL, Replica, check_histories, finished, run_of, started, submitted
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
 from holdfast.plane.families import RECONCILER
-from holdfast.plane.model import Delivery, Job
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Job
 from holdfast.plane.reconciler import Reconciler
 from holdfast.types import NS
 from loop_ticks import one_tick

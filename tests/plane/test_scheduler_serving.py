@@ -8,9 +8,9 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_scheduling import FakeWorkers, Planes, check_histories, finished, run_of, submitted
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
-from holdfast.plane.ports import Consumption
+from holdfast.plane.db.ports import Consumption
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,11 +11,11 @@ from holdfast.core.looping import Mode
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane import families
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.documents import Document
 from holdfast.plane.families import RECONCILER, SNAPSHOT_WRITER
 from holdfast.plane.loops import Tick
-from holdfast.plane.model import Heartbeat
-from holdfast.plane.ports import Tx
+from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.snapshot import NAME, PoolCount, Snapshots, SnapshotWriter, TopicCount, snapshot_of
 from holdfast.types import NS
 from loop_ticks import one_tick

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.plane.sqlite_connection import Busy
-from holdfast.plane.sqlite_threads import Counts, Pauses, pause_ns
+from holdfast.plane.db.sqlite.connection import Busy
+from holdfast.plane.db.sqlite.writer import Counts, Pauses, pause_ns
 from holdfast.types import MS, NS, Instant
 
 

@@ -16,19 +16,19 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import THINGS, insert, numbers, until
-from holdfast.core.jobs import JobState
 from holdfast.errors import RowExists, Timeout, Unavailable
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.jobstore import Writing
-from holdfast.plane.model import Change, Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.placement import Placement
-from holdfast.plane.ports import Tx
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings, WorkerSettings
-from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, Grant
 from sqlite_company import CALL, ask

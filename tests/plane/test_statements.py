@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.plane.statements import compiled, split, value_of
+from holdfast.plane.db.statements import compiled, split, value_of
 
 EVERYWHERE: list[tuple[str, str, tuple[str, ...]]] = [
     ("SELECT :a", "SELECT $1", ("a",)),

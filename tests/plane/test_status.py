@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fixtures_scheduling import Replica, cancelled, finished, run_of, submitted
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
-from holdfast.plane.model import Job
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.status import SPAN_NS, SPANS, Ends, StatusQueries
 from holdfast.types import NS
 

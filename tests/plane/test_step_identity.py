@@ -13,10 +13,10 @@ from holdfast.core.run import RunStatus
 from holdfast.core.workflow_form import from_document
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
-from holdfast.plane.subjects import attempts_of
 
 pytestmark = pytest.mark.asyncio
 

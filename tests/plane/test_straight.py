@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import POOL, TOPIC, FakeWorkers, Planes, Replica, check_histories, holds
-from holdfast.core.jobs import JobState
 from holdfast.errors import Timeout
-from holdfast.plane import subjects
+from holdfast.plane.db.ports import Work
 from holdfast.plane.families import SCHEDULER_JOB
 from holdfast.plane.jobintake import Entry
-from holdfast.plane.model import Heartbeat, Job, Submission
-from holdfast.plane.ports import Work
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.straight import CROWD, Straight

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.approving import parse_rules
-from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, Unavailable
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, NotAllowed, Service
 from holdfast.plane.workers import View
 from web_stage import service_at

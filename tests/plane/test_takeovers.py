@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.plane.databases import STANDSTILL_NS
-from holdfast.plane.outbox import LATE_NS, POLL_NS
+from holdfast.plane.bus.outbox import LATE_NS, POLL_NS
+from holdfast.plane.db.open import STANDSTILL_NS
 from holdfast.plane.setting_rules import problems, takeovers
 from holdfast.plane.settings import Settings
 from holdfast.types import NS

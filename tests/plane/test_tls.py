@@ -20,9 +20,9 @@ from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.guards.install import install
 from holdfast.guards.postgres_records import PostgresRecord
 from holdfast.guards.sql.postgres_tls import VERIFIED, tls_options
-from holdfast.plane.databases import open_database
-from holdfast.plane.nats_connection import NatsConnection
-from holdfast.plane.nats_names import NatsNames
+from holdfast.plane.bus.nats.connection import NatsConnection
+from holdfast.plane.bus.nats.naming import NatsNames
+from holdfast.plane.db.open import open_database
 from holdfast.runtime.run_sync import run_now
 from holdfast.types import NS
 from servers_nats import NatsExecutable, NatsServer, start_nats

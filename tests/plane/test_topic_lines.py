@@ -18,12 +18,12 @@ from fixtures_scheduling import (
     run_of,
     submitted,
 )
-from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD
-from holdfast.plane.callers import Caller
 from holdfast.plane.families import REPLAYER
 from holdfast.plane.jobintake import Entry
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model.caller import Caller
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.placement import Placed
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.straight import Straight

@@ -17,14 +17,14 @@ from fixtures_scheduling import (
     finished,
     run_of,
 )
-from holdfast.core.jobs import JobState
 from holdfast.core.pace import AHEAD, IN_A_ROW
 from holdfast.errors import BadInput
-from holdfast.plane import subjects
-from holdfast.plane.gathering import Failed
+from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobchanges import Leased, Writing
 from holdfast.plane.jobintake import Entry
-from holdfast.plane.model import Change, Heartbeat, Submission
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Heartbeat, Submission
 from holdfast.plane.placement import Placed
 from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, submit

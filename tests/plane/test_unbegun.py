@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fixtures_scheduling import POOL, Planes, Replica, finished, holds, run_of
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
-from holdfast.plane.model import Job, Message
+from holdfast.plane.db.ports import Consumption
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Message
 from holdfast.plane.placement import Placed
-from holdfast.plane.ports import Consumption
 from holdfast.plane.unbegun import WATCH_NS
 from holdfast.types import NS
 

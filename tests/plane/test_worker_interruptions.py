@@ -10,10 +10,11 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage
-from holdfast.core.jobs import JobState
 from holdfast.errors import LeaseLost, LockBusy, RetryLater
-from holdfast.plane import App, BlockingContext, Context, families, subjects
-from holdfast.plane.model import Job, Message
+from holdfast.plane import App, BlockingContext, Context, families
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Message
 from holdfast.runtime.system import SystemClock
 from holdfast.types import MS, NS, Instant
 

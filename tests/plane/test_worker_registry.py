@@ -12,11 +12,12 @@ import pytest
 from fixtures_databases import until
 from fixtures_scheduling import POOL, TOPIC, Replica, submitted
 from fixtures_workers import Gate, WorkerStage
-from holdfast.core.jobs import JobState
 from holdfast.errors import Unavailable
-from holdfast.plane import App, subjects
-from holdfast.plane.schema import prepare
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane import App
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
 from holdfast.types import MS

@@ -13,9 +13,10 @@ from fixtures_databases import until
 from fixtures_workers import WorkerStage, ordered
 from holdfast.core.json_size import DEPTH_MAX
 from holdfast.errors import RetryLater, Unavailable
-from holdfast.plane import App, BlockingContext, Fatal, families, subjects
+from holdfast.plane import App, BlockingContext, Fatal, families
 from holdfast.plane.attempts import Look
-from holdfast.plane.model import Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Message
 
 pytestmark = pytest.mark.asyncio
 

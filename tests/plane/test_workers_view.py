@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import until
-from holdfast.plane.model import Heartbeat
-from holdfast.plane.schema import prepare
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.workers import REFRESH_NS, Workers
 from virtual_clock import VirtualClock
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.core.approving import Verdict
 from holdfast.core.dispatching import Code
-from holdfast.core.jobs import JobState
 from holdfast.core.run import Look
 from holdfast.core.workflow import Step, StepKind, StepRetry, Workflow
 from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import RetryLater
-from holdfast.plane import subjects
-from holdfast.plane.envelope import message_of
-from holdfast.plane.model import Delivery
-from holdfast.plane.ports import Row
+from holdfast.plane.bus.envelope import message_of
+from holdfast.plane.db.ports import Row
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery
 from holdfast.types import MS, NS
 from run_reference import Reference
 from run_stage import job

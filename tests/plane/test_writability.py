@@ -14,13 +14,13 @@ import pytest
 
 from fixtures_postgres import every_postgres
 from holdfast.errors import Timeout
-from holdfast.plane import writability
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Database, Tx
-from holdfast.plane.schema import prepare
-from holdfast.plane.sqlite_database import SqliteDatabase
-from holdfast.plane.sqlite_room import ROOM_KEPT, check_room
-from holdfast.plane.writability import NoRoom, Refusal, Writability
+from holdfast.plane.db import write_probe
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.db.sqlite.disk_space import ROOM_KEPT, check_room
+from holdfast.plane.db.write_probe import NoRoom, Refusal, Writability
 from holdfast.runtime.system import SystemClock
 from servers_postgres import PostgresServer
 from small_disk import small_disk
@@ -59,7 +59,7 @@ async def taken(question: Writability) -> None:
 @pytest.fixture
 def eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every question is a try."""
-    monkeypatch.setattr(writability, "EVERY_S", 0.0)
+    monkeypatch.setattr(write_probe, "EVERY_S", 0.0)
 
 
 async def test_however_often_it_is_asked_little_is_written(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_a_disk_that_is_nearly_full_has_no_room_for_new_work(tmp_path: Pat
 async def test_a_disk_without_any_room_is_refused_by_the_write_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.plane.sqlite_room.ROOM_KEPT", 0)
+    monkeypatch.setattr("holdfast.plane.db.sqlite.disk_space.ROOM_KEPT", 0)
     with small_disk(tmp_path / "disk", 8) as disk:
         async with opened(f"sqlite:///{disk.place}/plane.db") as database:
             question = asking(database)
@@ -108,7 +108,7 @@ async def test_a_disk_without_any_room_is_refused_by_the_write_itself(
 async def test_a_write_that_is_slow_says_nothing_and_what_was_known_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writability, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(write_probe, "PATIENCE_S", 0.01)
     async with opened(f"sqlite:///{tmp_path}/plane.db") as database:
         question, go, begun = asking(database), threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -226,4 +226,4 @@ async def test_a_server_whose_disk_is_full_is_refused_from_the_first_write_that_
 
 
 async def test_databases_that_describe_themselves_are_known(tmp_path: Path) -> None:
-    assert isinstance(SqliteDatabase(str(tmp_path / "plane.db")), writability.Describes)
+    assert isinstance(SqliteDatabase(str(tmp_path / "plane.db")), write_probe.Describes)

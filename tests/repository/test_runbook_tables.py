@@ -30,8 +30,8 @@ from holdfast.guards.files import GuardedFiles
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.runbook_page import page
 from holdfast.plane import families
+from holdfast.plane.db.bulk import script
 from holdfast.plane.families import FAMILIES, Release, Scope
-from holdfast.plane.manyrows import script
 from holdfast.plane.settings import KEYS
 from holdfast.runtime import recorder
 from holdfast.types import MS, NS, Instant, LossReason

@@ -51,9 +51,12 @@ PUT_IN: dict[str, set[str]] = {
         *("same", "_each(names, 'held.{0} IS NEW.{0}', ' AND ')", "_sqlite_id(names, 'NEW.')", "quoted(name)"),
         *("quoted(trigger)", "event", "function"),
     },
-    "plane/postgres_hints.py": {"CHANNEL"},
-    "plane/putting.py": {"number", "check"},  # of a part, and of its rows
-    "plane/sqlite_connection.py": {"self._synchronous", "'OFF' if self._writes else 'ON'"},  # words that were checked
+    "plane/db/postgres/notify.py": {"CHANNEL"},
+    "plane/db/postgres/combined_statement.py": {"number", "check"},  # of a part, and of its rows
+    "plane/db/sqlite/connection.py": {
+        "self._synchronous",
+        "'OFF' if self._writes else 'ON'",
+    },  # words that were checked
     "stores/sqlite/connection.py": {"self._synchronous"},
 }
 
@@ -178,7 +181,7 @@ _SECRET = re.compile(r"token|secret|password|digest|credential|ticket", re.IGNOR
 COMPARED: dict[str, str] = {
     "plane/definitions.py": "digests of workflows, which are no secrets",
     "plane/resource_locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
-    "plane/statements.py": "a word of a statement",
+    "plane/db/statements.py": "a word of a statement",
     "stores/sqlite/notify_socket.py": "a constant of the socket interface",
     "stores/memory/table.py": "one process, which holds all tokens itself; see docs/security.md",
     "stores/quorum/late_replies.py": "our own tokens, in a table of this process",

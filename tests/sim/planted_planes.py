@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import jobs, reports
+from holdfast.core import reports
 from holdfast.core.approving import ApprovalConflict
-from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, RowExists
-from holdfast.plane import attempt, jobchanges, manyrows, scheduler
+from holdfast.plane import attempt, jobchanges, scheduler
 from holdfast.plane.approvals import Approvals
+from holdfast.plane.db import bulk
 from holdfast.plane.jobintake import New, submit_many
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Job
+from holdfast.plane.model import job_states
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.parts import WorkerPart
 from holdfast.plane.slots import Counting
 from holdfast.testing.simresource import FencedResource
@@ -32,16 +34,16 @@ def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
 def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
     """Whoever once had the lock of a job may write it, however late."""
     change, condition = (
-        manyrows.script("job_change", "sqlite"),
+        bulk.script("job_change", "sqlite"),
         " AND (holdfast_fence IS NULL OR holdfast_fence <= :fence)",
     )
     assert condition in change
-    script = manyrows.script
+    script = bulk.script
 
     def unfenced(name: str, dialect: str) -> str:
         return change.replace(condition, "") if name == "job_change" else script(name, dialect)
 
-    patch.setattr(manyrows, "script", unfenced)
+    patch.setattr(bulk, "script", unfenced)
     patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
 
 
@@ -49,7 +51,7 @@ def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
     """An end is written over another end: nobody asks whether the job is over, and the table allows it."""
     ends = frozenset(each for each in JobState if each.terminal)
     for state in ends:
-        patch.setitem(jobs.MOVES, state, ends | {JobState.RUNNING})
+        patch.setitem(job_states.MOVES, state, ends | {JobState.RUNNING})
     standing = reports.standing
 
     def never_over(job: reports.Attempt, said: reports.Word) -> reports.Standing:

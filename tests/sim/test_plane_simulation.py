@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from campaigns import campaign
-from holdfast.core.delivering import LOST_MAX
 from holdfast.core.looping import Mode
 from holdfast.errors import FencedOut
+from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.loops import Tick
 from holdfast.testing.simplane import PlaneOutcome, run_plane
 from holdfast.testing.simplanechecks import Ending, Story, check_plane

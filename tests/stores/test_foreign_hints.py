@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pytest
 
 from fixtures_databases import until
-from holdfast.plane.sqlite_hints import Ear
+from holdfast.plane.db.sqlite.notify import Ear
 from holdfast.stores.sqlite.notify import Bell, LoopEar, ThreadEar
 from holdfast.types import NS
 

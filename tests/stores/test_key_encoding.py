@@ -22,9 +22,9 @@ from holdfast.core.ports import Store
 from holdfast.errors import BadInput
 from holdfast.guards.files.names import check_file_name, draft_name, generation_name
 from holdfast.guards.redis.fence_keys import PREFIX, FenceNames
-from holdfast.plane.envelope import check_subject
-from holdfast.plane.nats_names import NatsNames
-from holdfast.plane.subjects import WORKERS
+from holdfast.plane.bus.envelope import check_subject
+from holdfast.plane.bus.nats.naming import NatsNames
+from holdfast.plane.model.messages import WORKERS
 from holdfast.runtime.run_sync import run_now
 from holdfast.stores.redis.engine import open_engine as open_redis
 from holdfast.stores.registry import open_engine

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast.guards.records import SqliteRecord
 from holdfast.observe.ledger import Ledger
-from holdfast.plane.databases import open_database
-from holdfast.plane.schema import prepare
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
 from holdfast.runtime.policy_file import edit_policy_file
 from holdfast.runtime.run_sync import run_now
 

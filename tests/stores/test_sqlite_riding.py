@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from holdfast.core.ports import RidesAlong
 from holdfast.errors import Misconfigured, Timeout
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.sqlite.engine import SqliteEngine, SqliteStore
 from holdfast.types import MS, NS, Ask, Busy, Grant

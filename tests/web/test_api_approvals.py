@@ -18,10 +18,10 @@ from holdfast.core.approving import ApprovalRules, parse_rules
 from holdfast.core.run import CancelWanted, Look
 from holdfast.core.workflow_form import from_document
 from holdfast.plane.approvals import NOTE_CHARS_MAX, Approvals
-from holdfast.plane.callers import Caller
 from holdfast.plane.engine import Engine
 from holdfast.plane.families import APPROVAL
 from holdfast.plane.joblock import job_lock
+from holdfast.plane.model.caller import Caller
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.run_service import RunService
 from holdfast.plane.service import Service

@@ -14,10 +14,10 @@ from fastapi import FastAPI
 import holdfast.aio
 from holdfast import errors
 from holdfast.core.approving import ApprovalConflict, ConflictCode, SelfApproval
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.core.workflow_problems import Problem as WorkflowProblem
 from holdfast.plane.approvals import ApprovalBusy
+from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy_model import PolicyMoved
 from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
@@ -81,7 +81,12 @@ def test_no_error_is_forgotten() -> None:
             yield from below(each)
 
     # What a caller can be answered with: the package's own errors, and those that the table names.
-    declared = {"holdfast.errors", "holdfast.core.jobs", "holdfast.core.approving", "holdfast.core.workflow_problems"}
+    declared = {
+        "holdfast.errors",
+        "holdfast.plane.model.job_states",
+        "holdfast.core.approving",
+        "holdfast.core.workflow_problems",
+    }
     public = {kind for kind in below(errors.HoldfastError) if kind.__module__ in declared} | set(TABLE)
     assert public <= {type(error) for error, _, _ in SAID}
     fences = {"fenced-out", "not-entered"}  # which no operation answers: they are the plane's own business

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from fixtures_buses import ScriptedClock
 from holdfast.cli.serving import HttpServer
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from holdfast.web.api import create_app, description
 from holdfast.web.auth import Access
 from holdfast.web.rates import Rates

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.core.jobs import JobState
 from holdfast.core.json_size import DEPTH_MAX
 from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
-from holdfast.plane.model import Heartbeat, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Submission
 from web_stage import ANYBODY, Stage
 
 

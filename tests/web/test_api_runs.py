@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from fixtures_workflows import holds
-from holdfast.core.jobs import JobState
 from holdfast.core.run import CancelWanted, JobEnded, Look
 from holdfast.plane.engine import Engine
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service import Caller
 from web_stage import Stage
 

@@ -16,11 +16,11 @@ import pytest
 from fastapi import FastAPI
 
 from fixtures_buses import ScriptedClock
-from holdfast.core.jobs import JobState
 from holdfast.core.run import JobEnded, Look
 from holdfast.plane.documents import Document
 from holdfast.plane.engine import Engine
 from holdfast.plane.families import SNAPSHOT_WRITER
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.parts import Health, State
 from holdfast.plane.service import SNAPSHOT
 from holdfast.plane.vitals import Vitals

@@ -17,11 +17,11 @@ import pytest
 
 from fixtures_databases import until
 from fixtures_workflows import holds
-from holdfast.core.jobs import JobState
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.callers import Caller
-from holdfast.plane.model import Submission
+from holdfast.plane.model.caller import Caller
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.settings import Settings
 from web_stage import Stage
 

@@ -12,10 +12,10 @@ import pytest_asyncio
 import holdfast.aio
 from fixtures_redis import EXECUTABLES
 from holdfast.aio import Locks
-from holdfast.plane.databases import open_database
-from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.schema import prepare
 from holdfast.plane.service import Parts, Service
 from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals

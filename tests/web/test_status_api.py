@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from holdfast.plane.families import RECONCILER, WORKER_JOB
-from holdfast.plane.model import Heartbeat
+from holdfast.plane.model.records import Heartbeat
 from holdfast.web import assets
 from holdfast.web import board as boards
 from holdfast.web.board import LOCKS, Board

@@ -16,8 +16,8 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from browser_stage import ARGUMENTS, CHROMIUM, HOSTILE, PATIENCE_MS, Running, opened, row
-from holdfast.core.jobs import JobState
-from holdfast.plane.model import Heartbeat
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat
 from holdfast.types import NS
 from holdfast.web import board
 from web_stage import TOKENS, tokens

@@ -15,25 +15,29 @@ import pytest
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core import delivering, jobs, reports
-from holdfast.core.jobs import JobState
+from holdfast.core import reports
 from holdfast.core.ports import Ports
 from holdfast.core.retry_delays import AnyDelays, SwitchableDelays
 from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import approvals, engine, flowparts, jobchanges, manyrows, parts, runlock, subjects
+from holdfast.plane import approvals, engine, flowparts, jobchanges, parts, runlock
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.embedded_bus import EmbeddedBus
-from holdfast.plane.embedded_consumer import EmbeddedConsumer
+from holdfast.plane.bus import delivery_rules
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
+from holdfast.plane.bus.inflight import Hands
+from holdfast.plane.db import bulk
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.engine import Engine
 from holdfast.plane.families import RETRY_DELAYS, LockFamily
-from holdfast.plane.hands import Hands
-from holdfast.plane.model import Job, Message
+from holdfast.plane.model import job_states as jobs
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Message
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
-from holdfast.plane.ports import Tx
 from holdfast.plane.signals import Signals
 from holdfast.types import NS
 from holdfast.web import auth
@@ -47,7 +51,7 @@ keep = house.keep
 
 @keep(
     "celery #2481, #5935: redelivered after the visibility timeout",
-    where="plane/hands.py",
+    where="plane/bus/inflight.py",
     found_by=Test(
         "plane.test_bus_endings",
         "test_a_handler_may_take_much_longer_than_the_ack_wait",
@@ -61,7 +65,7 @@ def a_message_in_hand_is_not_prolonged(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "celery: acknowledged before the work, as is its default",
-    where="plane/embedded_consumer.py",
+    where="plane/bus/embedded/consumer.py",
     found_by=Test(
         "plane.test_bus",
         "test_a_message_is_acknowledged_when_its_handler_has_returned_and_not_before",
@@ -84,7 +88,7 @@ def acknowledged_before_the_work_is_done(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: contention counted as failure",
-    where="core/delivering.py",
+    where="plane/bus/delivery_rules.py",
     found_by=Test(
         "core.test_delivering",
         "test_contention_and_store_trouble_never_use_up_the_budget",
@@ -94,7 +98,7 @@ def acknowledged_before_the_work_is_done(patch: pytest.MonkeyPatch) -> None:
 )
 def busy_counted_against_the_budget(patch: pytest.MonkeyPatch) -> None:
     """A lock that is taken uses up the deliveries of a message, and patience ends in a dead letter."""
-    patch.setattr(delivering.Kind, "counts", property(lambda self: self is not delivering.Kind.HANDLED))
+    patch.setattr(delivery_rules.Kind, "counts", property(lambda self: self is not delivery_rules.Kind.HANDLED))
 
 
 @keep(
@@ -125,7 +129,7 @@ def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
 def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
     """A job is written by its id and version: neither the decision nor the statement compares the fence."""
     patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
-    script = manyrows.script
+    script = bulk.script
 
     def unfenced(name: str, dialect: str) -> str:
         text = script(name, dialect)
@@ -135,12 +139,12 @@ def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
         assert without != text, "the statement has changed"
         return without
 
-    patch.setattr(manyrows, "script", unfenced)
+    patch.setattr(bulk, "script", unfenced)
 
 
 @keep(
     "many: a job that ends twice",
-    where="core/jobs.py",
+    where="plane/model/job_states.py",
     found_by=Test(
         "plane.test_jobstore",
         "test_a_job_ends_once_and_a_second_end_is_refused_and_counted",
@@ -158,7 +162,7 @@ def a_terminal_state_is_written_twice(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the message beside the transaction",
-    where="plane/embedded_bus.py",
+    where="plane/bus/embedded/bus.py",
     found_by=Test(
         "plane.test_bus",
         "test_what_is_undone_is_never_delivered_and_what_is_committed_is",
@@ -184,7 +188,7 @@ def the_message_is_sent_outside_the_transaction(patch: pytest.MonkeyPatch) -> No
 
 @keep(
     "many: a retry under a new message id",
-    where="plane/embedded_bus.py",
+    where="plane/bus/embedded/bus.py",
     found_by=Test(
         "plane.test_bus", "test_an_id_is_one_message_however_often_it_is_published", at='assert got.ids == ["1", "2"]'
     ),
@@ -201,7 +205,7 @@ def a_message_published_again_is_another_message(patch: pytest.MonkeyPatch) -> N
 
 @keep(
     "many: a message id that names only the job",
-    where="plane/subjects.py",
+    where="plane/model/messages.py",
     found_by=Test(
         "plane.test_scheduler",
         "test_a_lost_dispatch_is_sent_again_as_the_same_attempt_under_a_newer_fence",

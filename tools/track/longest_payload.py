@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.plane.envelope import rows_of
-from holdfast.plane.model import PAYLOAD_BYTES_MAX, Message
+from holdfast.plane.bus.envelope import rows_of
+from holdfast.plane.model.records import PAYLOAD_BYTES_MAX, Message
 
 
 def test_the_longest_payload_fits_into_the_message_that_carries_it() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from enum import IntEnum
 from types import MappingProxyType
 
-from holdfast.core.jobs import InvalidTransition
 from holdfast.errors import (
     BackendError,
     BadInput,
@@ -21,6 +20,7 @@ from holdfast.errors import (
     RowExists,
     RowMissing,
 )
+from holdfast.plane.model.job_states import InvalidTransition
 
 
 class Exit(IntEnum):
@@ -91,7 +91,7 @@ def exit_for(error: HoldfastError) -> Exit:
 
 
 def _on_the_plane(error: HoldfastError) -> Exit:
-    from holdfast.plane.callers import NotAllowed  # the plane is large, and most commands never need it
+    from holdfast.plane.model.caller import NotAllowed  # the plane is large, and most commands never need it
     from holdfast.plane.run_quotas import TooManyRuns
 
     return Exit.NO if isinstance(error, NotAllowed | TooManyRuns) else Exit.BUG

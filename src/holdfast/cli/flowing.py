@@ -98,7 +98,7 @@ def workflows(
 ) -> int:
     """List the workflows that are kept, in their newest versions. With a name, that one and its definition."""
     from holdfast.cli.runviews import definition_dict, definition_lines, workflow_line, workflow_table
-    from holdfast.plane.callers import PAGE_MAX
+    from holdfast.plane.model.caller import PAGE_MAX
 
     if name is None and version is not None:
         raise BadInput("--version", "is of one workflow", "name it: holdfast runs workflows NAME --version N")

@@ -14,11 +14,11 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.following_views import Shown, View, followed, looked_at, view_of
 from holdfast.cli.jobviews import as_json, event_dict, event_line, job_dict, short, state_cell
 from holdfast.cli.screen import cell, out, seconds
-from holdfast.core.jobs import JobState
-from holdfast.plane.model import Job, JobEvent
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.records import Job, JobEvent
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
-from holdfast.plane.subjects import attempts_of
 from holdfast.types import NS
 
 _View: TypeAlias = View[Job, JobEvent]

@@ -77,7 +77,7 @@ def submit(
     """Submit a job. It is stored when this returns; the same idempotency key gives the same job again."""
     from holdfast.cli.following import follow as watch
     from holdfast.cli.jobviews import job_dict
-    from holdfast.plane.model import Submission
+    from holdfast.plane.model.records import Submission
 
     told = payload_of(payload)
     labels = labels_of(label or [])

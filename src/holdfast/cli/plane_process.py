@@ -21,7 +21,7 @@ from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import sample as sampled
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
-from holdfast.plane.ports import Audit
+from holdfast.plane.db.ports import Audit
 from holdfast.plane.settings import Settings
 
 if TYPE_CHECKING:

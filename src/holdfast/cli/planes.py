@@ -142,7 +142,7 @@ def on_plane(
 
     `makes`: it is about something new, for which a database may be made. Others act on what is there.
     """
-    from holdfast.plane.databases import check_there
+    from holdfast.plane.db.open import check_there
     from holdfast.plane.opening import opened
 
     chosen = settings(config, **flags)
@@ -163,7 +163,7 @@ def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, dat
 @contextmanager
 def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
     """Whoever is told to prepare the tables is told so with the flags that were given: else it might be others."""
-    from holdfast.plane.looked import NotPrepared
+    from holdfast.plane.db.read_only import NotPrepared
     from holdfast.stores.registry import redacted
 
     try:

@@ -137,7 +137,7 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
         return {}
     if subject is None:
         return {}  # it searches for suspects: alerts name no job
-    from holdfast.plane.model import check_id
+    from holdfast.plane.model.records import check_id
 
     return {wanted.name: check_id(wanted.name, subject)}
 

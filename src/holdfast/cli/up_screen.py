@@ -27,12 +27,12 @@ from holdfast.cli.jobviews import state_cell
 from holdfast.cli.log_lines import chosen_format
 from holdfast.cli.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
 from holdfast.cli.writer import Writer
-from holdfast.core.jobs import JobState
 from holdfast.errors import BackendError, Closed
 from holdfast.observe.tracebacks import message_of
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
 from holdfast.plane.log_settings import TEXT
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_rules import takeovers
 from holdfast.plane.settings import FILE, Settings

@@ -210,6 +210,6 @@ def _code(chosen: Settings, parts: tuple[str, ...], only: str | None, *, sample:
             fix = "say what they run, with --app module:name or worker.app, or try --sample"
             raise BadInput("--app", "is missing, and workers are wanted", fix)
         return None
-    from holdfast.plane.loading import load_app
+    from holdfast.plane.app import load_app
 
     return load_app(chosen.worker.app)

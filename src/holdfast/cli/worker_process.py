@@ -26,12 +26,12 @@ from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.db.migrations import outgrown
+from holdfast.plane.db.ports import Audit
 from holdfast.plane.log_settings import TEXT
 from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, State, WorkerPart, worker_of, writes_needed
-from holdfast.plane.ports import Audit
 from holdfast.plane.rollcall import stores_ready
-from holdfast.plane.schema import outgrown
 from holdfast.plane.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker

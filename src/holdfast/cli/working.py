@@ -95,7 +95,7 @@ def worker(
     """Run the jobs of an app, each under a lease of its own."""
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.worker_process import WorkerProcess
-    from holdfast.plane.loading import load_app
+    from holdfast.plane.app import load_app
     from holdfast.runtime.garbage import collect_patiently
 
     collect_patiently()

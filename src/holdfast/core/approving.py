@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.jobs import JobState
 from holdfast.core.patterns import matches
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import check_label
 
 RULES_MAX: Final = 200

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.backoff import Draw
 from holdfast.core.expression_values import Budget
 from holdfast.core.expressions import evaluate, render
-from holdfast.core.jobs import JobState
 from holdfast.core.json_size import Unstorable, json_size
 from holdfast.core.run import (
     AskApproval,
@@ -33,6 +32,7 @@ from holdfast.core.run import (
 from holdfast.core.slots import ID_CHARS_MAX, Slot, attempt_id
 from holdfast.core.workflow import DEPTH_MAX, Step, StepKind, StepRetry
 from holdfast.errors import ExpressionFailed
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 
 ERROR_CHARS_MAX: Final = 2_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import MS, NS
 
 NO_WORKER_SPREAD_NS = 500 * MS

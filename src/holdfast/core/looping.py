@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.backoff import Draw
 from holdfast.core.dispatching import StateLimits
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 
 SPREAD_SHARE: Final = 10  # the jitter is at most this part of the interval

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.core.jobs import JobState
 from holdfast.core.lease.fencing import accepts
+from holdfast.plane.model.job_states import JobState
 
 
 class Standing(StrEnum):

@@ -12,8 +12,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from holdfast.core.jobs import JobState
 from holdfast.core.workflow import Workflow
+from holdfast.plane.model.job_states import JobState
 
 
 class RunStatus(StrEnum):

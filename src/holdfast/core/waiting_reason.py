@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 
 

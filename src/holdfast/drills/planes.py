@@ -22,17 +22,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from holdfast.core.jobs import JobState
 from holdfast.drills.crew import LIMIT_S, Stalled
 from holdfast.drills.effects import Attempt, Effects, Tally
 from holdfast.drills.jobs import CLASS, GATE, PLACE, POOL, TOPIC
 from holdfast.drills.quarters import Quarters, lent_by, own
 from holdfast.drills.stage import Setting
 from holdfast.errors import HoldfastError
-from holdfast.plane.databases import open_database
-from holdfast.plane.model import Submission
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database, Row, Tx
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
-from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
 

@@ -16,8 +16,8 @@ from holdfast.drills.permission import check_length
 from holdfast.drills.places import Place, with_option
 from holdfast.errors import Misconfigured
 from holdfast.guards.sql.identifiers import quoted
-from holdfast.plane.databases import open_database
-from holdfast.plane.ports import Tx, Work
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Tx, Work
 
 T = TypeVar("T")
 

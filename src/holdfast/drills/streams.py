@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from holdfast.drills.permission import check_length
 from holdfast.drills.places import Place, with_option
 from holdfast.errors import BadInput
-from holdfast.plane.buses import nats_connection
+from holdfast.plane.bus.open import nats_connection
 from holdfast.types import NS
 
 if TYPE_CHECKING:

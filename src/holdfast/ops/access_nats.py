@@ -16,9 +16,9 @@ from string import Template
 from typing import Final
 
 from holdfast.ops.access import NAME, AccessText, check_account, template
-from holdfast.plane.buses import STREAM
-from holdfast.plane.nats_names import NatsNames
-from holdfast.plane.subjects import GROUPS, WORKERS
+from holdfast.plane.bus.nats.naming import NatsNames
+from holdfast.plane.bus.open import STREAM
+from holdfast.plane.model.messages import GROUPS, WORKERS
 
 _INBOX: Final = "_INBOX.>"
 

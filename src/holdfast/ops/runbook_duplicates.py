@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.history.events import Kind
-from holdfast.core.jobs import JobState
 from holdfast.ops.runbook import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
 from holdfast.ops.runbook_facts import LockFact, LocksFact, PolicyFact, number, span
 from holdfast.ops.runbook_ledger import LedgerFact
@@ -15,6 +14,7 @@ from holdfast.ops.runbook_plane_facts import JobFact
 from holdfast.ops.runbook_plane_looks import JOB_STEP
 from holdfast.ops.runbook_searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
 from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.setting_rules import takeovers
 
 WAIT_S: Final = 1.0

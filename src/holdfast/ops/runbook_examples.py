@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.core.history.events import Kind
-from holdfast.core.jobs import JobState
 from holdfast.errors import BadInput
 from holdfast.ops.runbook import Case, Evidence, Fact, NotGiven, Report, Runbook, Source, Step, judged
 from holdfast.ops.runbook_facts import (
@@ -40,6 +39,7 @@ from holdfast.ops.runbook_searches import suspects_of_locks
 from holdfast.ops.runbook_suspects import Gathered, SuspectsFact, concluded
 from holdfast.ops.runbook_ttl import TimingFact
 from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.settings import Settings
 
 SETTINGS: Final = Settings(database="postgresql://plane@db/plane", leases="redis://leases:6379/0")

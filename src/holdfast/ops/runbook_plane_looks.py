@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.jobs import ACTIVE, TERMINAL
 from holdfast.core.run import RunStatus, StepStatus
 from holdfast.errors import HoldfastError, LockBusy, RetryLater
 from holdfast.ops.runbook import NotGiven, Source, Step
@@ -29,15 +28,16 @@ from holdfast.ops.runbook_plane_facts import (
     jobs_at_work,
 )
 from holdfast.ops.runbook_scene import CLOSE_NS, Scene
-from holdfast.plane import subjects
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
-from holdfast.plane.embedded_bus import EmbeddedBus
+from holdfast.plane.bus.embedded.bus import EmbeddedBus
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Consumption, Database, Row, Tx
 from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.jobrows import event_of, job_of, sql
-from holdfast.plane.model import Delivery, Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import ACTIVE, TERMINAL
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.plane.policies import PlanePolicy
-from holdfast.plane.ports import Consumption, Database, Row, Tx
 from holdfast.plane.runrows import event_of as line_of
 from holdfast.plane.slots import Slots
 from holdfast.plane.snapshot import Snapshots

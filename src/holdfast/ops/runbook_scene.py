@@ -24,9 +24,9 @@ from holdfast.errors import BadInput, HoldfastError, Misconfigured
 from holdfast.ops.bounded_http import check_url
 from holdfast.ops.runbook import NotGiven, Source
 from holdfast.plane.chosen_keys import check_keys
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database
 from holdfast.plane.inventory import inventory
-from holdfast.plane.ports import Database
 from holdfast.plane.settings import Settings
 from holdfast.runtime.gather import within
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -4,7 +4,7 @@ from holdfast.core.workflow import Workflow
 from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.plane.app import App
 from holdfast.plane.context import BlockingContext, Context
-from holdfast.plane.outcome import Fatal, Quarantine
+from holdfast.plane.model.outcome import Fatal, Quarantine
 from holdfast.plane.worker import Drained, Worker
 from holdfast.plane.workflow_files import load_workflow, parse_workflow
 from holdfast.plane.workflows import Flow, retrying, workflow

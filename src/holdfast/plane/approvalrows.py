@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.approving import Approval, ApprovalStatus, digest
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Row
+from holdfast.plane.db.ports import Row
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 
 
 class StepOf(NamedTuple):

@@ -42,26 +42,35 @@ from holdfast.core.approving import (
     judge,
 )
 from holdfast.core.dispatching import End
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.run import AskApproval, RunStatus
 from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBusy, RowMissing, Timeout
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL
 from holdfast.plane.approvalrows import StepOf, approval_of, new_values, request_of, requesters_in
-from holdfast.plane.callers import NotAllowed
 from holdfast.plane.consequences import own_labels
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.endings import ending
 from holdfast.plane.families import APPROVAL, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore, Writing
-from holdfast.plane.model import ID_CHARS_MAX, Change, Job, Submission, check_id, check_text, check_whole, encoded
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import NotAllowed
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import (
+    ID_CHARS_MAX,
+    Change,
+    Job,
+    Submission,
+    check_id,
+    check_text,
+    check_whole,
+    encoded,
+)
 from holdfast.plane.outlines import ApprovalOutline, approval_outline_of
-from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.predecessors import job_gives_way, own_key
 from holdfast.plane.runrows import StoredRun
-from holdfast.plane.schema import prepare
 
 GATE_TOPIC: Final = "holdfast.approval"
 BUSY: Final = "approval lock busy"

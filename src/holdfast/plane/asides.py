@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.asides import Aside, Rank, joined, picked, room_of
 from holdfast.core.fairness import Line
+from holdfast.plane.db.bulk import script
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.manyrows import script
-from holdfast.plane.ports import Row, Tx
 
 TENANTS: Final = 64  # of each topic, read in one go
 

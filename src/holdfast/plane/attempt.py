@@ -26,7 +26,6 @@ from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core.delivering import DeadLetter, given_up
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.lease.timing import settle
 from holdfast.core.pace import BRIEF_NS
@@ -35,19 +34,21 @@ from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import outcome, subjects
 from holdfast.plane.app import JobFunction
 from holdfast.plane.attempts import Look
+from holdfast.plane.bus.delivery_rules import DeadLetter, given_up
 from holdfast.plane.context import AnyContext, BlockingContext, Context
 from holdfast.plane.currency import Currency, excuse, waited
+from holdfast.plane.db.ports import Bus
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
 from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
 from holdfast.plane.leasedesk import LeaseDesk
-from holdfast.plane.model import Delivery, Message
-from holdfast.plane.order import Order
-from holdfast.plane.outcome import Outcome, Status
-from holdfast.plane.ports import Bus
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model import outcome
+from holdfast.plane.model.assignment import Order
+from holdfast.plane.model.outcome import Outcome, Status
+from holdfast.plane.model.records import Delivery, Message
 from holdfast.plane.progress import ProgressReporter
 from holdfast.plane.results import ResultDesk
 from holdfast.plane.worker_statistics import WorkerStatistics

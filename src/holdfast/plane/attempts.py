@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.core.delivering import lost_runs
-from holdfast.core.jobs import JobState
 from holdfast.core.lease.fencing import accepts
+from holdfast.plane.bus.delivery_rules import lost_runs
+from holdfast.plane.db.ports import Database, Row
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Database, Row
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.slots import WITH_WORKERS
 from holdfast.types import NS
 

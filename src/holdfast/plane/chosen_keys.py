@@ -24,10 +24,10 @@ from holdfast.aio.client import Locks
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.errors import BadInput, HoldfastError, LockBusy
 from holdfast.leases.inspection import Inspection
-from holdfast.plane.chosen_bus import NAME as BUS
+from holdfast.plane.bus.registered_bus import NAME as BUS
+from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.families import FAMILIES
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Database, Tx
 from holdfast.plane.workers import Workers
 
 POLL_S: Final = 5.0

@@ -19,9 +19,9 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.ports import RidesAlong, TakesMany
 from holdfast.errors import BackendError
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.sqlite.connection import SqliteTx
 from holdfast.plane.families import LockFamily
-from holdfast.plane.ports import Tx
-from holdfast.plane.sqlite_connection import SqliteTx
 from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
 
 _KEPT_MAX: Final = 4096

@@ -29,13 +29,13 @@ from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput
+from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.documents import Document
 from holdfast.plane.families import DEAD_LETTER_CLEANUP, LockFamily
 from holdfast.plane.jobqueries import BEFORE_ALL, Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
-from holdfast.plane.model import check_whole
-from holdfast.plane.ports import Database, Tx
+from holdfast.plane.model.records import check_whole
 from holdfast.types import NS, Duration
 
 NAME: Final = "loop:cleanup"

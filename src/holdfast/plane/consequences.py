@@ -15,19 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from holdfast.core.advancing import begin
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.ports import Clock
 from holdfast.core.run import AskApproval, Effect, Note, Parent, Run, RunStatus, StartRun, StopJob, StopRun, SubmitJob
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput
-from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL
 from holdfast.plane.approvalrows import StepOf, requesters_label
-from holdfast.plane.callers import NotAllowed
+from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import Job, Message, Submission, check_id
-from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import NotAllowed
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import Job, Message, Submission, check_id
 from holdfast.plane.predecessors import job_gives_way, own_key, run_gives_way
 from holdfast.plane.run_quotas import RunQuotas, TooManyRuns
 from holdfast.plane.runrows import RunWanted, StoredRun, line_values, new_values, run_of

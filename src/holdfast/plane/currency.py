@@ -19,7 +19,7 @@ from holdfast.core.lease.fence_clock import apart
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import say
 from holdfast.plane.attempts import Look
-from holdfast.plane.order import Order
+from holdfast.plane.model.assignment import Order
 from holdfast.types import MS
 
 EXCUSE_S: Final = 1.0

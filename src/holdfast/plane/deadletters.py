@@ -17,16 +17,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from holdfast.core.approving import all_requesters
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.errors import RowMissing
-from holdfast.plane import subjects
 from holdfast.plane.approvalrows import requesters_in, requesters_label
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobqueries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
 from holdfast.plane.jobrows import job_of, letter_of, sql
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import ID_CHARS_MAX, DeadLetter, Job, Submission, check_text, check_whole
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import ID_CHARS_MAX, DeadLetter, Job, Submission, check_text, check_whole
 from holdfast.plane.outlines import LetterOutline, letter_outline_of
-from holdfast.plane.ports import Tx
 from holdfast.types import check_label
 
 RETRY_MARK: Final = "-retry-"

@@ -17,12 +17,12 @@ from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.core.run import Look
 from holdfast.errors import BackendError, RetryLater
+from holdfast.plane.db.ports import Row
 from holdfast.plane.engine import Engine
 from holdfast.plane.families import WORKFLOW_DELAYS, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
-from holdfast.plane.ports import Row
 from holdfast.plane.scan import Scan
 from holdfast.types import Duration
 

@@ -35,11 +35,11 @@ from holdfast.core.fairness import next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.asides import Scarce
-from holdfast.plane.consumptions import finished
+from holdfast.plane.bus.subscription import finished
+from holdfast.plane.db.ports import Bell
 from holdfast.plane.jobrows import sql
 from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.ports import Bell
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
 from holdfast.plane.unbegun import UNBEGUN_NS

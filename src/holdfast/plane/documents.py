@@ -20,10 +20,10 @@ from holdfast.core.ports import Clock, Observer
 from holdfast.errors import HoldfastError
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Fenced
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.families import LockFamily
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import ID_CHARS_MAX, check_text
-from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.model.records import ID_CHARS_MAX, check_text
 
 _GET: Final = sql("loop_document_get")
 _PUT: Final = sql("loop_document_put")

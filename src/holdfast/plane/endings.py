@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core.dispatching import Code, End, Look
-from holdfast.core.jobs import JobState
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
 from holdfast.plane.jobstore import Writing
-from holdfast.plane.model import Change, Job, Message
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS
 
 

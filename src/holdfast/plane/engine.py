@@ -27,22 +27,22 @@ from weakref import WeakValueDictionary
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
-from holdfast.core.delivering import Code as Undeliverable
 from holdfast.core.dispatching import Code
 from holdfast.core.event_batch import advance_all
 from holdfast.core.expression_values import Budget
-from holdfast.core.jobs import JobState
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.core.run import Advance, CancelWanted, ChildEnded, Event, GiveUp, Heard, JobEnded, Look, RunStatus
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
-from holdfast.plane import subjects
+from holdfast.plane.bus.delivery_rules import Code as Undeliverable
+from holdfast.plane.db.batcher import Failed, Gathering, copy_of
+from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.expression_quota import put_off
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
-from holdfast.plane.gathering import Failed, Gathering, copy_of
 from holdfast.plane.itemlock import ItemLockStatistics
-from holdfast.plane.model import ID_CHARS_MAX, Delivery, check_id, check_text
-from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import ID_CHARS_MAX, Delivery, check_id, check_text
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.runstore import HELD_BACK_NS, ChangedRun, RunStore

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from holdfast.plane.model import Message
+from holdfast.plane.model.records import Message
 
 RESULTS_MAX: Final = 1_000
 CHARS_MAX: Final = 8_000_000

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from holdfast.core.jobs import Move, move
 from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Stale, accepts
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import CarriedFence, Fenced
-from holdfast.plane.gathering import Failed
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.bulk import put_many, script
+from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.jobintake import New
 from holdfast.plane.jobrows import applied, event_values, job_of, letter_values, sql
-from holdfast.plane.manyrows import put_many, script
-from holdfast.plane.model import Change, Job, Message
-from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.model.job_states import Move, move
+from holdfast.plane.model.records import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS, Counting, PoolFull, Slots, TenantFull, pool_channel
 from holdfast.plane.topicplaces import TopicCounting, TopicFull
 

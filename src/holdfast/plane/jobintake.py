@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.jobs import InvalidTransition, JobState, Move
+from holdfast.plane.db.bulk import put_many
+from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.jobrows import about, event_values, job_of, sql, values_of
-from holdfast.plane.manyrows import put_many
-from holdfast.plane.model import Job, Message, Submission
-from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.model.job_states import InvalidTransition, JobState, Move
+from holdfast.plane.model.records import Job, Message, Submission
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.topicplaces import ASIDE_NS
 

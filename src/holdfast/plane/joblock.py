@@ -17,7 +17,7 @@ from holdfast.aio.lease import Lease
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
-from holdfast.plane.model import check_id
+from holdfast.plane.model.records import check_id
 
 __all__ = ["JobLockStatistics", "job_lock"]
 

@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.core.lease.fencing import Accepted
-from holdfast.plane.gathering import Failed
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.bulk import put_many, script
+from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.jobchanges import Changed, Ended, Planned, Wanted, judged
 from holdfast.plane.jobintake import New, first_event
 from holdfast.plane.jobrows import event_values
-from holdfast.plane.manyrows import put_many, script
-from holdfast.plane.model import Job, Message
-from holdfast.plane.ports import Bus, Tx
+from holdfast.plane.model.records import Job, Message
 from holdfast.plane.slots import Counting, PoolFull, Slots, TenantFull
 from holdfast.plane.topicplaces import TopicCounting, TopicFull
 

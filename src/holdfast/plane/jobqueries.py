@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.errors import BadInput
+from holdfast.plane.db.ports import Database
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_whole
+from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.records import check_whole
 from holdfast.plane.outlines import JobOutline, outline_of
-from holdfast.plane.ports import Database
 from holdfast.types import check_label
 
 PAGE_MAX: Final = 1000

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-from holdfast.core.jobs import JobState, Move
-from holdfast.plane.model import Change, DeadLetter, Job, JobEvent, Message, Submission, encoded
-from holdfast.plane.ports import Row
+from holdfast.plane.db.ports import Row
+from holdfast.plane.model.job_states import JobState, Move
+from holdfast.plane.model.records import Change, DeadLetter, Job, JobEvent, Message, Submission, encoded
 
 _SQL: Final = files("holdfast.plane") / "sql"
 

@@ -20,14 +20,15 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from holdfast.core.failpoints import ARMED, areach
-from holdfast.core.jobs import InvalidTransition, JobState, duplicate_end
 from holdfast.core.lease.fencing import Absent, Outcome, Rule
 from holdfast.core.ports import Clock, Entropy, Moment, Observer
 from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
+from holdfast.plane.db.batcher import Failed, Gathering, answered
+from holdfast.plane.db.bulk import script
+from holdfast.plane.db.ports import Bus, Database, Tx
 from holdfast.plane.families import SCHEDULER_JOB, LockFamily
-from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.jobchanges import (
     Changed,
     Ended,
@@ -40,9 +41,8 @@ from holdfast.plane.jobchanges import (
 from holdfast.plane.jobintake import Entry, New, new_job, submit_many, submit_one
 from holdfast.plane.jobmaking import make_many
 from holdfast.plane.jobrows import event_of, job_of, sql
-from holdfast.plane.manyrows import script
-from holdfast.plane.model import Job, JobEvent, Message, Submission, check_id
-from holdfast.plane.ports import Bus, Database, Tx
+from holdfast.plane.model.job_states import InvalidTransition, JobState, duplicate_end
+from holdfast.plane.model.records import Job, JobEvent, Message, Submission, check_id
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, Slots, TenantFull
 from holdfast.types import Busy
 

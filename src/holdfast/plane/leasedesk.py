@@ -15,8 +15,8 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.flows.acquire import CLEANUP_WAIT_NS
 from holdfast.plane.claimed_leases import ClaimedLeases
+from holdfast.plane.db.batcher import Gathering
 from holdfast.plane.families import WORKER_JOB, LockFamily
-from holdfast.plane.gathering import Gathering
 
 
 class _Asked:

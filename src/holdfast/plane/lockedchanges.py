@@ -24,14 +24,14 @@ from holdfast.core.ports import LocksWithin, Moment
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
+from holdfast.plane.db.batcher import Failed, Gathering, answered
 from holdfast.plane.families import LockFamily
-from holdfast.plane.gathering import Failed, Gathering, answered
 from holdfast.plane.itemlock import given_up, in_trouble
 from holdfast.plane.jobchanges import Leased, Unlocked
 from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import NOUN, JobLockStatistics, job_lock
 from holdfast.plane.jobstore import Changed, JobStore, Writing
-from holdfast.plane.model import Job, check_id
+from holdfast.plane.model.records import Job, check_id
 from holdfast.types import NS, Busy
 
 Deciding: TypeAlias = Callable[[CarriedFence], Callable[[Job], Writing | None]]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core.approving import Approval, ApprovalStatus
-from holdfast.core.jobs import JobState
 from holdfast.plane.approvalrows import status_of
+from holdfast.plane.db.ports import Row
 from holdfast.plane.jobrows import value_of
-from holdfast.plane.ports import Row
+from holdfast.plane.model.job_states import JobState
 
 TEXT_CHARS_MAX: Final = 200
 """What an outline has of a longer text. Statements read one character more of a description, to know that it goes on,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 
-from holdfast.plane.ports import Bell
+from holdfast.plane.db.ports import Bell
 
 
 class Parting(StrEnum):

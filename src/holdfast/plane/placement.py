@@ -24,22 +24,22 @@ from typing import Any, Final, TypeAlias
 from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
 from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
-from holdfast.core.jobs import JobState
 from holdfast.core.pace import Pace
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.bulk import script
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
-from holdfast.plane.gathering import Failed
 from holdfast.plane.jobintake import New
 from holdfast.plane.joblock import JobLockStatistics
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding, LockedChanges
-from holdfast.plane.manyrows import script
-from holdfast.plane.model import Change, Job, Message
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Change, Job, Message
 from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
 from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from holdfast.plane.unbegun import UNBEGUN_NS, Unbegun

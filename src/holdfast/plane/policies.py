@@ -42,8 +42,10 @@ from holdfast.core.lease.error_policy import OnError, parse_mode
 from holdfast.core.lease.policy_exercise import parse_exercise, refusal
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_text, check_whole
+from holdfast.plane.model.records import check_text, check_whole
 from holdfast.plane.policy_model import (
     BUSY_JITTER,
     JitterStanding,
@@ -58,8 +60,6 @@ from holdfast.plane.policy_model import (
     jitter_of,
     standing_of,
 )
-from holdfast.plane.ports import Database, Row, Tx
-from holdfast.plane.schema import prepare
 from holdfast.types import NS, Duration, check_label, duration_ns
 
 CHANNEL: Final = "policy"

@@ -33,12 +33,12 @@ from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, say
 from holdfast.plane import families
 from holdfast.plane.busy_jitter import BusyJitter
+from holdfast.plane.db.ports import Database
 from holdfast.plane.escalation import Escalator
 from holdfast.plane.family_settings import families_in_effect
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_following import PolicyFollower
 from holdfast.plane.policy_model import BUSY_JITTER
-from holdfast.plane.ports import Database
 from holdfast.plane.signals import Label, Sign, Signals
 from holdfast.types import NS
 

@@ -29,9 +29,9 @@ from holdfast.errors import BadInput, Closed, HoldfastError
 from holdfast.flows.log import Trouble, say
 from holdfast.leases.connect import AnyLocks
 from holdfast.plane.busy_jitter import BusyJitter
+from holdfast.plane.db.ports import Database
 from holdfast.plane.policies import CHANNEL, PlanePolicy
 from holdfast.plane.policy_model import BUSY_JITTER, PolicyView, Source
-from holdfast.plane.ports import Database
 from holdfast.runtime.policy_switch import PolicySwitch
 from holdfast.types import NS
 

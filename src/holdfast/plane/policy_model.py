@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.errors import HoldfastError
-from holdfast.plane.ports import Row
+from holdfast.plane.db.ports import Row
 
 BUSY_JITTER: Final = "busy_jitter"
 """The name under which the jitter of busy retries is switched. No risk class can have it."""

@@ -21,12 +21,12 @@ from holdfast.core.escalation import judge
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.plane.busy_jitter import check_jitter
-from holdfast.plane.databases import open_database
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database
 from holdfast.plane.escalation import evidence
 from holdfast.plane.policies import PlanePolicy
 from holdfast.plane.policy_model import JitterStanding, PlaneExercise, PolicyChange, Source, Standing
-from holdfast.plane.ports import Database
-from holdfast.plane.schema import prepare
 from holdfast.plane.settings import Settings
 from holdfast.plane.signals import SIGNAL_SCHEMA, Sign, Signals, Sum
 from holdfast.runtime.system import SystemClock

@@ -17,10 +17,10 @@ from typing import Final
 
 from holdfast.core.run import Run
 from holdfast.errors import BadInput
-from holdfast.plane import subjects
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Job
 
 LINES_MAX: Final = 2**31
 

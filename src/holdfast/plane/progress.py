@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import Trouble
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Database, Row, Tx
 
 EVERY_S: Final = 1.0
 WRITE_TIMEOUT_S: Final = 2.0

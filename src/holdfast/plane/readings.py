@@ -14,10 +14,10 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Final
 
 from holdfast.core.approving import ConflictCode, SelfApproval, Verdict
-from holdfast.core.delivering import Kind
 from holdfast.core.histogram import NOTHING, Histogram, Outcome
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.plane.approvals import Approvals
+from holdfast.plane.bus.delivery_rules import Kind
 from holdfast.plane.cleanup import CleanupStatistics
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine

@@ -26,12 +26,12 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core.dispatching import Code, StateLimits, overdue
-from holdfast.core.jobs import ACTIVE, JobState
 from holdfast.core.looping import Mode
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.flows.log import say
 from holdfast.guards.bearer import carried
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.endings import ending, look_of
 from holdfast.plane.families import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.joblock import JobLockStatistics, job_lock
@@ -39,8 +39,8 @@ from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.jobstore import JobStore, Writing
 from holdfast.plane.loops import Loop, Tick
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.records import Job
 from holdfast.plane.scan import AT_ONCE, BATCH, BATCHES, Scan
 from holdfast.types import Duration
 

@@ -14,8 +14,8 @@ that has begun is sent once more too, at half of the time that it may run, when 
 is on the bus: its worker is gone, or its result was lost with the bus. A worker keeps its lease until its result is
 published, so whoever finds no lease, and then no result that waits, knows that none will come. On a busy fleet results
 always wait; there it is known a tick later, when all that waited when it was found have been handled. An attempt that
-so many workers have begun, and were not heard of again, that no other would begin it (`core.delivering.given_up`) is
-not sent once more: it ends at its time limit, if not before.
+so many workers have begun, and were not heard of again, that no other would begin it
+(`plane.bus.delivery_rules.given_up`) is not sent once more: it ends at its time limit, if not before.
 
 Clock: the wall clock, on which jobs carry their times.
 """
@@ -28,19 +28,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from holdfast.core.delivering import given_up, lost_runs
 from holdfast.core.dispatching import StateLimits
-from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode, replay_problems
 from holdfast.errors import BackendError, BadInput, RetryLater
+from holdfast.plane.bus.delivery_rules import given_up, lost_runs
+from holdfast.plane.db.ports import Row
 from holdfast.plane.families import REPLAYER, WORKER_JOB, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import RESULT, SCHEDULER
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.ports import Row
 from holdfast.plane.scan import AT_ONCE, BATCH, Scan
-from holdfast.plane.subjects import RESULT, SCHEDULER
 from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0

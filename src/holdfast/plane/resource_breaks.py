@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.leases.inspection import check_reason
-from holdfast.plane.callers import REASON_CHARS_MAX
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobqueries import AFTER_ALL, Place
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import ID_CHARS_MAX, check_text, check_whole
-from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.model.caller import REASON_CHARS_MAX
+from holdfast.plane.model.records import ID_CHARS_MAX, check_text, check_whole
 from holdfast.plane.resource_locks import ResourceLocks
 from holdfast.plane.resource_model import PAGE_MAX, Mode, ResourceBreak, channel_of, named, slot_of
 from holdfast.types import check_label

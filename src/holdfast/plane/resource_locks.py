@@ -29,10 +29,11 @@ from typing import Any, Final
 from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
 from holdfast.flows.log import say
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_whole
+from holdfast.plane.model.records import check_whole
 from holdfast.plane.patience import Parting, Patience
-from holdfast.plane.ports import Database, Row, Tx
 from holdfast.plane.resource_model import (
     BEFORE_ALL,
     PAGE_MAX,
@@ -54,7 +55,6 @@ from holdfast.plane.resource_model import (
     named,
     proof,
 )
-from holdfast.plane.schema import prepare
 from holdfast.types import MS, NS, Duration, check_label, duration_ns
 
 UNDO_S: Final = 5.0  # for giving back what nobody waits for; after that it ends with its time

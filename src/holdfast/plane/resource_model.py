@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
+from holdfast.plane.db.ports import Row
 from holdfast.plane.jobqueries import Place, place_of
-from holdfast.plane.model import check_text
-from holdfast.plane.ports import Row
+from holdfast.plane.model.records import check_text
 from holdfast.types import MS, NS, Duration, check_key, check_label, duration_ns
 
 SLOTS: Final = 256

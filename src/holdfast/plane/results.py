@@ -15,11 +15,11 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import Entropy
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import granted
+from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.ports import Bus
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.gathering import Gathering
-from holdfast.plane.model import Message, check_id, check_whole
-from holdfast.plane.ports import Bus
-from holdfast.plane.subjects import RESULT
+from holdfast.plane.model.messages import RESULT
+from holdfast.plane.model.records import Message, check_id, check_whole
 
 TOGETHER_MAX: Final = 64
 TOGETHER_CHARS: Final = 65_536  # of their results: a message of many must not be much longer than one may be

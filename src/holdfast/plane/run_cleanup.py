@@ -16,8 +16,8 @@ from collections import Counter
 from typing import Final
 
 from holdfast.plane.cleanup import Cleanup, Progress
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Tx
 
 RUNS_MAX: Final = 100
 LINES_MAX: Final = 5_000

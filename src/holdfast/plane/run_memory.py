@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast.core.run import Run
 from holdfast.core.run_form import RunText
-from holdfast.plane.ports import Row
+from holdfast.plane.db.ports import Row
 
 CHARS_MAX: Final = 4_000_000
 

@@ -26,18 +26,18 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.core.advancing import advance
 from holdfast.core.expression_values import Budget, OverBudget
-from holdfast.core.jobs import JobState
 from holdfast.core.looping import Mode
 from holdfast.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
 from holdfast.core.workflow import StepKind
 from holdfast.errors import BackendError, RetryLater
-from holdfast.plane import subjects
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.engine import NOT_AGAIN, Engine
 from holdfast.plane.families import WORKFLOW_RECONCILER, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
 from holdfast.plane.loops import Loop, Tick
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.predecessors import own_key
 from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun

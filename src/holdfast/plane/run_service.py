@@ -22,14 +22,22 @@ from holdfast.core.run import Run, RunStatus
 from holdfast.core.workflow import Step, StepKind, Workflow
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
-from holdfast.plane import subjects
 from holdfast.plane.approvals import Approvals, Decision
-from holdfast.plane.callers import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed, Page
+from holdfast.plane.db.ports import Bus
 from holdfast.plane.definitions import EVERYBODY, Definition
 from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, Place
-from holdfast.plane.model import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import (
+    LABELS_MAX,
+    PAGE_MAX,
+    REASON_CHARS_MAX,
+    TRACE_CHARS_MAX,
+    Caller,
+    NotAllowed,
+    Page,
+)
+from holdfast.plane.model.records import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
 from holdfast.plane.outlines import ApprovalOutline, WorkflowOutline
-from holdfast.plane.ports import Bus
 from holdfast.plane.runrows import RunEvent, RunOutline, RunWanted, StoredRun
 from holdfast.plane.runstore import RunStore
 from holdfast.types import check_label

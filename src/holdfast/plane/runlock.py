@@ -21,7 +21,7 @@ from holdfast.aio.lock import Lock
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
 from holdfast.plane.itemlock import ItemLockStatistics, item_lock
-from holdfast.plane.model import check_id
+from holdfast.plane.model.records import check_id
 
 NOUN: Final = "run lock"
 

@@ -15,8 +15,8 @@ from holdfast.core.run import Advance, Note, Run, RunStatus, StepStatus
 from holdfast.core.run_form import RunText, from_document
 from holdfast.core.slots import root_of
 from holdfast.core.workflow import Workflow
-from holdfast.plane.model import encoded
-from holdfast.plane.ports import Row
+from holdfast.plane.db.ports import Row
+from holdfast.plane.model.records import encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,16 @@ from holdfast.core.run_form import RunText
 from holdfast.errors import RowExists, RowMissing, Unavailable
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Bearer
-from holdfast.plane import subjects
 from holdfast.plane.consequences import Consequences, Following, Gates, over
+from holdfast.plane.db.migrations import prepare, script
+from holdfast.plane.db.ports import Bus, Database, Row, Tx
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.expression_quota import ExpressionQuota
 from holdfast.plane.families import WORKFLOW_RUN, LockFamily
 from holdfast.plane.jobqueries import Place
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_id
-from holdfast.plane.ports import Bus, Database, Row, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import check_id
 from holdfast.plane.run_memory import Remembered, RunMemory
 from holdfast.plane.run_quotas import RunQuotas
 from holdfast.plane.runrows import (
@@ -59,7 +60,6 @@ from holdfast.plane.runrows import (
     run_outline_of,
     stored_run,
 )
-from holdfast.plane.schema import prepare, script
 from holdfast.types import MS, NS
 
 NEAR_NS: Final = 10 * NS

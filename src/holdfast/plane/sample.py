@@ -26,8 +26,8 @@ from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.context import BlockingContext, Context
-from holdfast.plane.model import Submission
-from holdfast.plane.outcome import Fatal
+from holdfast.plane.model.outcome import Fatal
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.settings import Settings
 from holdfast.plane.workflows import Flow, retrying

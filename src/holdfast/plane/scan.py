@@ -17,9 +17,9 @@ from typing import Final, TypeAlias
 
 from holdfast.errors import BackendError, Closed
 from holdfast.flows.log import say
+from holdfast.plane.db.ports import Row
 from holdfast.plane.jobqueries import BEFORE_ALL, Place
 from holdfast.plane.loops import Tick
-from holdfast.plane.ports import Row
 
 BATCH: Final = 200  # rows in a page
 BATCHES: Final = 100  # pages in a tick

@@ -26,18 +26,19 @@ from typing import Any, Final
 
 from holdfast.core import backoff
 from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Again, Code, End, Ended, after_attempt, elsewhere_ns
-from holdfast.core.jobs import InvalidTransition, JobState
 from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import subjects
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.endings import ending, look_of, stop_for
 from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.gathering import Failed
 from holdfast.plane.jobstore import Changed, JobStore, Writing
 from holdfast.plane.lockedchanges import Deciding
-from holdfast.plane.model import (
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.records import (
     ID_CHARS_MAX,
     TIME_MAX,
     Change,
@@ -50,7 +51,6 @@ from holdfast.plane.model import (
 )
 from holdfast.plane.parking import Parking
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.results import apart
 from holdfast.plane.takeover_times import TakeoverTimes
 from holdfast.types import Duration, duration_ns

@@ -21,33 +21,26 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from holdfast.aio.client import Locks
-from holdfast.core.jobs import JobState
 from holdfast.core.name_prefixes import Names
 from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
 from holdfast.leases.inspection import Inspection
-from holdfast.plane import subjects
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.callers import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
+from holdfast.plane.db.ports import Audit, Bus, Database, Tx
+from holdfast.plane.db.write_probe import Writability
 from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.families import FAMILIES, SCHEDULER_JOB, LockFamily
 from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
 from holdfast.plane.jobrows import job_of, sql
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import (
-    DeadLetter,
-    Heartbeat,
-    Job,
-    JobEvent,
-    Submission,
-    check_text,
-    check_whole,
-)
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
 from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.plane.placement import Placement
 from holdfast.plane.policing import Policing
 from holdfast.plane.policy_service import PolicyService
-from holdfast.plane.ports import Audit, Bus, Database, Tx
 from holdfast.plane.progress import Progress, ProgressStore
 from holdfast.plane.resource_breaks import ResourceBreaks
 from holdfast.plane.resource_locks import ResourceLocks
@@ -59,7 +52,6 @@ from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.waiting_facts import WaitingFacts
 from holdfast.plane.workers import Workers
-from holdfast.plane.writability import Writability
 
 __all__ = ["CHECKED", "DATABASE", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 

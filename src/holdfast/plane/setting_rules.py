@@ -13,10 +13,10 @@ from holdfast.core.lease.timing import settle
 from holdfast.core.looping import Mode, replay_problems
 from holdfast.errors import BadInput
 from holdfast.plane import families
-from holdfast.plane.databases import STANDSTILL_NS
+from holdfast.plane.bus.outbox import LATE_NS as OUTBOX_LATE_NS
+from holdfast.plane.bus.outbox import POLL_NS as OUTBOX_LOOK_NS
+from holdfast.plane.db.open import STANDSTILL_NS
 from holdfast.plane.family_settings import FAMILY_KEYS, LOOPS, families_in_effect, family_in_effect, is_renewed
-from holdfast.plane.outbox import LATE_NS as OUTBOX_LATE_NS
-from holdfast.plane.outbox import POLL_NS as OUTBOX_LOOK_NS
 from holdfast.plane.settings import KEYS, Settings
 from holdfast.plane.workers import TTL_NS as WORKER_SILENCE_NS
 from holdfast.stores.registry import redacted

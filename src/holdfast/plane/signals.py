@@ -31,9 +31,9 @@ from holdfast.core.log_rate import LineRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, tell
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.ports import Database, Tx
-from holdfast.plane.schema import prepare
 from holdfast.runtime.recorder import Witness
 from holdfast.types import NS
 

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from holdfast.core.jobs import JobState
+from holdfast.plane.db.bulk import put_many, script
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.manyrows import put_many, script
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
 
 WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
 """The states that count against the limits."""

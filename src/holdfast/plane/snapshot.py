@@ -18,11 +18,11 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.core.looping import Mode
 from holdfast.core.ports import Clock, Observer
+from holdfast.plane.db.ports import Database
 from holdfast.plane.documents import Document
 from holdfast.plane.families import SNAPSHOT_WRITER, LockFamily
 from holdfast.plane.loops import Loop, Tick
-from holdfast.plane.model import Heartbeat
-from holdfast.plane.ports import Database
+from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.workers import Workers
 from holdfast.types import NS, Duration
 

@@ -21,12 +21,12 @@ from holdfast.flows.log import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.attempt import Attempt, NotHere, Workplace
 from holdfast.plane.currency import LATE_NS
+from holdfast.plane.db.ports import Along, Consumer
 from holdfast.plane.executing import Interruption
-from holdfast.plane.model import Delivery, Heartbeat, Message
-from holdfast.plane.order import Order, order_of
-from holdfast.plane.ports import Along, Consumer
+from holdfast.plane.model.assignment import Order, order_of
+from holdfast.plane.model.messages import work_subject
+from holdfast.plane.model.records import Delivery, Heartbeat, Message
 from holdfast.plane.returning import give_back
-from holdfast.plane.subjects import work_subject
 from holdfast.types import MS, NS
 
 ROOM_NS: Final = 100 * MS

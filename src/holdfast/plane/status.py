@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.jobs import ACTIVE, JobState
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_whole
-from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.records import check_whole
 from holdfast.types import NS, check_label
 
 NEWEST: Final = 100

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from holdfast.core.shortcut import Shortcut
-from holdfast.plane.gathering import Failed
+from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobintake import New
 from holdfast.plane.jobstore import Changed
-from holdfast.plane.model import Job
+from holdfast.plane.model.records import Job
 from holdfast.plane.placement import Placement
 
 CROWD: Final = 16

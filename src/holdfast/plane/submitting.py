@@ -16,17 +16,17 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.core.approving import Effect
-from holdfast.core.jobs import InvalidTransition
 from holdfast.core.slots import is_attempt_id
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
-from holdfast.plane import subjects
 from holdfast.plane.app import DEFAULT_POOL, check_name
 from holdfast.plane.approvals import Approvals
-from holdfast.plane.callers import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
-from holdfast.plane.gathering import Failed
+from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobintake import Entry
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import ID_CHARS_MAX, Job, Submission, check_text
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
+from holdfast.plane.model.job_states import InvalidTransition
+from holdfast.plane.model.records import ID_CHARS_MAX, Job, Submission, check_text
 from holdfast.plane.straight import Straight
 from holdfast.plane.workers import View, Workers
 

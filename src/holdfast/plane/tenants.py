@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import check_whole
-from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.model.records import check_whole
 from holdfast.plane.slots import Slots
 from holdfast.types import check_label
 

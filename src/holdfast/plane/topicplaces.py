@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from holdfast.plane.db.bulk import script
+from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.manyrows import script
-from holdfast.plane.model import Job
-from holdfast.plane.ports import Tx
+from holdfast.plane.model.records import Job
 
 ASIDE_NS: Final = -1
 """The `not_before_ns` of a job whose topic has places of its own: waiting for one of them, or in one."""

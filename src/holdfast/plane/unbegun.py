@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from holdfast.plane.jobrows import sql
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.subjects import RESULT, SCHEDULER, STARTED
+from holdfast.plane.model.messages import RESULT, SCHEDULER, STARTED
 from holdfast.types import NS
 
 UNBEGUN_NS: Final = NS

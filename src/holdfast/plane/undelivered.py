@@ -6,9 +6,9 @@ import json
 from typing import Final
 
 from holdfast.core.ports import Clock
+from holdfast.plane.db.ports import Database
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import Delivery
-from holdfast.plane.ports import Database
+from holdfast.plane.model.records import Delivery
 
 _LETTER: Final = sql("deadletter_insert")
 

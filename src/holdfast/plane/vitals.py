@@ -30,9 +30,9 @@ from holdfast.flows.log import Trouble, say
 from holdfast.guards.refusals import REFUSALS
 from holdfast.plane import families, readings
 from holdfast.plane.asking import Asking
+from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.parts import Health, State
 from holdfast.plane.patience import Parting, Patience
-from holdfast.plane.schema import Outgrown
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.lock_statistics import of_locks
 

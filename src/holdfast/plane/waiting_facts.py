@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.jobs import JobState
 from holdfast.core.waiting_reason import WaitFacts, WaitReason, waiting_reason
-from holdfast.plane import subjects
+from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.jobrows import sql
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Heartbeat, Job
-from holdfast.plane.ports import Row, Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Job
 from holdfast.plane.workers import View, Workers
 
 _POOL: Final = "SELECT running FROM plane_pool WHERE pool = :pool"

@@ -29,15 +29,16 @@ from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.log import Trouble, say
-from holdfast.plane import families, subjects
+from holdfast.plane import families
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
 from holdfast.plane.attempt import Attempt, Workplace, lease_family
 from holdfast.plane.currency import Currency
+from holdfast.plane.db.ports import Bus, Consumption
 from holdfast.plane.executing import Crew
 from holdfast.plane.families import LockFamily
 from holdfast.plane.finished import Finished
-from holdfast.plane.model import Heartbeat, check_whole
-from holdfast.plane.ports import Bus, Consumption
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.records import Heartbeat, check_whole
 from holdfast.plane.progress import ProgressReporter, ProgressStore
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from holdfast.errors import BadInput
-from holdfast.plane.model import Heartbeat
+from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.workers import TTL_NS, Workers
 from holdfast.types import NS, Owner
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.plane.gathering import Gathering
+from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobrows import sql
-from holdfast.plane.model import Heartbeat, check_id, check_whole
-from holdfast.plane.ports import Database, Row, Tx
+from holdfast.plane.model.records import Heartbeat, check_id, check_whole
 from holdfast.plane.slots import pool_channel
 from holdfast.plane.tenants import EVERY_POOL
 from holdfast.types import MS, NS, check_label

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from holdfast.errors import Closed
-from holdfast.plane.bells import Bells, ChannelBell
-from holdfast.plane.ports import Work
-from holdfast.plane.sqlite_connection import SqliteTx
+from holdfast.plane.db.notifier import Bells, ChannelBell
+from holdfast.plane.db.ports import Work
+from holdfast.plane.db.sqlite.connection import SqliteTx
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simnetwork import Network, Server
 from holdfast.testing.simplaneledger import Ledger

@@ -18,8 +18,8 @@ from holdfast.core.workflow import Workflow
 from holdfast.errors import BackendError, Closed, FencedOut, LeaseLost, LockBusy, RetryLater, RowMissing
 from holdfast.plane.app import App
 from holdfast.plane.context import Context
-from holdfast.plane.model import Submission
-from holdfast.plane.outcome import Fatal
+from holdfast.plane.model.outcome import Fatal
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.workflows import Flow
 from holdfast.testing.simclock import SimEntropy

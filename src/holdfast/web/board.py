@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
-from holdfast.core.jobs import JobState
 from holdfast.errors import HoldfastError, RowMissing
 from holdfast.flows.log import say
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.families import Scope
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Document, Service, Worker
 from holdfast.plane.status import LETTERS, Brief, Tally

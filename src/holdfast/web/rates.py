@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.core.ports import Clock
 from holdfast.core.token_bucket import Ration
-from holdfast.plane.model import check_whole
+from holdfast.plane.model.records import check_whole
 from holdfast.types import NS
 
 CALLERS_MAX: Final = 10_000

@@ -12,7 +12,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BeforeValidator
 from starlette.requests import Request
 
-from holdfast.plane.model import ID_CHARS_MAX
+from holdfast.plane.model.records import ID_CHARS_MAX
 from holdfast.plane.service import Caller, NotAllowed, Service
 from holdfast.types import LABEL_CHARS_MAX
 from holdfast.web.auth import Principal, Role

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from holdfast.core.waiting_reason import WaitReason
 from holdfast.errors import BadInput
-from holdfast.plane.model import Job
+from holdfast.plane.model.records import Job
 from holdfast.web import paging
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute

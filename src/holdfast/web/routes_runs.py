@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from holdfast.core.approving import Verdict
 from holdfast.errors import BadInput
-from holdfast.plane.callers import Caller
+from holdfast.plane.model.caller import Caller
 from holdfast.plane.runrows import StoredRun
 from holdfast.types import duration_ns
 from holdfast.web import paging

@@ -33,8 +33,8 @@ from holdfast.drills.schemas import SchemaPlace
 from holdfast.drills.stage import Stage
 from holdfast.drills.streams import StreamPlace
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.plane.buses import nats_connection
-from holdfast.plane.model import Submission
+from holdfast.plane.bus.open import nats_connection
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_sources import load

@@ -22,12 +22,12 @@ from typing import Final
 
 from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
 from fixtures_scheduling import PushedClock
-from holdfast.core import delivering
-from holdfast.core.jobs import JobState
 from holdfast.core.run import RunStatus
 from holdfast.core.workflow_form import from_document
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.bus import delivery_rules
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import (
     CleanupSettings,
@@ -94,7 +94,7 @@ async def life(place: Path, number: int, unsure: Iterable[int], say: Say) -> Non
 
 def main() -> None:
     place = Path(sys.argv[1])
-    vars(delivering)["LOST_MAX"] = 10_000
+    vars(delivery_rules)["LOST_MAX"] = 10_000
     os.environ[flow_app.DATABASE] = address = f"sqlite:///{place}/effects.db"
     flow_app.furnish(address)
     lives: list[Life] = []

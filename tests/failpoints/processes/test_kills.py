@@ -15,11 +15,11 @@ import pytest
 
 from failpoints.test_points import BY_LIVES, all_reached
 from holdfast.core.history.invariants import check
-from holdfast.core.jobs import JobState
 from holdfast.drills.account import Account
 from holdfast.drills.judging import overwritten
 from holdfast.drills.model import Guard
 from holdfast.observe.ledger_reading import load
+from holdfast.plane.model.job_states import JobState
 
 TESTS = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(300)

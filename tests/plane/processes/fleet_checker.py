@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 import nats
 
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from holdfast.plane.setting_rules import Takeover, takeovers
 from holdfast.types import NS
 from plane.processes.fleet import Fleet, until

@@ -19,9 +19,9 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from holdfast.plane.envelope import ID_HEADER, rows_of, wire_of
-from holdfast.plane.model import Message
-from holdfast.plane.nats_names import NatsNames
+from holdfast.plane.bus.envelope import ID_HEADER, rows_of, wire_of
+from holdfast.plane.bus.nats.naming import NatsNames
+from holdfast.plane.model.records import Message
 from plane.processes.fleet import LIMIT_S, Fleet
 
 _COPY = "Fleet-Copy"

@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.core.jobs import JobState
+from holdfast.plane.model.job_states import JobState
 from plane.processes.fleet import until
 from plane.processes.flow_fleet import OVER, FlowFleet
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fixtures_databases import THINGS, insert, numbers
-from holdfast.plane.ports import Tx
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio
@@ -25,7 +25,7 @@ LONG = 60 * NS
 _PREAMBLE = """
 import asyncio, sys
 from functools import partial
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 database = SqliteDatabase(sys.argv[1], busy_timeout_ns=60_000_000_000)
 def say(*words):
     print(*words, flush=True)

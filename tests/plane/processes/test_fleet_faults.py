@@ -12,7 +12,8 @@ import pytest
 
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families, subjects
+from holdfast.plane import families
+from holdfast.plane.model import messages as subjects
 from holdfast.types import NS
 from plane.processes.fleet import Fleet, fleet, started_servers, until
 from plane.processes.fleet_checker import check, check_takeover, on_the_bus, promised, undisturbed_ns

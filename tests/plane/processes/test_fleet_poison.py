@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.delivering import LOST_MAX
+from holdfast.plane.bus.delivery_rules import LOST_MAX
 from plane.processes.fleet import Fleet, Servers, fleet, on_the_fleet, until
 from plane.processes.fleet_checker import check
 from plane.processes.fleet_load import Client

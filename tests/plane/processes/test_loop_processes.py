@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.looping import Mode
-from holdfast.plane.schema import prepare
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.snapshot import Snapshot, Snapshots
-from holdfast.plane.sqlite_database import SqliteDatabase
 from holdfast.runtime.system import SystemClock
 
 pytestmark = pytest.mark.asyncio
@@ -28,7 +28,7 @@ from holdfast.errors import FencedOut
 from holdfast.plane.families import SNAPSHOT_WRITER
 from holdfast.plane.loops import Loop
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
-from holdfast.plane.sqlite_database import SqliteDatabase
+from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.delivering import LOST_MAX
-from holdfast.core.jobs import JobState
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Submission
+from holdfast.plane.bus.delivery_rules import LOST_MAX
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_sources import load
 from plane.processes.worker_fleet import Places, WorkerProcess

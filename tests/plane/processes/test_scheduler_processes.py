@@ -14,11 +14,11 @@ import pytest
 from fixtures_databases import until
 from fixtures_scheduling import read_history
 from freezing import freeze
-from holdfast.core.jobs import JobState
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.model import Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_rules import takeovers

@@ -14,12 +14,12 @@ import pytest
 
 from fixtures_databases import until
 from holdfast.core.histogram import NOTHING, Histogram
-from holdfast.core.jobs import JobState
 from holdfast.errors import RetryLater
 from holdfast.observe.metrics import samples
 from holdfast.plane import App, Context
 from holdfast.plane.assembly import Plane
-from holdfast.plane.model import Job, Submission
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.setting_sources import load

@@ -13,7 +13,7 @@ import pytest_asyncio
 from fixtures_databases import until
 from holdfast.cli.exits import Exit
 from holdfast.core.lease.fencing import Rule, Stale, judge
-from holdfast.plane import subjects
+from holdfast.plane.model import messages as subjects
 from plane.processes.worker_fleet import Fleet, Places, WorkerProcess, fleet
 from servers import redis_executables, start_redis
 from servers_nats import nats_executables, own_stream, start_nats

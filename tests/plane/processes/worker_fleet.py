@@ -17,15 +17,15 @@ from fixtures_databases import until
 from fixtures_scheduling import enqueue
 from fixtures_workers import ordered
 from freezing import freeze
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
-from holdfast.plane.buses import open_bus
-from holdfast.plane.databases import open_database
+from holdfast.plane.bus.open import open_bus
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Bus, Consumption
 from holdfast.plane.jobstore import JobStore
-from holdfast.plane.model import Delivery, Message, Submission
-from holdfast.plane.ports import Bus, Consumption
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.results import apart
-from holdfast.plane.schema import prepare
 from holdfast.plane.undelivered import Undelivered
 from holdfast.runtime.system import SystemClock, SystemEntropy
 

@@ -23,9 +23,9 @@ from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.context import Context
-from holdfast.plane.model import Submission
+from holdfast.plane.model.outcome import Fatal
+from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground
-from holdfast.plane.outcome import Fatal
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import (
     CleanupSettings,

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.jobs import JobState
-from holdfast.plane import subjects
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.context import Context
-from holdfast.plane.model import Heartbeat, Job, Submission
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.ports import Tx
 from holdfast.plane.settings import LimitSettings
 from holdfast.types import NS
 from polling import pauses

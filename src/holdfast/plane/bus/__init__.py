@@ -1,0 +1,1 @@
+"""Message buses of the control plane: the port, delivery rules, outbox."""

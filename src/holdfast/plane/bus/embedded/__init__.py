@@ -1,0 +1,1 @@
+"""The message bus in the control plane's own database."""

@@ -1,0 +1,1 @@
+"""The message bus on NATS JetStream."""

@@ -1,0 +1,74 @@
+"""What carries the messages of a plane, written down beside its state, so that nobody speaks where nobody listens.
+
+The bus in the database and one on NATS are both there as soon as they are named: a command that names the wrong one
+would stage its words, say that it has asked, and never be heard.
+
+Promises: the first process of a plane writes down what it uses; whoever opens the same database with something else is
+refused before anything is staged, processes of the plane too. A plane that has no process yet refuses nobody.
+
+Does not promise to tell two servers apart: what is compared is the kind and the name of the stream, since one server
+has many names, and a plane moves to another one without being another plane. No host and no password is written.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors import BadInput
+from holdfast.plane.bus.open import stream_of
+from holdfast.plane.db.ports import Database, Tx
+from holdfast.plane.jobrows import sql
+
+NAME: Final = "bus"
+_IN_DATABASE: Final = "database"
+_GET: Final = sql("meta_get")
+_KEEP: Final = sql("meta_keep")
+_PUT: Final = sql("meta_put")
+
+
+async def check_bus(database: Database, url: str | None, *, works: bool) -> None:
+    """Return if this is the bus of the plane, else raise `BadInput`. `works`: a process of it, whose word counts."""
+    mine = _kept(url)
+
+    async def keep(tx: Tx) -> str | None:
+        await tx.query(_KEEP, {"name": NAME, "value": mine})
+        return await _known(tx)  # another process may have been quicker
+
+    known = await database.read(_known)
+    if known is None and works:
+        known = await database.write(keep)
+    if known in (None, mine):
+        return
+    raise BadInput(
+        "bus",
+        f"this plane speaks through {_shown(known)}, and here it would be {_shown(mine)}, where nobody listens",
+        "name its bus with --bus, $HOLDFAST_BUS or bus = in holdfast.toml; a plane is switched to another one, while "
+        "none of its processes runs, by holdfast up --switch-bus",
+    )
+
+
+async def switch_bus(database: Database, url: str | None) -> tuple[str | None, str]:
+    """Write down that the plane uses this bus from now on. What it used before, if anything, and what now, as text."""
+    mine = _kept(url)
+
+    async def put(tx: Tx) -> str | None:
+        known = await _known(tx)
+        await tx.query(_PUT, {"name": NAME, "value": mine})
+        return known
+
+    known = await database.write(put)
+    return None if known is None else _shown(known), _shown(mine)
+
+
+async def _known(tx: Tx) -> str | None:
+    rows = await tx.query(_GET, {"name": NAME})
+    return rows[0]["value"] if rows else None
+
+
+def _kept(url: str | None) -> str:
+    return _IN_DATABASE if url is None else f"nats:{stream_of(url)}"
+
+
+def _shown(kept: str | None) -> str:
+    kind, _, stream = (kept or "").partition(":")
+    return f"NATS, in the stream {stream}" if stream else f"the {kind}"

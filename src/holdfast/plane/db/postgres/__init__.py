@@ -1,0 +1,1 @@
+"""The control plane's database on PostgreSQL."""

@@ -1,0 +1,59 @@
+"""A database that is only looked at.
+
+Promises: nothing is written to it, not even the tables that are missing: whoever looks at a plane must not found one,
+nor bring one up to date under the processes that use it. Reading is as it is anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from holdfast.errors import Misconfigured
+from holdfast.plane.db.ports import Bell, Database, Dialect, Work
+
+T = TypeVar("T")
+
+
+class NotPrepared(Misconfigured):
+    """Tables are missing or older, and whoever looks neither makes nor changes any. Says what to type."""
+
+    def __init__(self, problem: str, flags: str = "") -> None:
+        """`flags`: how the command finds the same database, where it would not by itself."""
+        self.problem = problem
+        super().__init__(
+            f"{problem}, and a command that only looks changes nothing; type `holdfast up --prepare{flags}` once, "
+            "or start the plane with this version"
+        )
+
+
+class LookedAt:
+    """See `ports.Database`. Closing it closes the one behind it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def dialect(self) -> Dialect:
+        """See `ports.Database`."""
+        return self._database.dialect
+
+    async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
+        """Refused. Commands that look have nothing to write but tables that are missing."""
+        raise NotPrepared("the database does not have all tables of a plane")
+
+    async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
+        """See `ports.Database`."""
+        return await self._database.read(work, one_view=one_view, lasting=lasting)
+
+    def bell(self, channel: str) -> Bell:
+        """See `ports.Database`."""
+        return self._database.bell(channel)
+
+    def statistics(self) -> Mapping[str, int]:
+        """See `ports.Database`."""
+        return self._database.statistics()
+
+    async def close(self) -> None:
+        """See `ports.Database`."""
+        await self._database.close()

@@ -1,0 +1,1 @@
+"""The control plane's database in a SQLite file."""

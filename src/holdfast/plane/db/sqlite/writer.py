@@ -1,0 +1,348 @@
+"""The threads of the plane's SQLite file: one that writes, and a few that read.
+
+Promises of the writer: works that wait together share one transaction and one commit, and with it one `fsync`. Each is
+in a savepoint of its own, so that an error undoes its work alone. Nobody is told of success before the commit. When a
+transaction falls as a whole and certainly had no effect (a deferred constraint, a full disk), each of its works is run
+again by itself, so that every caller gets its own answer and no innocent one gets another's error. With a syncer, the
+next transaction runs while the last one is made safe, and those who asked for that are told afterwards. Whoever does
+not care is told at once; a sync that others wait for makes it safe with theirs.
+
+Other processes write to the same file: the write lock is asked for again and again, in short pauses drawn by chance, as
+long as somebody in line still wants it. Who is in line is looked up only once the lock is there, so that all who came
+meanwhile take part.
+
+Clock: the one that is passed in, for statistics and for the patience of a work that is run again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from holdfast.core.failpoints import reach
+from holdfast.core.ports import Clock, Entropy
+from holdfast.errors import HoldfastError, Timeout, Unavailable
+from holdfast.plane.db.notifier import Bells
+from holdfast.plane.db.sqlite.connection import Busy, SqliteConnection, SqliteTx
+from holdfast.plane.db.sqlite.fsync_thread import Syncer
+from holdfast.plane.db.sqlite.notify import Voice
+from holdfast.plane.db.sqlite.work_queue import Answer, Entry, Line
+from holdfast.stores.sqlite.errors import code_of
+from holdfast.types import MS, NS
+
+_PAUSE_MIN_NS: Final = 100_000  # about the length of a commit without `fsync`
+_PAUSE_MAX_NS: Final = 5 * MS
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a thread has done. Written by that thread alone."""
+
+    works: int = 0
+    failed: int = 0
+    commits: int = 0
+    largest_group: int = 0
+    run_again: int = 0
+    busy: int = 0  # attempts that found the file locked by somebody else
+    busy_ns: int = 0
+
+
+class Pauses:
+    """Pauses that grow with the time that was waited, drawn by chance, and the account of them.
+
+    Others have the lock for a millisecond or so, and are as eager as we are: whoever sleeps for longer than they write
+    comes too late again and again. So nobody sleeps for much more than a quarter of what was waited already.
+    """
+
+    def __init__(self, clock: Clock, entropy: Entropy, counts: Counts) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._counts = counts
+
+    def until(self, attempt: Callable[[], sqlite3.Connection], wanted: Callable[[], bool]) -> sqlite3.Connection | None:
+        """Try until it is no longer busy. None: nobody wants it any more."""
+        began = waited = 0
+        while True:  # ends with a connection, an error, or nobody who wants it
+            try:
+                connection = attempt()
+            except Busy:
+                now = self._clock.now().mono
+                began = began or now
+                waited = now - began
+                self._counts.busy += 1
+            else:
+                if began:
+                    self._counts.busy_ns += self._clock.now().mono - began
+                return connection
+            if not wanted():
+                self._counts.busy_ns += waited
+                return None
+            pause = pause_ns(waited)
+            time.sleep((pause // 2 + self._entropy.below(pause)) / NS)
+
+
+def pause_ns(waited_ns: int) -> int:
+    """How long to sleep, in the middle, after so long a wait."""
+    return min(max(_PAUSE_MIN_NS, waited_ns // 4), _PAUSE_MAX_NS)
+
+
+class Writer:
+    """The body of the thread that writes."""
+
+    def __init__(
+        self,
+        line: Line,
+        connection: SqliteConnection,
+        *,
+        bells: Bells,
+        own_address: Callable[[], str],
+        group_max: int,
+        patience_ns: int,
+        clock: Clock,
+        entropy: Entropy,
+        syncer: Syncer | None = None,
+    ) -> None:
+        """`syncer`: who makes commits safe; None: the connection does it itself."""
+        self.counts = Counts()
+        self.syncer = syncer
+        self._line = line
+        self._connection = connection
+        self._bells = bells
+        self._own_address = own_address
+        self._group_max = group_max
+        self._patience_ns = patience_ns
+        self._clock = clock
+        self._pauses = Pauses(clock, entropy, self.counts)
+        self._voice = Voice()
+
+    def serve(self) -> None:
+        """Serve the line until it is closed and empty."""
+        try:
+            while self._line.wait():
+                self._turn()
+        finally:
+            if self.syncer is not None:
+                self.syncer.close()
+            self._connection.close()
+            self._voice.close()
+
+    def _turn(self) -> None:
+        try:
+            if self.syncer is not None and self.syncer.doubt is not None:
+                self._connection.checkpoint()
+                self.syncer.trust()
+            connection = self._pauses.until(self._connection.begin, lambda: len(self._line) > 0)
+        except Exception as error:  # noqa: BLE001 - it belongs to those who asked, and the thread has to go on
+            self._refuse(self._line.begin(self._group_max), error)
+            return
+        if connection is None:
+            return
+        entries = self._line.begin(self._group_max)
+        if not entries:  # they gave up at the last moment
+            self._connection.rollback()
+            return
+        try:
+            self._together(connection, entries)
+        except Timeout as error:
+            self._refuse(entries, error)
+        except Exception as error:  # noqa: BLE001 - as above
+            if len(entries) == 1:
+                self._refuse(entries, error)
+                return
+            self.counts.run_again += len(entries)
+            for entry in entries:
+                self._alone(entry)
+
+    def _alone(self, entry: Entry) -> None:
+        end = self._clock.now().mono + self._patience_ns
+        try:
+            connection = self._pauses.until(self._connection.begin, lambda: self._clock.now().mono < end)
+            if connection is None:
+                raise Unavailable(f"{self._connection.path} is locked by another process; nothing was changed")
+            self._together(connection, [entry])
+        except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+            self._refuse([entry], error)
+
+    def _together(self, connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        """Run a group in the open transaction, commit it, and tell everybody. Raises when it falls as a whole."""
+        answers: list[Answer] = []
+        rings: set[str] = set()
+        calls: list[Callable[[], None]] = []
+        try:
+            reach("plane.sqlite.begin")
+            for entry in entries:
+                tx = SqliteTx(connection, self._connection.path)
+                answer = _in_savepoint(connection, tx, entry) if len(entries) > 1 else _by_itself(tx, entry)
+                answers.append(answer)
+                if answer.error is None:
+                    rings |= tx.rings
+                    calls += tx.calls
+            good = sum(answer.error is None for answer in answers)
+            listeners: list[str] = []
+            if good:
+                listeners = self._voice.listeners(connection, self._own_address()) if rings else []
+                reach("plane.sqlite.written")
+                self._connection.commit()
+                reach("plane.sqlite.committed")
+                self.counts.commits += 1
+        finally:
+            self._connection.rollback()
+        if good < len(entries) and any(_is_read_only(each.error) for each in answers):
+            self._connection.close()  # it stays as it was opened; the next one finds out whether that is over
+        self.counts.works += len(entries)
+        self.counts.failed += len(entries) - good
+        self.counts.largest_group = max(self.counts.largest_group, len(entries))
+        if self.syncer is None:
+            self._line.answer(answers, partial(_call, calls))
+            self._tell(rings, listeners)
+            return
+        at_once = [each for each in answers if not each.entry.lasting]
+        if at_once:
+            self._line.answer(at_once)
+        waiting = [each for each in answers if each.entry.lasting]
+        if waiting or calls:
+            self.syncer.put(partial(self._safe, waiting, calls), changed=good > 0)
+        # Others may see it by now, and are told before it is safe: what they do about it is safe only with it. But the
+        # disk is asked first, for whoever is told may take the core that we run on.
+        self._tell(rings, listeners)
+
+    def _tell(self, rings: set[str], listeners: Sequence[str]) -> None:
+        if rings and self._bells:  # whoever makes a bell after this looks for himself, and sees what was committed
+            self._line.call(self._bells.ring, rings)
+        if listeners:
+            self._voice.tell(listeners, sorted(rings))
+
+    def _safe(self, answers: Sequence[Answer], calls: Sequence[Callable[[], None]], doubt: OSError | None) -> None:
+        """Tell those who asked for it that it is on the disk, or may not be."""
+        if doubt is not None:
+            error = Timeout(f"{self._connection.path} took the change and may lose it: it was not synced ({doubt})")
+            self._line.answer([each if each.error else Answer(each.entry, error=_copy(error)) for each in answers])
+            return
+        self._line.answer(answers, partial(_call, calls))
+
+    def _refuse(self, entries: Sequence[Entry], error: Exception) -> None:
+        self.counts.works += len(entries)
+        self.counts.failed += len(entries)
+        self._line.answer([Answer(entry, error=_copy(error)) for entry in entries])
+
+
+class Reader:
+    """The body of a thread that reads. Each work has a transaction of its own, and so one view of the file.
+
+    Whoever wants to know what lasts is told after that view is on the disk: a sync, unless nobody has written since the
+    last one.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        connection: SqliteConnection,
+        *,
+        patience_ns: int,
+        clock: Clock,
+        entropy: Entropy,
+        syncer: Syncer | None = None,
+    ) -> None:
+        self.counts = Counts()
+        self._syncer = syncer
+        self._seen: tuple[sqlite3.Connection, int] | None = None  # the last view, as SQLite numbers them
+        self._safe: tuple[sqlite3.Connection, int] | None = None  # the last one that is known to be on the disk
+        self._line = line
+        self._connection = connection
+        self._patience_ns = patience_ns
+        self._clock = clock
+        self._pauses = Pauses(clock, entropy, self.counts)
+
+    def serve(self) -> None:
+        """Serve the line until it is closed and empty."""
+        try:
+            while self._line.wait():
+                for entry in self._line.begin(1):
+                    self._tell(self._answered(entry))
+        finally:
+            self._connection.close()
+
+    def _tell(self, answer: Answer) -> None:
+        syncer, seen = self._syncer, self._seen
+        if syncer is None or answer.error is not None or not answer.entry.lasting or seen == self._safe:
+            self._line.answer([answer])
+        else:
+            syncer.put(partial(self._synced, answer, seen), changed=True)
+
+    def _synced(self, answer: Answer, seen: tuple[sqlite3.Connection, int] | None, doubt: OSError | None) -> None:
+        """By the thread that syncs: what was seen is on the disk, or may not be."""
+        if doubt is None:
+            self._safe = seen
+            self._line.answer([answer])
+        else:
+            error = Unavailable(f"{self._connection.path} could not be synced, so what it says may not last ({doubt})")
+            self._line.answer([Answer(answer.entry, error=error)])
+
+    def _answered(self, entry: Entry) -> Answer:
+        self.counts.works += 1
+        end = self._clock.now().mono + self._patience_ns
+        results: list[Any] = []
+
+        def attempt() -> sqlite3.Connection:
+            connection = self._connection.begin()
+            try:
+                results.append(SqliteTx(connection, self._connection.path, reads=True).run(entry.work))
+                if self._syncer is not None and entry.lasting:
+                    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+                    self._seen = self._safe if self._connection.still else (connection, version)
+            finally:
+                self._connection.rollback()
+            return connection
+
+        try:
+            if self._pauses.until(attempt, lambda: self._clock.now().mono < end) is None:
+                raise Unavailable(f"{self._connection.path} is locked by another process")
+        except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+            self.counts.failed += 1
+            return Answer(entry, error=error)
+        return Answer(entry, results[0])
+
+
+def _call(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _by_itself(tx: SqliteTx, entry: Entry) -> Answer:
+    try:
+        return Answer(entry, tx.run(entry.work))
+    except Busy:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+        return Answer(entry, error=error)
+
+
+def _in_savepoint(connection: sqlite3.Connection, tx: SqliteTx, entry: Entry) -> Answer:
+    connection.execute("SAVEPOINT work")
+    answer = _by_itself(tx, entry)
+    if answer.error is not None:
+        # Some errors end the whole transaction (a full disk, ROLLBACK in a trigger): then this raises, and everybody
+        # is run again alone.
+        connection.execute("ROLLBACK TO work")
+    connection.execute("RELEASE work")
+    return answer
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    cause = None if error is None else error.__cause__
+    return isinstance(cause, sqlite3.Error) and code_of(cause) == sqlite3.SQLITE_READONLY
+
+
+def _copy(error: Exception) -> Exception:
+    """An error of its own for each who is told: tracebacks grow, and are not to be shared between tasks."""
+    if not isinstance(error, HoldfastError):
+        return Unavailable(f"the transaction failed; nothing was changed ({type(error).__name__}: {error})")
+    copy = type(error).__new__(type(error))
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,224 @@
+"""Every message of the plane: its subject, who consumes it, what it says, and the id under which it is one message.
+
+An id names the cause: submitting job 42 is one cause however often it is published; dispatching its second attempt is
+another than dispatching its first. So a bus may drop what it has seen under an id, and never drops what is new. The
+id of a job is free when the job is forgotten, and may be used again: so whatever is said of a job says when that one
+was made (`made_ns`; 0: not known), and the id of a message has that in it, or a fence, which never comes again. So is
+that of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from holdfast.guards.bearer import CarriedFence
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job, Message
+
+SUBMIT: Final = "job.submit"  # a job was accepted, or is to be looked at again
+STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
+RESULT: Final = "job.result"  # a worker has finished an attempt, or several at the same time (`results`)
+CANCEL: Final = "job.cancel"  # somebody wants a job to end
+DONE: Final = "job.done"  # the scheduler has written a terminal state: the only truth about results
+WORK: Final = "work"  # work.<pool>.<topic>: attempts for the workers of a pool that serve the topic (`work_subject`)
+STOP: Final = "stop"  # stop.<worker>: a worker should stop an attempt; lost ones do no harm, the lease ends it too
+
+RUN_LOOK: Final = "run.look"  # a run was made, or its time has come
+RUN_RESULT: Final = "run.result"  # a job of a run is over, as the scheduler has written it
+RUN_CHILD: Final = "run.child"  # a run that another run's step had started is over
+RUN_CANCEL: Final = "run.cancel"  # somebody wants a run to end
+RUN_DONE: Final = "run.done"  # a run is over
+
+SCHEDULER: Final = "scheduler"
+ENGINE: Final = "engine"
+WORKERS: Final = "workers"
+
+# Labels that the plane itself puts on jobs: on those of a run, and on those whose pool was asked for. Nobody else may
+# use names that begin like them.
+OWN_LABELS: Final = "holdfast."
+EMPTIED_LABEL: Final = "holdfast.emptied"  # what the job was about was forgotten (`cleanup_strip`)
+POOL_LABEL: Final = "holdfast.pool"  # the pool that was asked for, and that the job therefore never leaves
+RUN_LABEL: Final = "holdfast.run"
+STEP_LABEL: Final = "holdfast.step"
+RISK_LABEL: Final = "holdfast.risk"
+ATTEMPTS_LABEL: Final = "holdfast.attempts"  # how many attempts the step may have, each of which is another job
+REQUESTERS_LABEL: Final = "holdfast.requesters"  # JSON: who asked for what the job repeats
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    SUBMIT: (SCHEDULER,),
+    STARTED: (SCHEDULER,),
+    RESULT: (SCHEDULER,),
+    CANCEL: (SCHEDULER,),
+    DONE: (),  # consumers of results name themselves here; without any, nothing is kept
+    RUN_LOOK: (ENGINE,),
+    RUN_RESULT: (ENGINE,),
+    RUN_CHILD: (ENGINE,),
+    RUN_CANCEL: (ENGINE,),
+    RUN_DONE: (),  # as for DONE
+    WORK: (WORKERS,),
+    STOP: (WORKERS,),
+}
+
+
+def groups_of(subject: str) -> tuple[str, ...]:
+    """Who consumes a subject, by its first part for those that have a name behind it. Unknown: `KeyError`."""
+    return GROUPS[subject] if subject in GROUPS else GROUPS[subject.partition(".")[0]]
+
+
+def work_subject(pool: str, topic: str | None = None) -> str:
+    """The queue of one topic of a pool, from which only workers that serve the topic take attempts.
+
+    Without a topic: the shared queue of a pool, as older versions of Holdfast use it. All workers of the pool take
+    from it, and give back attempts of topics that they do not serve. The name of a pool has no dots, so no queue of a
+    topic has the name of a shared one.
+    """
+    return f"{WORK}.{pool}" if topic is None else f"{WORK}.{pool}.{topic}"
+
+
+def stop_subject(worker: str) -> str:
+    """Where one worker listens for attempts that it should stop."""
+    return f"{STOP}.{worker}"
+
+
+def submitted(job: str = "{job}", *, again: str = "{made_ns}") -> Message:
+    """A job is to be looked at. `again` names the occasion of a second look, so that it is not taken for the first.
+
+    The first has the time when the job was made, which is filled in with its id (`jobrows.about`).
+    """
+    identity = f"{SUBMIT}:{job}:{again}"
+    return Message(identity, SUBMIT, {"job": job}, key="" if job == "{job}" else job)
+
+
+def dispatched(job: Job, fence: CarriedFence, *, by_topic: bool = True) -> Message:
+    """An attempt, for any worker of the pool that serves its topic and is free.
+
+    Not `by_topic`: it goes to the shared queue of the pool, because some of these workers know no other.
+    """
+    body = {
+        "job": job.id,
+        "made_ns": job.created_ns,
+        "attempt": job.attempt,
+        "topic": job.topic,
+        "tenant": job.tenant,
+        "payload": job.payload,
+        "timeout_ns": job.timeout_ns,
+        "deadline_ns": job.deadline_ns,
+        "labels": dict(job.labels),
+        "trace": job.trace,
+        "at_ns": job.updated_ns,  # whoever gets it much later asks whether it is still wanted
+    }
+    if job.not_before_ns < 0:  # it has a place of its topic (`topicplaces`), with one of them
+        body["counted"] = True
+    identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
+    subject = work_subject(job.pool, job.topic if by_topic else None)
+    return Message(identity, subject, body, job.id, fence, job.priority)
+
+
+def started(job: str, attempt: int, worker: str, run: CarriedFence, *, made_ns: int = 0) -> Message:
+    """An attempt has begun."""
+    body = {"job": job, "made_ns": made_ns, "attempt": attempt, "worker": worker}
+    return Message(f"{STARTED}:{job}:{attempt}:{run.fence}", STARTED, body, job, run)
+
+
+def finished(
+    job: str, attempt: int, worker: str, run: CarriedFence, outcome: Mapping[str, Any], *, made_ns: int = 0
+) -> Message:
+    """An attempt has ended; `outcome`: its `status`, `result`, `error`, `retryable`, `retry_after_ns` and `took_ns`."""
+    body = {"job": job, "made_ns": made_ns, "attempt": attempt, "worker": worker, **outcome}
+    return Message(f"{RESULT}:{job}:{attempt}:{run.fence}", RESULT, body, job, run)
+
+
+def cancel(job: str, actor: str, reason: str, *, token: str, made_ns: int = 0) -> Message:
+    """Somebody wants a job to end. `token` tells two requests apart."""
+    body = {"job": job, "made_ns": made_ns, "actor": actor, "reason": reason}
+    return Message(f"{CANCEL}:{job}:{token}", CANCEL, body, job)
+
+
+def stop_step(job: str, run: str, tenant: str, reason: str, *, token: str) -> Message:
+    """A run has no use for its job any more. A job of another run or tenant under this id is not meant."""
+    asked = cancel(job, f"run {run}", reason, token=token)
+    return replace(asked, body={**asked.body, "run": run, "tenant": tenant})
+
+
+def stop_child(child: str, run: str, tenant: str, reason: str, *, token: str) -> Message:
+    """A run has no use any more for a run that it started. Other runs of this id are not meant."""
+    asked = cancel_run(child, "", f"run {run}", reason, token=token)
+    return replace(asked, body={**asked.body, "parent": run, "tenant": tenant})
+
+
+def done(job: Job, fence: CarriedFence) -> Message:
+    """A job has reached a terminal state."""
+    body = {"job": job.id, "state": str(job.state), "attempt": job.attempt, "result": job.result, "reason": job.reason}
+    return Message(f"{DONE}:{job.id}:{job.created_ns}:{job.version}", DONE, body, job.id, fence)
+
+
+def stop(job: Job, worker: str, reason: str) -> Message:
+    """The worker that runs an attempt should stop it."""
+    body = {"job": job.id, "attempt": job.attempt, "reason": reason}
+    return Message(f"{STOP}:{job.id}:{job.created_ns}:{job.attempt}:{job.version}", stop_subject(worker), body, job.id)
+
+
+def look_at_run(run: str, risk: str, *, again: str = "", not_before_ns: int = 0) -> Message:
+    """A run is to be looked at. `again` names the occasion, so that it is not taken for the first look."""
+    identity = f"{RUN_LOOK}:{run}:{again}" if again else f"{RUN_LOOK}:{run}"
+    return Message(identity, RUN_LOOK, {"run": run, "risk": risk}, run, not_before_ns=not_before_ns)
+
+
+def step_over(job: Job, fence: CarriedFence | None) -> Message:
+    """A job that is a step of a run has reached a terminal state."""
+    run = job.labels[RUN_LABEL]
+    body = {
+        "run": run,
+        "risk": job.labels.get(RISK_LABEL, ""),
+        "tenant": job.tenant,
+        "job": job.id,
+        "state": str(job.state),
+        "result": job.result,
+        "reason": job.reason,
+        "code": job.code,
+    }
+    return Message(f"{RUN_RESULT}:{job.id}:{job.created_ns}:{job.version}", RUN_RESULT, body, run, fence)
+
+
+def step_refused(
+    run: str, risk: str, thing: str, reason: str, state: JobState = JobState.FAILED, *, made_ns: int
+) -> Message:
+    """What a step wanted done cannot be done, ever; `DENIED`: may not. `made_ns`: when its run was made."""
+    body = {"run": run, "risk": risk, "job": thing, "state": str(state), "reason": reason, "code": "refused"}
+    return Message(f"{RUN_RESULT}:{thing}:refused:{made_ns}", RUN_RESULT, body, run)
+
+
+def cancel_run(run: str, risk: str, actor: str, reason: str, *, token: str) -> Message:
+    """Somebody wants a run to end. `token` tells two requests apart."""
+    body = {"run": run, "risk": risk, "actor": actor, "reason": reason}
+    return Message(f"{RUN_CANCEL}:{run}:{token}", RUN_CANCEL, body, run)
+
+
+def child_over(parent: str, risk: str, child: str, status: str, reason: str | None, *, made_ns: int) -> Message:
+    """A run that a step of `parent` has started is over. Its output is with it, and may be too long for a message.
+
+    `made_ns`: when it was made; of one that could not be, when its parent was.
+    """
+    body = {"run": parent, "risk": risk, "child": child, "status": status, "reason": reason}
+    return Message(f"{RUN_CHILD}:{child}:{made_ns}", RUN_CHILD, body, parent)
+
+
+def run_done(run: str, tenant: str, workflow: str, status: str, version: int, *, made_ns: int) -> Message:
+    """A run is over. `made_ns`: when it was made."""
+    body = {"run": run, "tenant": tenant, "workflow": workflow, "status": status}
+    return Message(f"{RUN_DONE}:{run}:{made_ns}:{version}", RUN_DONE, body, run)
+
+
+def step_attempt(job: str, labels: Mapping[str, str]) -> int | None:
+    """Which attempt of its step a job of a run is, from its id; None: it is a job of its own."""
+    begins = f"{labels.get(RUN_LABEL)}:{labels.get(STEP_LABEL)}@"
+    number = job.removeprefix(begins)
+    return int(number) if job.startswith(begins) and number.isdecimal() else None
+
+
+def attempts_of(job: str, labels: Mapping[str, str], attempt: int, most: int) -> tuple[int, int]:
+    """The number of an attempt and the most there may be, as people count: those of the step, if the job is of one."""
+    number, allowed = step_attempt(job, labels), labels.get(ATTEMPTS_LABEL, "")
+    return (number, int(allowed)) if number is not None and allowed.isdecimal() else (attempt, most)
