@@ -27,11 +27,11 @@ from typing import Any, Final
 from examples.showing import decided, ended, over, plane_at
 
 import holdfast
-from holdfast.core.approving import Verdict
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.guards.install import install
 from holdfast.guards.sqlite import GuardedTable
 from holdfast.plane import App, BlockingContext, Context, load_workflow
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.model import Submission
 from holdfast.plane.service import Caller
 

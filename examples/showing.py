@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.approving import Verdict
 from holdfast.plane import App
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model import Job
 from holdfast.plane.opening import Ground

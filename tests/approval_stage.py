@@ -16,9 +16,9 @@ import psycopg
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.aio.lease import Lease
-from holdfast.core.approving import ApprovalRules, ApprovalStatus, Situation, Verdict, parse_rules
-from holdfast.plane.approvals import Approvals, Decision
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.approvals.rules import ApprovalRules, ApprovalStatus, Situation, Verdict, parse_rules
+from holdfast.plane.approvals.service import Approvals, Decision
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground

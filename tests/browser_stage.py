@@ -22,7 +22,7 @@ from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import ApiSettings, ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.settings.settings import ApiSettings, ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
 from holdfast.web.auth import Access
 
 T = TypeVar("T")

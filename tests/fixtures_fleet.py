@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from holdfast.plane.opening import opened
 from holdfast.plane.service import Service
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from servers import redis_executables, start_redis
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables

@@ -24,24 +24,24 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import families
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Row
-from holdfast.plane.deadletters import DeadLetters
 from holdfast.plane.dispatcher import Dispatcher
-from holdfast.plane.jobintake import Entry
-from holdfast.plane.jobqueries import JobQueries
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.dead_letters import DeadLetters
+from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.queries import JobQueries
+from holdfast.plane.jobs.quotas import Tenants
+from holdfast.plane.jobs.store import JobStore
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState, legal
 from holdfast.plane.model.records import Delivery, Heartbeat, Job, JobEvent, Message, Submission
 from holdfast.plane.placement import Placement
 from holdfast.plane.scheduler import Scheduler
-from holdfast.plane.tenants import Tenants
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS, Instant
 from polling import pauses

@@ -22,11 +22,11 @@ from fixtures_databases import until
 from holdfast.aio.client import Locks
 from holdfast.core.ports import RidesAlong
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families
 from holdfast.plane.app import App
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler, Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Heartbeat, Job, Message

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.aio.client import Locks
-from holdfast.core.looping import Mode
-from holdfast.plane import families
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.locks import registry as families
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.stores.memory.store import MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
 from holdfast.testing.simdomain import Domain

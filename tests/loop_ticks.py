@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fixtures_scheduling import Replica
-from holdfast.plane.families import LockFamily
-from holdfast.plane.loops import Tick
+from holdfast.plane.locks.registry import LockFamily
+from holdfast.plane.loops.loop import Tick
 
 
 @asynccontextmanager

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import aio
-from holdfast.core.escalation import Rule
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import Exercise
 from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
-from holdfast.plane.busy_jitter import BusyJitter
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Bell, Database, Dialect, Work
-from holdfast.plane.escalation import Escalator
-from holdfast.plane.policies import PlanePolicy
-from holdfast.plane.policing import Policing
-from holdfast.plane.policy_following import PolicyFollower
-from holdfast.plane.settings import SchedulerSettings, Settings
-from holdfast.plane.signals import Signals
+from holdfast.plane.policy.busy_jitter import BusyJitter
+from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.policy.escalation import Escalator
+from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.policy.follower import PolicyFollower
+from holdfast.plane.policy.runtime import Policing
+from holdfast.plane.policy.store import PlanePolicy
+from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.policy_switch import policy_switch
 from holdfast.runtime.recorder import Witness

@@ -22,7 +22,7 @@ from holdfast.observe.ledger_reading import Findings, load
 from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.settings import DATABASE_FILE, Settings
+from holdfast.plane.settings.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock
 from holdfast.stores.sqlite.engine import SqliteEngine

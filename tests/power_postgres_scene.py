@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.opening import opened
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from power_checks import Lost, Said, Tally, check_jobs
 from power_disk import crashes
 from power_postgres import CAREFUL, PowerPostgres

@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.runtime.system import SystemEntropy
 
 _for_good = ExitStack()
-OF_LEASES = ("holdfast.flows.", "holdfast.plane.resource_locks")
+OF_LEASES = ("holdfast.flows.", "holdfast.plane.resources.locks")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fixtures_scheduling import POOL, Replica, finished, run_of
-from holdfast.plane.jobintake import Entry
+from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 

@@ -17,23 +17,23 @@ import uvicorn
 from fastapi import FastAPI
 
 import holdfast.aio
-from holdfast.core.approving import ApprovalRules
 from holdfast.core.ports import Clock
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals.rules import ApprovalRules
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.definitions import Definitions
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.jobstore import JobStore, Writing
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.dead_letters import Undelivered
+from holdfast.plane.jobs.store import JobStore, Writing
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.service import Caller, Parts, Service
-from holdfast.plane.undelivered import Undelivered
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of

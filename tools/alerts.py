@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.ops.alert_model import RUNBOOKS, Alert, lasting, plainly
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_rules import groups
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "alerts.md"

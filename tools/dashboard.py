@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from holdfast.ops.dashboard_layout import rows
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "dashboard.md"

@@ -20,7 +20,7 @@ from holdfast.ops.tuning_history import read_history
 from holdfast.ops.tuning_plot import draw as draw_reports
 from holdfast.ops.tuning_report import family_report
 from holdfast.ops.tuning_subjects import subjects
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import MS, NS
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "tuning.png"

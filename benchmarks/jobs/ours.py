@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks.jobs.stamps import note
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.settings import Settings, WorkerSettings
+from holdfast.plane.settings.settings import Settings, WorkerSettings
 from holdfast.runtime.garbage import collect_patiently
 
 PARTS = ("scheduler", "worker")

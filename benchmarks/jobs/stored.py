@@ -22,7 +22,7 @@ from benchmarks.measure import Measurement
 from holdfast.plane.assembly import Plane
 from holdfast.plane.db.ports import Database
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 BACKLOG_PER_S = 5000.0  # more than it can do
 TENANTS = 50

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from cli.sessions import Shell
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 
 SETTINGS = """
 database = "sqlite:///plane.db?synchronous=normal"

@@ -13,7 +13,7 @@ from cli.planes import Up, furnish
 from cli.sessions import Shell, until
 from cli.test_probes import Working, asked
 from holdfast.plane.parts import writes_needed
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from small_disk import small_disk
 
 NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.sessions import Shell
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 
 
 @pytest.mark.requires("R70")

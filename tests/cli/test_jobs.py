@@ -10,7 +10,7 @@ import pytest
 from cli.planes import Up, furnish
 from cli.sessions import Shell, Typing
 from holdfast.plane.opening import make_tables
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 
 @pytest.fixture

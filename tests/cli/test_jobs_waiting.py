@@ -7,8 +7,8 @@ import asyncio
 from cli.planes import Up, furnish
 from cli.sessions import Shell, until
 from holdfast.plane.db.open import open_database
+from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
 
 

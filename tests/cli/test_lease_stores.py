@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from cli.sessions import Shell
-from holdfast.plane.settings import DATABASE_FILE, FILE
+from holdfast.plane.settings.settings import DATABASE_FILE, FILE
 from servers import free_port, redis_executables, start_redis
 
 READS = [

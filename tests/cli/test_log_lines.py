@@ -15,8 +15,8 @@ from cli.sessions import Shell
 from holdfast.cli import writer
 from holdfast.cli.log_lines import chosen_format, log_lines
 from holdfast.flows.log import say
-from holdfast.plane.log_settings import LogSettings
-from holdfast.plane.settings import Origin, Settings
+from holdfast.plane.settings.sections import LogSettings
+from holdfast.plane.settings.settings import Origin, Settings
 
 OURS = logging.getLogger("holdfast.plane")
 

@@ -16,7 +16,7 @@ from cli.sessions import Shell
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import make_tables, opened
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 NOBODY = 65_534
 BY_NOBODY = f"""

@@ -21,7 +21,7 @@ from holdfast.cli.listening import check_http
 from holdfast.cli.worker_process import WorkerProcess
 from holdfast.errors import BadInput
 from holdfast.plane import sample
-from holdfast.plane.settings import Origin, ProbeSettings, Settings
+from holdfast.plane.settings.settings import Origin, ProbeSettings, Settings
 
 
 def asked(url: str) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cli.planes import furnish
 from cli.sessions import Shell
 from holdfast.cli.planes import on_plane
-from holdfast.plane.resource_model import ResourceGrant
+from holdfast.plane.resources.model import ResourceGrant
 
 
 def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> ResourceGrant:

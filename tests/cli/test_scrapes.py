@@ -12,7 +12,7 @@ import holdfast
 from cli.planes import SETTINGS, Up, furnish
 from cli.sessions import Shell, until
 from fixtures_redis import EXECUTABLES
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from servers import start_redis
 
 TROUBLE = """

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.approving import (
+from holdfast.core.run import RunStatus
+from holdfast.errors import BadInput
+from holdfast.plane.approvals.rules import (
     MESSAGE_CHARS_MAX,
     PATTERN_CHARS_MAX,
     PATTERNS_MAX,
@@ -30,11 +32,9 @@ from holdfast.core.approving import (
     Verdict,
     digest,
     judge,
+    matches,
     parse_rules,
 )
-from holdfast.core.patterns import matches
-from holdfast.core.run import RunStatus
-from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 
 # Patterns.

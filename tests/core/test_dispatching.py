@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.dispatching import (
+from holdfast.plane.jobs.rules import (
     ELSEWHERE_BASE_NS,
     ELSEWHERE_MAX_NS,
     POSTPONED_MAX,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.escalation import Evidence, Rule, due, judge
 from holdfast.core.lease.error_policy import OnError
+from holdfast.plane.policy.escalation_rules import Evidence, Rule, due, judge
 from holdfast.types import NS
 
 RULE = Rule()

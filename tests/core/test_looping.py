@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.dispatching import StateLimits
-from holdfast.core.looping import Cadence, replay_problems
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.loops.cadence import Cadence, replay_problems
 from holdfast.types import NS
 
 INTERVALS = st.integers(min_value=25_000_000, max_value=3_600 * NS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
+from holdfast.plane.jobs.rules import Attempt, Standing, Word, standing, standing_of_start
 from holdfast.plane.model.job_states import JobState, legal
 
 WITH_WORKERS = {JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.waiting_reason import WaitCode, WaitFacts, waiting_reason
+from holdfast.plane.jobs.waiting_reason import WaitCode, WaitFacts, waiting_reason
 from holdfast.plane.model.job_states import JobState
 from holdfast.types import NS
 

@@ -20,7 +20,7 @@ from holdfast.drills.quarters import lease_times, lent_by, own
 from holdfast.drills.schemas import SchemaPlace
 from holdfast.drills.streams import StreamPlace
 from holdfast.errors import BadInput
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings.sources import load
 
 GIVEN: dict[str, Any] = {"ttl": None, "slo": None, "duration": None, "store": None, "seed": 0}
 

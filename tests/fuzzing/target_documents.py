@@ -28,10 +28,10 @@ from holdfast.guards.files import GuardedFiles
 from holdfast.guards.files.names import generation_name
 from holdfast.observe.ledger_lines import Damaged, Remark, line, parse, parse_block
 from holdfast.observe.ledger_reading import Findings, load, read
-from holdfast.ops import setting_edits
-from holdfast.plane.setting_sources import BadSettings
-from holdfast.plane.setting_sources import load as load_settings
-from holdfast.plane.settings import KEYS
+from holdfast.plane.settings import edit
+from holdfast.plane.settings.settings import KEYS
+from holdfast.plane.settings.sources import BadSettings
+from holdfast.plane.settings.sources import load as load_settings
 from holdfast.plane.workflow_files import load_workflow
 from holdfast.runtime import policy_file as policy_editing
 from holdfast.runtime.policy_switch import read_policy_file
@@ -73,11 +73,11 @@ def _edited(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        after = setting_edits.edited(text, {"scheduler.job_ttl": 24.0, "grace": 3.5})
+        after = edit.edited(text, {"scheduler.job_ttl": 24.0, "grace": 3.5})
     except BadInput as error:
         refused(error)
     else:
-        assert setting_edits.edited(after, {"scheduler.job_ttl": 24.0, "grace": 3.5}) == after
+        assert edit.edited(after, {"scheduler.job_ttl": 24.0, "grace": 3.5}) == after
 
 
 def environment(data: bytes) -> None:

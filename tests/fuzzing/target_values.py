@@ -13,7 +13,7 @@ from holdfast.core.lease.fencing import FENCE_MAX, parse_fence
 from holdfast.core.workflow_times import TIME_MAX_NS, duration, written_duration
 from holdfast.errors import BadInput
 from holdfast.guards.http.headers import decode_key, encode_key
-from holdfast.plane.jobqueries import LATEST_NS
+from holdfast.plane.jobs.queries import LATEST_NS
 from holdfast.types import KEY_BYTES_MAX, LABEL_CHARS_MAX, NS, check_key, check_label
 from holdfast.web.paging import cursor_of, place_in
 

@@ -21,8 +21,8 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import otel_exporters, otel_sending
 from holdfast.observe.metric_table import TABLE, MetricKind
 from holdfast.observe.otel import name_of, unit_of
-from holdfast.plane.otel_settings import OtelSettings
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.sections import OtelSettings
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 from otlp_receiver import Collector, Export
 

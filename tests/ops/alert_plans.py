@@ -15,7 +15,7 @@ from holdfast.ops.alert_files import rules_document, yaml_text
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_scenario import Scenario
-from holdfast.plane.settings import (
+from holdfast.plane.settings.settings import (
     EscalationSettings,
     ReconcilerSettings,
     ReplayerSettings,

@@ -13,7 +13,7 @@ from holdfast.ops.runbook_running import run
 from holdfast.ops.runbook_scene import Given, Scene
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.testing.checks import expect_no_token
 from token_record import recording

@@ -33,7 +33,7 @@ from holdfast.plane.model.messages import GROUPS
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground, make_tables, opened
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.settings.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
 from servers import start_redis
 from servers_nats import NatsExecutable, NatsServer, start_nats
 

@@ -14,7 +14,7 @@ from holdfast.errors import BadInput, FencedOut, LeaseLost
 from holdfast.guards import CarriedFence
 from holdfast.guards.redis import GuardedKeys
 from holdfast.ops.access_redis import redis_access
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 from servers import RedisExecutable, RedisServer, start_redis
 
 pytestmark = [pytest.mark.server, pytest.mark.threat("X7")]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.escalation import Rule
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.metric_table import TABLE, MetricKind
 from holdfast.ops.alert_files import rules_document, yaml_text
@@ -19,8 +18,15 @@ from holdfast.ops.alert_queries import Queries
 from holdfast.ops.alert_rules import alerts, groups
 from holdfast.ops.alert_series import added, beginning, burst, first_of, flat, notation, rising
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.flow_settings import EngineSettings
-from holdfast.plane.settings import EscalationSettings, SchedulerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.settings.sections import EngineSettings
+from holdfast.plane.settings.settings import (
+    EscalationSettings,
+    SchedulerSettings,
+    Settings,
+    SnapshotSettings,
+    WorkerSettings,
+)
 from ops.alert_plans import DATABASE, PLANS, needs_promtool, promtool
 
 METRICS = {each.name: each for each in TABLE}

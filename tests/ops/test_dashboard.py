@@ -19,9 +19,9 @@ from holdfast.ops.alert_model import Runbook
 from holdfast.ops.dashboard import dashboard
 from holdfast.ops.dashboard_layout import MARKS, placed, rows
 from holdfast.ops.dashboard_panels import COLUMNS, Colour, Kind, Panel, Steps
-from holdfast.plane.families import FAMILIES, Scope
-from holdfast.plane.flow_settings import EngineSettings
-from holdfast.plane.settings import (
+from holdfast.plane.locks.registry import FAMILIES, Scope
+from holdfast.plane.settings.sections import EngineSettings
+from holdfast.plane.settings.settings import (
     EscalationSettings,
     ReconcilerSettings,
     SchedulerSettings,

@@ -21,7 +21,7 @@ from holdfast.ops.runbook_metrics import Look, Process, answer, samples_of
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.ops.tuning_metrics import gather, parse
 from holdfast.ops.tuning_prometheus import queries
-from holdfast.plane.name_settings import NameSettings
+from holdfast.plane.settings.sections import NameSettings
 from holdfast.types import MS
 from ops.alert_plans import PLANS, needs_promtool, promtool, proved
 

@@ -33,7 +33,7 @@ from holdfast.ops.runbook_metrics import (
 )
 from holdfast.ops.runbook_scene import Given, Scene
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, LossReason
 from ops.alert_plans import needs_promtool, promtool

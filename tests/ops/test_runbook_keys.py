@@ -11,8 +11,8 @@ import pytest
 import holdfast.aio
 from holdfast.ops.runbook_page import page
 from holdfast.ops.runbook_text import report_lines
-from holdfast.plane.families import FAMILIES
-from holdfast.plane.settings import Settings
+from holdfast.plane.locks.registry import FAMILIES
+from holdfast.plane.settings.settings import Settings
 from ops.runbook_stage import reported
 
 ARGUMENTS = {"duplicate-dispatch": {"JOB": "7"}, "workflow-contention": {"RUN": "7"}}

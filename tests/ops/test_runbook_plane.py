@@ -17,7 +17,7 @@ from holdfast.core.workflow_form import from_document
 from holdfast.ops.runbook import Severity
 from holdfast.ops.runbook_plane_facts import JobFact, SnapshotFact
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.families import (
+from holdfast.plane.locks.registry import (
     RECONCILER,
     REPLAYER,
     SCHEDULER_JOB,
@@ -27,12 +27,12 @@ from holdfast.plane.families import (
     WORKFLOW_RUN,
     LockFamily,
 )
-from holdfast.plane.flow_settings import EngineSettings
-from holdfast.plane.loops import Tick
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.settings import SchedulerSettings, Settings
+from holdfast.plane.settings.sections import EngineSettings
+from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
 from ops.runbook_stage import found, reported
 

@@ -34,12 +34,12 @@ from holdfast.ops.runbook_suspects import SUSPECTS_MAX, Suspect, SuspectsFact, l
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
-from holdfast.plane.flow_settings import EngineSettings
+from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.opening import opened
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.sections import EngineSettings
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS
 from ops.runbook_stage import found, reported

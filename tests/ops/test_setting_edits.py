@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.ops.setting_edits import difference, edited, write
+from holdfast.plane.settings.edit import difference, edited, write
 
 TEXT = """# a plane
 database = "sqlite:///plane.db"  # the file

@@ -14,12 +14,12 @@ from holdfast.ops.tuning_evidence import Gathered
 from holdfast.ops.tuning_plot import draw
 from holdfast.ops.tuning_report import FamilyReport, delays, family_report, retry_report
 from holdfast.ops.tuning_subjects import Subject, subjects
-from holdfast.plane.families import FAMILIES
-from holdfast.plane.family_settings import FAMILY_KEYS, LOOPS
-from holdfast.plane.flow_settings import ApprovalSettings, EngineSettings
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import load
-from holdfast.plane.settings import ReconcilerSettings, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.locks.registry import FAMILIES
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.lock_times import FAMILY_KEYS, LOOPS
+from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
+from holdfast.plane.settings.settings import ReconcilerSettings, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.settings.sources import load
 from holdfast.types import MS, NS
 from tuning_picture import PICTURE, day, write_day
 

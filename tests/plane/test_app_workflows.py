@@ -9,7 +9,7 @@ import pytest
 from holdfast.plane import App, Flow
 from holdfast.plane.assembly import Plane
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,8 +8,8 @@ import pytest
 
 from approval_stage import FROZEN, GATED, HANDLED, PAYMENTS, asked, decide, stage_of, waiting
 from fixtures_workflows import ASKER, FlowStage, holds, older_job
-from holdfast.core.approving import ApprovalRules, SelfApproval, Verdict
 from holdfast.core.run import RunStatus
+from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
 from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed

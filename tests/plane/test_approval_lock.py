@@ -14,17 +14,17 @@ import pytest
 from approval_stage import PAYMENTS, asked, decide, going_on, held_up, stage_of, staged, told, untouched, waiting
 from fault_proxy import FaultProxy
 from fixtures_workflows import ASKER, FlowReplica, FlowStage, holds
-from holdfast.core.approving import ApprovalStatus, Verdict
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.plane.approvals import LIMIT_SHARE, ApprovalBusy
-from holdfast.plane.families import APPROVAL, SCHEDULER_JOB
-from holdfast.plane.joblock import job_lock
-from holdfast.plane.jobstore import Writing
+from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
+from holdfast.plane.approvals.service import LIMIT_SHARE, ApprovalBusy
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.locks.job_lock import job_lock
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import MS
 from servers import RedisServer
 

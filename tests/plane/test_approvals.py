@@ -9,12 +9,19 @@ import pytest
 
 from approval_stage import FROZEN, GATED, PAYMENTS, asked, decide, going_on, stage_of, staged, told, untouched, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.approving import ApprovalConflict, ApprovalRules, ApprovalStatus, SelfApproval, Verdict, parse_rules
 from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import RowMissing
-from holdfast.plane.approvals import ApprovalBusy
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.loops import Tick
+from holdfast.plane.approvals.rules import (
+    ApprovalConflict,
+    ApprovalRules,
+    ApprovalStatus,
+    SelfApproval,
+    Verdict,
+    parse_rules,
+)
+from holdfast.plane.approvals.service import ApprovalBusy
+from holdfast.plane.locks.registry import SCHEDULER_JOB
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState

@@ -10,7 +10,7 @@ from fixtures_scheduling import POOL, Planes, Replica
 from holdfast.plane import asides
 from holdfast.plane.asides import Asides, Looked, Scarce, look_aside
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobintake import Entry
+from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.model.records import Submission
 

@@ -17,7 +17,7 @@ from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, RowMissing, Unavailable
 from holdfast.plane import sample
 from holdfast.plane.app import App
-from holdfast.plane.approvals import GATE_TOPIC
+from holdfast.plane.approvals.service import GATE_TOPIC
 from holdfast.plane.assembly import PARTS, Plane, check_parts
 from holdfast.plane.context import Context
 from holdfast.plane.model.job_states import JobState
@@ -25,7 +25,7 @@ from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.parts import State
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import (
+from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,
     ReconcilerSettings,

@@ -11,11 +11,11 @@ from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.quotas import WITH_WORKERS
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission
-from holdfast.plane.slots import WITH_WORKERS
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
 

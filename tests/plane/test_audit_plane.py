@@ -19,15 +19,15 @@ from holdfast.observe.metrics import samples
 from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB
-from holdfast.plane.jobstore import Writing
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_sources import BadSettings
-from holdfast.plane.setting_sources import load as load_settings
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
+from holdfast.plane.settings.sources import BadSettings
+from holdfast.plane.settings.sources import load as load_settings
 
 OWN = tuple(part for part in PARTS if part != "api")
 ADA = Caller("ada")

@@ -17,16 +17,16 @@ from holdfast.errors import BadInput
 from holdfast.observe.metrics import samples
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.busy_jitter import check_jitter
 from holdfast.plane.db.open import open_database
-from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Submission
-from holdfast.plane.policies import PlanePolicy
-from holdfast.plane.policy_model import BUSY_JITTER, JitterStanding, PolicyMoved, Source
+from holdfast.plane.policy.busy_jitter import check_jitter
+from holdfast.plane.policy.model import BUSY_JITTER, JitterStanding, PolicyMoved, Source
+from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.policy_service import policy_at
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Origin, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.settings.settings import Origin, SchedulerSettings, Settings, WorkerSettings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import MS, NS, Instant
 from policy_stage import ShiftedClock, replica

@@ -10,9 +10,9 @@ import pytest
 
 import holdfast
 from holdfast.errors import PolicyDenied, RetryLater, Unavailable
+from holdfast.plane.locks.run_lock import run_lock
 from holdfast.plane.opening import opened
-from holdfast.plane.runlock import run_lock
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 
 @pytest.mark.asyncio

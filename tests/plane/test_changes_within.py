@@ -15,8 +15,8 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import check
 from holdfast.errors import FencedOut, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.jobstore import Writing
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job
 

@@ -12,7 +12,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import note_bus, opened
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 ME = Caller("me")
 NATS = "nats://user:secret@127.0.0.1:1?stream=MINE"  # nothing is there; it is refused before anybody connects

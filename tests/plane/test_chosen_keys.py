@@ -13,24 +13,30 @@ import pytest_asyncio
 from fixtures_databases import until
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate
-from holdfast.core.approving import Verdict
 from holdfast.core.history.events import Record
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, LockBusy
 from holdfast.guards.bearer import CarriedFence
 from holdfast.ops.runbook_facts import LocksFact
-from holdfast.plane import chosen_keys
 from holdfast.plane.app import App
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.families import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope
+from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.name_settings import NameSettings
 from holdfast.plane.opening import Ground, note_bus, note_keys, opened
 from holdfast.plane.scheduler import report_of
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import ReconcilerSettings, ReplayerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.settings import key_prefix
+from holdfast.plane.settings.sections import NameSettings
+from holdfast.plane.settings.settings import (
+    ReconcilerSettings,
+    ReplayerSettings,
+    Settings,
+    SnapshotSettings,
+    WorkerSettings,
+)
 from holdfast.plane.workflows import Flow
 from holdfast.web.board import Board
 from ops.runbook_stage import reported
@@ -213,7 +219,7 @@ async def test_a_switch_is_refused_while_a_lease_is_held_or_a_worker_lives(place
 async def test_a_process_that_held_no_lease_when_the_plane_was_switched_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_keys, "POLL_S", 0.05)
+    monkeypatch.setattr(key_prefix, "POLL_S", 0.05)
     async with Plane(on_one_file(tmp_path), {"scheduler"}) as idle:
         await note_keys(on_one_file(tmp_path, NameSettings()))
         async with asyncio.timeout(60):

@@ -21,7 +21,7 @@ from holdfast.plane.app import App
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.db.ports import Consumption, Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.families import WORKER_JOB
+from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import WORKERS, work_subject
 from holdfast.testing import faults
 

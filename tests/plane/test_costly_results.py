@@ -7,7 +7,7 @@ import pytest
 from fixtures_workflows import FlowStage
 from holdfast.core.expression_values import Budget
 from holdfast.core.run import Look, RunStatus
-from holdfast.plane.loops import Tick
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.run_reconciler import RunReconciler
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X20")]

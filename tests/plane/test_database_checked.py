@@ -16,12 +16,12 @@ from fixtures_postgres import PostgresConnect, every_postgres
 from fixtures_scheduling import POOL, Planes
 from holdfast.errors import BadInput, FencedOut, Misconfigured, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.postgres.combined_statement import TOGETHER_MAX
 from holdfast.plane.db.postgres.database import PostgresDatabase
-from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
+from holdfast.plane.jobs.store import PoolFull, TenantFull, Writing
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job
 

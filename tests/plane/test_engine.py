@@ -13,13 +13,13 @@ from fault_proxy import FaultProxy
 from fixtures_scheduling import enqueue
 from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.aio.lease import Lease
-from holdfast.core.dispatching import Code
 from holdfast.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.errors import FencedOut, RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.delays import Delays
-from holdfast.plane.families import WORKFLOW_RUN
-from holdfast.plane.loops import Tick
+from holdfast.plane.jobs.rules import Code
+from holdfast.plane.locks.registry import WORKFLOW_RUN
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission

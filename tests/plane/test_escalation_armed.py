@@ -10,12 +10,12 @@ import pytest
 from fault_proxy import FaultProxy
 from fixtures_databases import until
 from holdfast import PolicyDenied
-from holdfast.core.escalation import Rule
 from holdfast.observe import prometheus
-from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.policy_model import Source
-from holdfast.plane.settings import EscalationSettings, Settings
+from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.policy.model import Source
+from holdfast.plane.settings.settings import EscalationSettings, Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.types import NS
 from policy_stage import Replica, ShiftedClock, replica

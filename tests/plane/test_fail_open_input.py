@@ -13,7 +13,7 @@ from holdfast.observe.metrics import samples
 from holdfast.plane.flowparts import engine_of
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
 
 pytestmark = pytest.mark.asyncio

@@ -15,10 +15,10 @@ import pytest
 
 from holdfast.core.backoff import check_against
 from holdfast.errors import BadInput
-from holdfast.plane import families
-from holdfast.plane.families import FAMILIES, LockFamily, Release, Scope
-from holdfast.plane.inventory import COLUMNS, inventory, markdown
-from holdfast.plane.settings import ReconcilerSettings, Settings, WorkerSettings
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release, Scope
+from holdfast.plane.settings.inventory import COLUMNS, inventory, markdown
+from holdfast.plane.settings.settings import ReconcilerSettings, Settings, WorkerSettings
 from holdfast.types import NS
 from repository.source import PACKAGE, shown
 
@@ -33,10 +33,10 @@ OTHERS: dict[str, str] = {
 
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.
 CALLED_SO: dict[tuple[str, str], str] = {
-    ("plane/jobchanges.py", "counting.hold"): "rows of the database, for the length of a transaction",
-    ("plane/jobmaking.py", "counting.hold"): "rows of the database, for the length of a transaction",
+    ("plane/jobs/updates.py", "counting.hold"): "rows of the database, for the length of a transaction",
+    ("plane/jobs/insert_assigned.py", "counting.hold"): "rows of the database, for the length of a transaction",
 }
-DECLARATION = "plane/families.py"
+DECLARATION = "plane/locks/registry.py"
 
 
 def undeclared(source: str) -> Iterator[tuple[int, str]]:
@@ -105,7 +105,7 @@ def test_no_lock_is_taken_that_is_not_declared() -> None:
         for line, text in undeclared(path.read_text(encoding="utf-8"))
         if (str(path.relative_to(PACKAGE)), text.partition("(")[0]) not in CALLED_SO
     ]
-    assert not found, "\n".join(["declare a family in plane/families.py and take the lock from it:", *found])
+    assert not found, "\n".join(["declare a family in plane/locks/registry.py and take the lock from it:", *found])
 
 
 def test_every_exemption_is_still_needed() -> None:
@@ -129,7 +129,7 @@ def test_no_key_is_written_by_hand() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_key(node.value)
         if node.value not in patterns
     ]
-    assert not found, "\n".join(["take keys from plane/families.py:", *found])
+    assert not found, "\n".join(["take keys from plane/locks/registry.py:", *found])
 
 
 def _is_key(text: str) -> bool:

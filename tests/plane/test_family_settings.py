@@ -11,23 +11,23 @@ import pytest
 
 from fixtures_databases import until
 from holdfast.aio.client import Locks
-from holdfast.core.approving import Verdict, parse_rules
 from holdfast.core.history.events import Kind
 from holdfast.core.run import Look
 from holdfast.errors import BadInput
 from holdfast.plane.app import App
+from holdfast.plane.approvals.rules import Verdict, parse_rules
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.attempt import lease_family
-from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
-from holdfast.plane.family_settings import FAMILY_KEYS, families_in_effect, family_in_effect
-from holdfast.plane.flow_settings import ApprovalSettings, EngineSettings
 from holdfast.plane.flowparts import engine_of
-from holdfast.plane.inventory import inventory
+from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import BadSettings, load
-from holdfast.plane.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.inventory import inventory
+from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, family_in_effect
+from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
+from holdfast.plane.settings.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.settings.sources import BadSettings, load
 from holdfast.types import NS, LossReason
 from sim.small import SmallWorld
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures_workflows import FlowReplica, FlowStage, holds, older_job
 from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import BadInput
-from holdfast.plane.loops import Tick
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState

@@ -14,9 +14,9 @@ from holdfast.aio.client import Locks
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, RetryLater, Unavailable
 from holdfast.plane.bus.delivery_rules import Kind, ended
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.itemlock import Abandoned
-from holdfast.plane.joblock import JobLockStatistics, job_lock
+from holdfast.plane.locks.item_lock import Abandoned
+from holdfast.plane.locks.job_lock import JobLockStatistics, job_lock
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.types import MS
 
 pytestmark = pytest.mark.asyncio

@@ -14,8 +14,8 @@ from holdfast.aio.lease import Lease
 from holdfast.errors import Unavailable
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.ports import Consumption, Handler
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.jobchanges import Changed, Leased
+from holdfast.plane.jobs.updates import Changed, Leased
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job

@@ -21,8 +21,8 @@ from fixtures_scheduling import (
 )
 from holdfast.errors import FencedOut
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families
-from holdfast.plane.jobstore import Changed, PoolFull, TenantFull, Writing
+from holdfast.plane.jobs.store import Changed, PoolFull, TenantFull, Writing
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job, Submission

@@ -12,8 +12,8 @@ from fixtures_scheduling import POOL, TOPIC, Planes, Replica, enqueue
 from holdfast.core import failpoints
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import families
-from holdfast.plane.jobstore import PoolFull, TenantFull, Writing
+from holdfast.plane.jobs.store import PoolFull, TenantFull, Writing
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job, Message, Submission

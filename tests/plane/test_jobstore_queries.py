@@ -17,15 +17,15 @@ from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx, Work
 from holdfast.plane.db.statements import compiled
-from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place, place_of
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.dead_letters import DeadLetters
+from holdfast.plane.jobs.queries import AFTER_ALL, JobQueries, Place, place_of
+from holdfast.plane.jobs.quotas import Tenant
+from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, JobState
 from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.opening import opened
-from holdfast.plane.settings import Settings
-from holdfast.plane.tenants import Tenant
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from holdfast.core.workflow_form import from_document
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.outlines import WorkflowOutline
+from holdfast.plane.jobs.summaries import WorkflowOutline
 from holdfast.plane.runrows import RunOutline, outline_of_run
 
 pytestmark = pytest.mark.asyncio

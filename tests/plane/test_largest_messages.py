@@ -8,7 +8,7 @@ from fixtures_scheduling import FakeWorkers, Planes, submitted
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.bus.envelope import rows_of, wire_of
-from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX
 from holdfast.plane.model.job_states import JobState

@@ -13,8 +13,8 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.errors import Unavailable
-from holdfast.plane.families import WORKER_JOB
 from holdfast.plane.leasedesk import LeaseDesk
+from holdfast.plane.locks.registry import WORKER_JOB
 
 pytestmark = pytest.mark.asyncio
 

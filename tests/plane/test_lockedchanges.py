@@ -13,9 +13,9 @@ from fixtures_scheduling import Planes, Replica, finished, read_history, run_of
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, LockBusy, RetryLater, Timeout, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.itemlock import Abandoned
-from holdfast.plane.jobchanges import Changed, Leased, Writing
+from holdfast.plane.jobs.updates import Changed, Leased, Writing
+from holdfast.plane.locks.item_lock import Abandoned
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job
 

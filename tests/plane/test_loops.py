@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from holdfast.core.looping import Mode
-from holdfast.plane import families
+from holdfast.plane.locks import registry as families
+from holdfast.plane.loops.cadence import Mode
 from loop_fleet import FAMILY, SPREAD, TTL, P, fleet, now, virtually
 
 SEEDS = range(5)

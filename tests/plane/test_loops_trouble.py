@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.looping import Mode
 from holdfast.errors import BadInput, Closed, FencedOut, Unavailable
-from holdfast.plane import families
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.locks import registry as families
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.testing.simhost import virtual_locks
 from holdfast.testing.simloop import running_sim_loop
 from loop_fleet import FAMILY, SPREAD, TTL, P, fleet, now, virtually

@@ -14,16 +14,17 @@ from fixtures_databases import until
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import Unavailable
-from holdfast.plane import App, families
+from holdfast.plane import App
 from holdfast.plane.assembly import Plane
 from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.bus.delivery_rules import LOST_MAX
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.parts import worker_of
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.settings.settings import SchedulerSettings, Settings, WorkerSettings
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 

@@ -14,7 +14,7 @@ from holdfast.plane.context import Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings, WorkerSettings
+from holdfast.plane.settings.settings import Settings, WorkerSettings
 from servers import redis_executables, start_redis
 
 ME = Caller("test")

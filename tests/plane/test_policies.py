@@ -13,8 +13,8 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
-from holdfast.plane.policies import BUILT_IN, CHANNEL, PlanePolicy
-from holdfast.plane.policy_model import PolicyMoved, Source
+from holdfast.plane.policy.model import PolicyMoved, Source
+from holdfast.plane.policy.store import BUILT_IN, CHANNEL, PlanePolicy
 from holdfast.types import NS
 from lease.stage import ManualClock
 

@@ -20,7 +20,7 @@ from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import Planes, Replica, body_of, finished, read_history, run_of, started, submitted
-from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput, LeaseLost, Unavailable
-from holdfast.plane.families import RECONCILER
-from holdfast.plane.jobstore import Writing
-from holdfast.plane.loops import Tick
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.locks.registry import RECONCILER
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job

@@ -20,14 +20,14 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput, Unavailable
-from holdfast.plane import families
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.bus.delivery_rules import LOST_MAX
-from holdfast.plane.families import RECONCILER, REPLAYER
-from holdfast.plane.jobstore import Writing
-from holdfast.plane.loops import Tick
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import RECONCILER, REPLAYER
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job

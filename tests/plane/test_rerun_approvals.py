@@ -11,10 +11,10 @@ import pytest
 
 from approval_stage import PAYMENTS, asked, stage_of, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
-from holdfast.core.approving import ApprovalRules, SelfApproval, Verdict
-from holdfast.core.dispatching import Code
 from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput
+from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
+from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
 from holdfast.plane.db.open import open_database
-from holdfast.plane.patience import Parting, Patience
-from holdfast.plane.resource_breaks import ResourceBreaks
-from holdfast.plane.resource_locks import ResourceLocks
-from holdfast.plane.resource_model import (
+from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.forced_release import ResourceBreaks
+from holdfast.plane.resources.locks import ResourceLocks
+from holdfast.plane.resources.model import (
     BEFORE_ALL,
     RETRY_MAX_NS,
     SLOTS,

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import LockBusy, NotOwner
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.patience import Parting, Patience
-from holdfast.plane.resource_breaks import ResourceBreaks
-from holdfast.plane.resource_locks import ResourceLocks
-from holdfast.plane.resource_model import WISH_NS, Mode, ResourceGrant, ResourceHolder, slot_of
+from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.forced_release import ResourceBreaks
+from holdfast.plane.resources.locks import ResourceLocks
+from holdfast.plane.resources.model import WISH_NS, Mode, ResourceGrant, ResourceHolder, slot_of
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS, Instant
 

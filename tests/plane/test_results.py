@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fixtures_scheduling import POOL, Replica, delivered, finished, run_of, submitted
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane.db.ports import Bus
-from holdfast.plane.joblock import job_lock
+from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message

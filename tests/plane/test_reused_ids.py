@@ -9,24 +9,24 @@ import pytest
 from approval_stage import PAYMENTS, decide, stage_of, waiting
 from fixtures_scheduling import Replica, cancelled, delivered, finished, run_of, started, submitted
 from fixtures_workflows import FlowReplica, FlowStage
-from holdfast.core.approving import ApprovalStatus, Verdict
-from holdfast.core.dispatching import Code, End
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
+from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
 from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
-from holdfast.plane.endings import ending
-from holdfast.plane.families import DEAD_LETTER_CLEANUP
-from holdfast.plane.joblock import job_lock
-from holdfast.plane.loops import Tick
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.rules import Code, End
+from holdfast.plane.jobs.summaries import outline_of_approval
+from holdfast.plane.jobs.termination import ending
+from holdfast.plane.locks.job_lock import job_lock
+from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.outlines import outline_of_approval
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.service import Caller
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
 from loop_ticks import one_tick
 

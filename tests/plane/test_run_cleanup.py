@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.approving import Verdict
 from holdfast.core.run import CancelWanted, JobEnded, Look, RunStatus
 from holdfast.errors import RowMissing
 from holdfast.plane import run_cleanup
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.cleanup import Cleanup, CleanupStatistics
-from holdfast.plane.families import DEAD_LETTER_CLEANUP
-from holdfast.plane.loops import Tick
+from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.run_reconciler import RunReconciler

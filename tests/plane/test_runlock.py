@@ -16,9 +16,9 @@ from holdfast.aio.client import Locks
 from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.plane.bus.delivery_rules import Kind, ended
-from holdfast.plane.families import WORKFLOW_RUN
-from holdfast.plane.itemlock import ItemLockStatistics
-from holdfast.plane.runlock import run_lock
+from holdfast.plane.locks.item_lock import ItemLockStatistics
+from holdfast.plane.locks.registry import WORKFLOW_RUN
+from holdfast.plane.locks.run_lock import run_lock
 
 pytestmark = pytest.mark.asyncio
 

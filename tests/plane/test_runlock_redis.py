@@ -12,8 +12,8 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.errors import RetryLater
-from holdfast.plane.families import WORKFLOW_RUN
-from holdfast.plane.runlock import run_lock
+from holdfast.plane.locks.registry import WORKFLOW_RUN
+from holdfast.plane.locks.run_lock import run_lock
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.server]
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage, holds
-from holdfast.core.approving import ApprovalStatus
 from holdfast.core.run import RunStatus
 from holdfast.plane import sample
 from holdfast.plane.app_workflows import keep_workflows
+from holdfast.plane.approvals.rules import ApprovalStatus
 from holdfast.plane.model.caller import Caller
 
 pytestmark = pytest.mark.asyncio

@@ -22,12 +22,12 @@ from fixtures_scheduling import (
 )
 from holdfast.errors import BadInput, RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.joblock import job_lock
-from holdfast.plane.jobstore import Writing
+from holdfast.plane.jobs.store import Writing
+from holdfast.plane.jobs.topic_limits import ASIDE_NS
+from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Delivery, Job, Message
-from holdfast.plane.topicplaces import ASIDE_NS
 from holdfast.types import MS, NS
 
 pytestmark = pytest.mark.asyncio

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import POOL, Replica, check_histories, finished, run_of, started, submitted
-from holdfast.plane.families import RECONCILER
+from holdfast.plane.locks.registry import RECONCILER
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import Fixed, Jittered
-from holdfast.core.dispatching import StateLimits
 from holdfast.errors import BadInput
-from holdfast.plane.inventory import inventory
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import CONFIG_VARIABLE, OTHERS, BadSettings, Given, load
-from holdfast.plane.settings import KEYS, SECTIONS, Origin, Settings
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.inventory import inventory
+from holdfast.plane.settings.settings import KEYS, SECTIONS, Origin, Settings
+from holdfast.plane.settings.sources import CONFIG_VARIABLE, OTHERS, BadSettings, Given, load
 from holdfast.types import MS, NS
 
 SECRET = "s3cr3t-word"

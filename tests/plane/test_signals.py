@@ -10,7 +10,7 @@ import pytest_asyncio
 from fixtures_databases import until
 from holdfast.core.history.events import Kind, Record
 from holdfast.plane.db.open import open_database
-from holdfast.plane.signals import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
+from holdfast.plane.policy.duplicate_counters import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
 from holdfast.runtime.recorder import Witness
 from holdfast.types import NS
 from lease.stage import ManualClock

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from fixtures_scheduling import Planes, Replica
-from holdfast.core.looping import Mode
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane import families
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.documents import Document
-from holdfast.plane.families import RECONCILER, SNAPSHOT_WRITER
-from holdfast.plane.loops import Tick
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import RECONCILER, SNAPSHOT_WRITER
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.leader_document import Document
+from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.snapshot import NAME, PoolCount, Snapshots, SnapshotWriter, TopicCount, snapshot_of
 from holdfast.types import NS

@@ -22,13 +22,13 @@ from holdfast.plane.assembly import Plane
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.jobstore import Writing
+from holdfast.plane.jobs.store import Writing
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.placement import Placement
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings, WorkerSettings
+from holdfast.plane.settings.settings import Settings, WorkerSettings
 from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, Grant
 from sqlite_company import CALL, ask

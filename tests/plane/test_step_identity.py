@@ -16,7 +16,7 @@ from holdfast.plane.assembly import Plane
 from holdfast.plane.model.messages import attempts_of
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,13 +11,13 @@ import pytest
 from fixtures_scheduling import POOL, TOPIC, FakeWorkers, Planes, Replica, check_histories, holds
 from holdfast.errors import Timeout
 from holdfast.plane.db.ports import Work
-from holdfast.plane.families import SCHEDULER_JOB
-from holdfast.plane.jobintake import Entry
+from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.quotas import pool_channel
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.service import Caller, Service
-from holdfast.plane.slots import pool_channel
 from holdfast.plane.straight import CROWD, Straight
 
 pytestmark = pytest.mark.asyncio

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.plane.bus.outbox import LATE_NS, POLL_NS
 from holdfast.plane.db.open import STANDSTILL_NS
-from holdfast.plane.setting_rules import problems, takeovers
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.consistency import problems, takeovers
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 
 STAGED = "a message that was staged and not sent"

@@ -19,8 +19,9 @@ from fixtures_scheduling import (
     submitted,
 )
 from holdfast.core.pace import AHEAD
-from holdfast.plane.families import REPLAYER
-from holdfast.plane.jobintake import Entry
+from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.topic_limits import ASIDE_NS
+from holdfast.plane.locks.registry import REPLAYER
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
@@ -28,7 +29,6 @@ from holdfast.plane.placement import Placed
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Submitting
-from holdfast.plane.topicplaces import ASIDE_NS
 from loop_ticks import one_tick
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, states, submit, with_workers
 

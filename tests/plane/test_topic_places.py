@@ -20,13 +20,13 @@ from fixtures_scheduling import (
 from holdfast.core.pace import AHEAD, IN_A_ROW
 from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.jobchanges import Leased, Writing
-from holdfast.plane.jobintake import Entry
+from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.topic_limits import ASIDE_NS, TopicFull
+from holdfast.plane.jobs.updates import Leased, Writing
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Heartbeat, Submission
 from holdfast.plane.placement import Placed
-from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, submit
 
 pytestmark = pytest.mark.asyncio

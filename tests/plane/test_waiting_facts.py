@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures_scheduling import POOL, Planes, submitted
-from holdfast.core.waiting_reason import WaitCode
+from holdfast.plane.jobs.waiting_reason import WaitCode
 from holdfast.plane.model.records import Heartbeat, Submission
 from holdfast.plane.service import Caller, Parts, Service
 from holdfast.types import NS

@@ -12,7 +12,8 @@ from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage, ordered
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import App, BlockingContext, Context, families
+from holdfast.plane import App, BlockingContext, Context
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
 from holdfast.plane.worker import Worker

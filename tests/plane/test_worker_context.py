@@ -11,8 +11,9 @@ from fixtures_workers import WorkerStage
 from holdfast.aio.lease import Lease
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import App, BlockingContext, Context, families
+from holdfast.plane import App, BlockingContext, Context
 from holdfast.plane.context import LeaseView
+from holdfast.plane.locks import registry as families
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS
 

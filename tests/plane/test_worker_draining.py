@@ -13,9 +13,10 @@ import pytest
 from fixtures_databases import until
 from fixtures_workers import Ear, Gate, WorkerStage
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
-from holdfast.plane import App, BlockingContext, Context, Drained, families
+from holdfast.plane import App, BlockingContext, Context, Drained
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.executing import Interruption
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
 from holdfast.plane.worker import Worker, _patience_ns, _stopping_ns

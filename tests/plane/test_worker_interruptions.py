@@ -11,7 +11,8 @@ import pytest
 from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import LeaseLost, LockBusy, RetryLater
-from holdfast.plane import App, BlockingContext, Context, families
+from holdfast.plane import App, BlockingContext, Context
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures_scheduling import Replica
 from holdfast.errors import BadInput
-from holdfast.plane.worker_names import check_free
+from holdfast.plane.fleet.registry import check_free
 from holdfast.types import Owner
 
 ME = Owner("s", "here", os.getpid(), "i")

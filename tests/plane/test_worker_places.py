@@ -11,7 +11,7 @@ from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import LockBusy, RetryLater
 from holdfast.plane import App, station
-from holdfast.plane.topicplaces import ASIDE_NS
+from holdfast.plane.jobs.topic_limits import ASIDE_NS
 from holdfast.plane.worker import Worker
 
 pytestmark = pytest.mark.asyncio

@@ -16,9 +16,9 @@ from holdfast.errors import Unavailable
 from holdfast.plane import App
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock
 from holdfast.types import MS
 

@@ -11,8 +11,8 @@ import pytest_asyncio
 from fixtures_databases import until
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.fleet.registry import REFRESH_NS, Workers
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.workers import REFRESH_NS, Workers
 from virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.asyncio

@@ -17,14 +17,14 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.approving import Verdict
-from holdfast.core.dispatching import Code
 from holdfast.core.run import Look
 from holdfast.core.workflow import Step, StepKind, StepRetry, Workflow
 from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import RetryLater
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.db.ports import Row
+from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery

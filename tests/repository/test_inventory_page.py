@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import inventory
-from holdfast.plane.families import FAMILIES, LockFamily
+from holdfast.plane.locks.registry import FAMILIES, LockFamily
 
 
 def row(family: LockFamily) -> list[str]:

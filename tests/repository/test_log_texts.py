@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.flows.acquire import noun
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 from holdfast.runtime import recorder
 from repository.source import ROOT, modules
 

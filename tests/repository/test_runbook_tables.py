@@ -29,10 +29,10 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.runbook_page import page
-from holdfast.plane import families
 from holdfast.plane.db.bulk import script
-from holdfast.plane.families import FAMILIES, Release, Scope
-from holdfast.plane.settings import KEYS
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import FAMILIES, Release, Scope
+from holdfast.plane.settings.settings import KEYS
 from holdfast.runtime import recorder
 from holdfast.types import MS, NS, Instant, LossReason
 

@@ -7,7 +7,7 @@ import pytest
 import runbooks
 from holdfast.ops.runbook_page import page
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 
 
 def test_the_page_of_runbooks_is_up_to_date() -> None:

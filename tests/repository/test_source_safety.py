@@ -180,7 +180,7 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
 _SECRET = re.compile(r"token|secret|password|digest|credential|ticket", re.IGNORECASE)
 COMPARED: dict[str, str] = {
     "plane/definitions.py": "digests of workflows, which are no secrets",
-    "plane/resource_locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
+    "plane/resources/locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
     "plane/db/statements.py": "a word of a statement",
     "stores/sqlite/notify_socket.py": "a constant of the socket interface",
     "stores/memory/table.py": "one process, which holds all tokens itself; see docs/security.md",

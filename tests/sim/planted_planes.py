@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import reports
-from holdfast.core.approving import ApprovalConflict
 from holdfast.errors import BackendError, RowExists
-from holdfast.plane import attempt, jobchanges, scheduler
-from holdfast.plane.approvals import Approvals
+from holdfast.plane import attempt, scheduler
+from holdfast.plane.approvals.rules import ApprovalConflict
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db import bulk
-from holdfast.plane.jobintake import New, submit_many
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.jobs import rules, updates
+from holdfast.plane.jobs.insert import New, submit_many
+from holdfast.plane.jobs.quotas import Counting
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import job_states
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.parts import WorkerPart
-from holdfast.plane.slots import Counting
 from holdfast.testing.simresource import FencedResource
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -28,7 +28,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def the_result_of_an_overtaken_worker_counts(patch: pytest.MonkeyPatch) -> None:
     """A report is believed by the number of its attempt, whatever fence it comes under."""
-    patch.setattr(reports, "accepts", lambda seen, fence: True)
+    patch.setattr(rules, "accepts", lambda seen, fence: True)
 
 
 def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def a_scheduler_is_not_asked_for_its_fence(patch: pytest.MonkeyPatch) -> None:
         return change.replace(condition, "") if name == "job_change" else script(name, dialect)
 
     patch.setattr(bulk, "script", unfenced)
-    patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
+    patch.setattr(updates, "accepts", lambda seen, fence: True)
 
 
 def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
@@ -52,11 +52,11 @@ def a_job_ends_twice(patch: pytest.MonkeyPatch) -> None:
     ends = frozenset(each for each in JobState if each.terminal)
     for state in ends:
         patch.setitem(job_states.MOVES, state, ends | {JobState.RUNNING})
-    standing = reports.standing
+    standing = rules.standing
 
-    def never_over(job: reports.Attempt, said: reports.Word) -> reports.Standing:
+    def never_over(job: rules.Attempt, said: rules.Word) -> rules.Standing:
         worth = standing(job, said)
-        return reports.Standing.CURRENT if worth is reports.Standing.OVER else worth
+        return rules.Standing.CURRENT if worth is rules.Standing.OVER else worth
 
     patch.setattr(scheduler, "standing", never_over)
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from campaigns import campaign
-from holdfast.core.looping import Mode
 from holdfast.errors import FencedOut
 from holdfast.plane.bus.delivery_rules import LOST_MAX
-from holdfast.plane.loops import Tick
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.loop import Tick
 from holdfast.testing.simplane import PlaneOutcome, run_plane
 from holdfast.testing.simplanechecks import Ending, Story, check_plane
 from holdfast.testing.simplanefaults import PlaneFault, PlaneSwarm, draw_plane_swarm

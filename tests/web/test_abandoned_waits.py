@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from holdfast.cli.serving import HttpServer
-from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.service import Service
 from holdfast.plane.vitals import Vitals
 from holdfast.web.api import create_app

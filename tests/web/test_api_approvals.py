@@ -14,18 +14,18 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from holdfast.core.approving import ApprovalRules, parse_rules
 from holdfast.core.run import CancelWanted, Look
 from holdfast.core.workflow_form import from_document
-from holdfast.plane.approvals import NOTE_CHARS_MAX, Approvals
+from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
+from holdfast.plane.approvals.service import NOTE_CHARS_MAX, Approvals
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import APPROVAL
-from holdfast.plane.joblock import job_lock
+from holdfast.plane.locks.job_lock import job_lock
+from holdfast.plane.locks.registry import APPROVAL
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.run_service import RunService
 from holdfast.plane.service import Service
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
 from holdfast.web.schemas_approvals import ApprovalShown

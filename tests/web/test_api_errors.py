@@ -13,12 +13,12 @@ from fastapi import FastAPI
 
 import holdfast.aio
 from holdfast import errors
-from holdfast.core.approving import ApprovalConflict, ConflictCode, SelfApproval
 from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.core.workflow_problems import Problem as WorkflowProblem
-from holdfast.plane.approvals import ApprovalBusy
+from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfApproval
+from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
-from holdfast.plane.policy_model import PolicyMoved
+from holdfast.plane.policy.model import PolicyMoved
 from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed, Parts, Service
@@ -84,7 +84,7 @@ def test_no_error_is_forgotten() -> None:
     declared = {
         "holdfast.errors",
         "holdfast.plane.model.job_states",
-        "holdfast.core.approving",
+        "holdfast.plane.approvals.rules",
         "holdfast.core.workflow_problems",
     }
     public = {kind for kind in below(errors.HoldfastError) if kind.__module__ in declared} | set(TABLE)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from holdfast.core.json_size import DEPTH_MAX
-from holdfast.plane.families import FAMILIES, SCHEDULER_JOB
+from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission
 from web_stage import ANYBODY, Stage

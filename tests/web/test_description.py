@@ -17,9 +17,9 @@ from fastapi import FastAPI
 
 from fixtures_buses import ScriptedClock
 from holdfast.core.run import JobEnded, Look
-from holdfast.plane.documents import Document
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import SNAPSHOT_WRITER
+from holdfast.plane.locks.registry import SNAPSHOT_WRITER
+from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.parts import Health, State
 from holdfast.plane.service import SNAPSHOT

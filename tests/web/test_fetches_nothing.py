@@ -22,7 +22,7 @@ from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from web_stage import Stage
 
 pytestmark = pytest.mark.threat("X13")

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from fault_proxy import FaultProxy
 from holdfast.plane.opening import opened
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals
 from holdfast.web.auth import Access
 from holdfast.web.probe import create_probe

@@ -15,11 +15,11 @@ from holdfast.aio import Locks
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.dead_letters import Undelivered
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.service import Parts, Service
-from holdfast.plane.undelivered import Undelivered
 from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals
-from holdfast.plane.workers import Workers
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from servers import RedisServer, start_redis
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.plane.families import RECONCILER, WORKER_JOB
+from holdfast.plane.locks.registry import RECONCILER, WORKER_JOB
 from holdfast.plane.model.records import Heartbeat
 from holdfast.web import assets
 from holdfast.web import board as boards

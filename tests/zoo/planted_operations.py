@@ -15,7 +15,7 @@ from holdfast.drills import catalogue, compounding, judging, model
 from holdfast.observe import prometheus
 from holdfast.ops import alert_contention, runbook_plane_looks
 from holdfast.ops.runbook_plane_facts import PendingFact
-from holdfast.plane import families
+from holdfast.plane.locks import registry as families
 from holdfast.stores.redis import store as redis_store
 from zoo.finders import RedisTest, Test
 from zoo.planted_servers import rewrite
@@ -134,7 +134,7 @@ def messages_that_never_pile_up(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a setting that is read and never used",
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "ops.test_names",
         "test_the_redis_users_reach_the_keys_of_the_plane_under_its_word",
@@ -179,7 +179,7 @@ def a_recommendation_without_the_recorded_pauses(patch: pytest.MonkeyPatch) -> N
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "plane.test_loops",
         "test_snapshots_are_written_every_five_seconds_and_fifteen_after_a_crash_at_the_latest",

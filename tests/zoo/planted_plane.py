@@ -15,15 +15,15 @@ import pytest
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
-from holdfast.core import reports
 from holdfast.core.ports import Ports
 from holdfast.core.retry_delays import AnyDelays, SwitchableDelays
 from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import approvals, engine, flowparts, jobchanges, parts, runlock
-from holdfast.plane.approvals import Approvals
+from holdfast.plane import engine, flowparts, parts
+from holdfast.plane.approvals import service
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus import delivery_rules
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
@@ -31,14 +31,16 @@ from holdfast.plane.bus.inflight import Hands
 from holdfast.plane.db import bulk
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.engine import Engine
-from holdfast.plane.families import RETRY_DELAYS, LockFamily
+from holdfast.plane.jobs import rules, updates
+from holdfast.plane.locks import run_lock
+from holdfast.plane.locks.registry import RETRY_DELAYS, LockFamily
 from holdfast.plane.model import job_states as jobs
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
-from holdfast.plane.signals import Signals
+from holdfast.plane.policy.duplicate_counters import Signals
 from holdfast.types import NS
 from holdfast.web import auth
 from holdfast.web.auth import Access
@@ -103,7 +105,7 @@ def busy_counted_against_the_budget(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: the result of an overtaken worker counts",
-    where="core/reports.py",
+    where="plane/jobs/rules.py",
     found_by=Test(
         "plane.test_scheduler",
         "test_a_result_of_a_worker_that_was_overtaken_is_refused",
@@ -113,12 +115,12 @@ def busy_counted_against_the_budget(patch: pytest.MonkeyPatch) -> None:
 )
 def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
     """A report is believed by the number of its attempt, whatever fence it comes under."""
-    patch.setattr(reports, "accepts", lambda seen, fence: True)
+    patch.setattr(rules, "accepts", lambda seen, fence: True)
 
 
 @keep(
     "many: no fence in the WHERE clause",
-    where="plane/jobchanges.py",
+    where="plane/jobs/updates.py",
     found_by=Test(
         "plane.test_jobstore",
         "test_a_scheduler_whose_fence_was_overtaken_changes_nothing",
@@ -128,7 +130,7 @@ def a_result_under_a_stale_fence_is_accepted(patch: pytest.MonkeyPatch) -> None:
 )
 def a_write_that_does_not_compare_the_fence(patch: pytest.MonkeyPatch) -> None:
     """A job is written by its id and version: neither the decision nor the statement compares the fence."""
-    patch.setattr(jobchanges, "accepts", lambda seen, fence: True)
+    patch.setattr(updates, "accepts", lambda seen, fence: True)
     script = bulk.script
 
     def unfenced(name: str, dialect: str) -> str:
@@ -323,7 +325,7 @@ def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
 )
 def the_engine_ignores_its_delays(patch: pytest.MonkeyPatch) -> None:
     """The engine has the delays and takes the locks of runs with others."""
-    take = runlock.run_lock
+    take = run_lock.run_lock
 
     def ignoring(locks: Locks, run_id: str, risk: str, delays: AnyDelays, **how: Any) -> Any:
         return take(locks, run_id, risk, **how)
@@ -345,7 +347,7 @@ def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -
 
 @keep(
     "Holdfast itself: a counter that could not move",
-    where="plane/signals.py",
+    where="plane/policy/duplicate_counters.py",
     found_by=Test(
         "plane.test_fail_open_input",
         "test_jobs_of_a_run_that_fails_open_are_counted_as_unchecked_input",
@@ -368,7 +370,7 @@ MANY_LOCKS = "many: a lock that lasts, waits or ends otherwise than it is docume
 
 @keep(
     MANY_LOCKS,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=_deciding(BUSY_LOCK, "assert (never.lease.key, never.lease.family, never.lease.ttl)"),
     attacks=("R9",),
 )
@@ -380,18 +382,18 @@ def a_decision_locks_its_job_for_a_minute(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY_LOCKS,
-    where="plane/approvals.py",
+    where="plane/approvals/service.py",
     found_by=_deciding(BUSY_LOCK, "with pytest.raises(ApprovalBusy"),
     attacks=("R12",),
 )
 def a_busy_lock_is_reported_as_store_trouble(patch: pytest.MonkeyPatch) -> None:
     """A decision whose lock stays busy until its deadline ends with the text of a store that does not answer."""
-    patch.setattr(approvals, "BUSY", "lock acquire: no answer within the limit")
+    patch.setattr(service, "BUSY", "lock acquire: no answer within the limit")
 
 
 @keep(
     MANY_LOCKS,
-    where="plane/approvals.py",
+    where="plane/approvals/service.py",
     found_by=_deciding(
         "test_trouble_with_the_store_of_leases_is_an_error_at_once",
         "statistics().store_errors == 1",
@@ -476,7 +478,7 @@ def _engine_lock(at: str) -> Test:
 
 @keep(
     MANY_LOCKS,
-    where="plane/itemlock.py",
+    where="plane/locks/item_lock.py",
     found_by=_engine_lock("assert not (await replica.ground.locks.inspect(key)).held"),
     attacks=("R150",),
 )
@@ -489,12 +491,12 @@ def the_lock_of_a_run_is_never_released(patch: pytest.MonkeyPatch) -> None:
         _KEPT.append(lease)
         yield lease
 
-    patch.setattr(runlock, "item_lock", kept)
+    patch.setattr(run_lock, "item_lock", kept)
 
 
 @keep(
     MANY_LOCKS,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=_engine_lock("assert (leases[0].ttl, "),
     attacks=("R150",),
 )

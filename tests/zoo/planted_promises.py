@@ -12,7 +12,7 @@ import pytest
 from holdfast import errors
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core import alerting, backoff, escalation
+from holdfast.core import alerting, backoff
 from holdfast.core.backoff import Draw, Jittered
 from holdfast.core.history.events import Kind
 from holdfast.core.lease import timing
@@ -29,8 +29,9 @@ from holdfast.flows.release import Released
 from holdfast.guards.admission import Admission
 from holdfast.leases import lock_spec
 from holdfast.ops import tuning_metrics
-from holdfast.plane import families
-from holdfast.plane.families import Scope
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import Scope
+from holdfast.plane.policy import escalation_rules
 from holdfast.runtime import recorder
 from holdfast.runtime.asyncio_runtime import LoopPlace
 from holdfast.runtime.system import SystemEntropy
@@ -306,7 +307,7 @@ def a_takeover_without_the_time_to_notice(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "plane.test_families", "test_the_job_lock_has_the_times_that_operators_know", at="assert (job.ttl, job.renew"
     ),
@@ -319,7 +320,7 @@ def a_job_lock_of_half_a_minute(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "plane.test_families",
         "test_the_lock_of_a_loop_lasts_two_of_its_intervals",
@@ -334,7 +335,7 @@ def a_loop_lock_of_one_interval(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "plane.test_families", "test_the_inventory_tells_locks_of_items_from_locks_of_loops", at="assert items =="
     ),
@@ -347,7 +348,7 @@ def a_lock_of_an_item_is_listed_as_one_of_a_loop(patch: pytest.MonkeyPatch) -> N
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "plane.test_approval_lock",
         "test_the_envelope_is_the_one_that_operators_know_with_jitter",
@@ -567,7 +568,7 @@ def bursts_are_counted_by_the_half_second_only(patch: pytest.MonkeyPatch) -> Non
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "repository.test_inventory_page",
         "test_what_a_busy_lock_and_a_store_that_fails_mean_differs_by_path_on_purpose",
@@ -583,7 +584,7 @@ def one_policy_for_all_paths(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="plane/families.py",
+    where="plane/locks/registry.py",
     found_by=Test(
         "repository.test_inventory_page",
         "test_the_page_states_the_60_and_20_seconds_of_the_lock_that_a_job_is_given",
@@ -613,7 +614,7 @@ def a_single_burst_pages(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/escalation.py",
+    where="plane/policy/escalation_rules.py",
     found_by=Test(
         "core.test_escalation",
         "test_it_takes_a_high_rate_of_fallbacks_and_rising_duplicates",
@@ -624,8 +625,8 @@ def a_single_burst_pages(patch: pytest.MonkeyPatch) -> None:
 )
 def every_fallback_escalates(patch: pytest.MonkeyPatch) -> None:
     """Classes are made to fail closed below the threshold that operators were told."""
-    verdict = escalation.Verdict
-    patch.setattr(escalation, "Verdict", lambda escalate, *rest: verdict(True, *rest))
+    verdict = escalation_rules.Verdict
+    patch.setattr(escalation_rules, "Verdict", lambda escalate, *rest: verdict(True, *rest))
 
 
 @keep(

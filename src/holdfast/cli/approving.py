@@ -14,7 +14,7 @@ from holdfast.cli.planes import Bus, Config, Database, Leases, look, on_plane
 from holdfast.cli.screen import cell, out, put_json, put_page, say
 
 if TYPE_CHECKING:
-    from holdfast.core.approving import Verdict
+    from holdfast.plane.approvals.rules import Verdict
     from holdfast.plane.opening import Ground
     from holdfast.plane.service import Caller
 
@@ -64,7 +64,7 @@ def list_(
 ) -> int:
     """List what waits for a person, the oldest first; decided ones, the newest first. A whole message is in show."""
     from holdfast.cli.runviews import approval_line, approval_table
-    from holdfast.plane.jobqueries import place_of
+    from holdfast.plane.jobs.queries import place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = None if after is None else place_of(after)
@@ -115,7 +115,7 @@ def _deciding(verdict: str) -> Callable[..., int]:
         config: Config = None,
         json: Json = False,
     ) -> int:
-        from holdfast.core.approving import Verdict
+        from holdfast.plane.approvals.rules import Verdict
 
         work = partial(_decide, job, Verdict(verdict), note, revision, json)
         return on_plane(work, config, who=who, database=database, bus=bus, leases=leases)
@@ -127,7 +127,7 @@ async def _decide(
     job: str, verdict: Verdict, note: str, revision: int | None, json: bool, ground: Ground, caller: Caller
 ) -> Exit:
     from holdfast.cli.runviews import approval_dict
-    from holdfast.core.approving import ApprovalConflict, SelfApproval
+    from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 
     try:
         decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)

@@ -15,7 +15,7 @@ from holdfast.cli.screen import cell, plain_table, put_json, put_table, say
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.plane.settings import Settings
+    from holdfast.plane.settings.settings import Settings
 
 EPILOG: Final = "\n\n".join(
     (

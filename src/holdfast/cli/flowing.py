@@ -200,7 +200,7 @@ def list_(
 ) -> int:
     """List runs, newest first."""
     from holdfast.cli.runviews import run_line, run_table
-    from holdfast.plane.jobqueries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)

@@ -33,8 +33,8 @@ def inventory(
     GIVES UP: after so many renewals in a row that failed, if its deadline does not come first. The times are those of
     your settings. Which locks are held now, and by whom: holdfast locks holdfast:
     """
-    from holdfast.plane.inventory import inventory as take_stock
-    from holdfast.plane.inventory import markdown as as_markdown
+    from holdfast.plane.settings.inventory import inventory as take_stock
+    from holdfast.plane.settings.inventory import markdown as as_markdown
 
     if json and markdown:
         raise BadInput("--markdown", "is given with --json", "choose one of them")

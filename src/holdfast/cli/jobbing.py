@@ -124,7 +124,7 @@ def list_(
 ) -> int:
     """List jobs, newest first. A payload and a result are in show."""
     from holdfast.cli.jobviews import job_table, outline_dict
-    from holdfast.plane.jobqueries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)
@@ -241,7 +241,7 @@ def dead(
 ) -> int:
     """List dead letters, newest first: what nobody will try again by itself. With an id, that one and its body."""
     from holdfast.cli.jobviews import as_json, letter_dict, letter_table
-    from holdfast.plane.jobqueries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         if letter is not None:

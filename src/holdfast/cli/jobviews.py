@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.screen import cell, moment, plain_table, seconds
-from holdfast.core.waiting_reason import WaitReason
+from holdfast.plane.jobs.progress import Progress
+from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import attempts_of
 from holdfast.plane.model.records import DeadLetter, Job, JobEvent
-from holdfast.plane.outlines import JobOutline, LetterOutline
-from holdfast.plane.progress import Progress
 from holdfast.types import NS
 
 _STYLES: Final = {

@@ -87,7 +87,7 @@ def lease_store(url: str | None, config: str | None = None, database: str | None
 
 
 def _of_plane(config: str | None, database: str | None) -> LeaseStore:
-    from holdfast.plane.setting_sources import load  # the plane is large, and most commands do without it
+    from holdfast.plane.settings.sources import load  # the plane is large, and most commands do without it
 
     chosen = load(config, flags={"database": database})
     key = "leases" if chosen.leases is not None else "database"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from holdfast.cli.writer import Writer
 from holdfast.observe.logs import JOBS, JsonFormatter, Paced, TextFormatter
-from holdfast.plane.log_settings import JSON
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.sections import JSON
+from holdfast.plane.settings.settings import Settings
 
 __all__ = ["JOBS", "chosen_format", "log_lines"]
 

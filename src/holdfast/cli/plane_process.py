@@ -22,7 +22,7 @@ from holdfast.plane import sample as sampled
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
 from holdfast.plane.db.ports import Audit
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast.observe.otel_sending import Sending

@@ -16,7 +16,7 @@ from holdfast.cli.screen import named_in_errors, say
 if TYPE_CHECKING:
     from holdfast.plane.opening import Ground
     from holdfast.plane.service import Caller
-    from holdfast.plane.settings import Settings
+    from holdfast.plane.settings.settings import Settings
 
 T = TypeVar("T")
 
@@ -107,14 +107,14 @@ def probe_flags(host: str | None, port: int | None, *, off: bool) -> dict[str, o
 
 def settings(config: str | None, **flags: object) -> Settings:
     """The settings in effect. Flags are named like their keys, with two underscores in place of the dot."""
-    from holdfast.plane.setting_sources import load  # the plane is large, and other commands should not wait for it
+    from holdfast.plane.settings.sources import load  # the plane is large, and other commands should not wait for it
 
     return load(config, flags={name.replace("__", "."): value for name, value in flags.items()})
 
 
 def database_settings(config: str | None, database: str | None) -> Settings:
     """The same for a command that opens the database alone: nothing else has to be named."""
-    from holdfast.plane.setting_sources import load
+    from holdfast.plane.settings.sources import load
 
     return load(config, flags={"database": database}, only_database=True)
 

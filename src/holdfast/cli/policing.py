@@ -90,7 +90,7 @@ def set_(
     """
     if file is not None:
         return _edit(file, risk, mode, json=json)
-    from holdfast.plane.policy_model import BUSY_JITTER, PolicyMoved, Source
+    from holdfast.plane.policy.model import BUSY_JITTER, PolicyMoved, Source
 
     if not reason.strip():
         raise BadInput("--reason", "is missing", "say why; whoever looks at the history tomorrow will be glad")
@@ -202,7 +202,7 @@ def _on(
 
 
 def _edit(file: Path, risk: str, mode: str, *, json: bool) -> int:
-    from holdfast.plane.policy_model import BUSY_JITTER
+    from holdfast.plane.policy.model import BUSY_JITTER
     from holdfast.runtime.policy_file import edit_jitter, edit_policy_file
 
     if risk == BUSY_JITTER:

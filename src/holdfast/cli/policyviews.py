@@ -10,7 +10,7 @@ from holdfast.cli.screen import cell, moment, out, plain_table, put_table, secon
 from holdfast.types import NS
 
 if TYPE_CHECKING:
-    from holdfast.plane.policy_model import PlaneExercise, PolicyChange
+    from holdfast.plane.policy.model import PlaneExercise, PolicyChange
     from holdfast.plane.policy_service import PolicyReport
 
 _STYLES: Final = {"fail_open": "yellow", "fail_closed": "green", "wait": "cyan"}

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.listening import Wish, address_of, check_http, listen
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from holdfast.plane.opening import Ground
-    from holdfast.plane.resource_model import ResourceBreak, ResourceHolder
+    from holdfast.plane.resources.model import ResourceBreak, ResourceHolder
     from holdfast.plane.service import Caller
 
 
@@ -52,7 +52,7 @@ def list_(
     json: Json = False,
 ) -> int:
     """List who holds which resource, by tenant and name."""
-    from holdfast.plane.resource_model import BEFORE_ALL, holder_place_of
+    from holdfast.plane.resources.model import BEFORE_ALL, holder_place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = BEFORE_ALL if after is None else holder_place_of(after)
@@ -111,7 +111,7 @@ def audit(
     json: Json = False,
 ) -> int:
     """List what was taken away by force, newest first: by whom, why, and from whom."""
-    from holdfast.plane.jobqueries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.core.name_prefixes import Names
     from holdfast.ops.runbook import Report, Runbook, Severity
     from holdfast.ops.runbook_scene import Given
-    from holdfast.plane.settings import Settings
+    from holdfast.plane.settings.settings import Settings
 
 _STYLES: Final = {
     "head": "bold",

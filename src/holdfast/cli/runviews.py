@@ -16,12 +16,12 @@ from rich.tree import Tree
 
 from holdfast.cli.jobviews import as_json, at, short
 from holdfast.cli.screen import cell, moment, plain_table, seconds
-from holdfast.core.approving import Approval, ApprovalStatus
 from holdfast.core.run import RunStatus, StepState, StepStatus
 from holdfast.core.workflow import Step, StepKind
 from holdfast.core.workflow_form import as_document
+from holdfast.plane.approvals.rules import Approval, ApprovalStatus
 from holdfast.plane.definitions import Definition
-from holdfast.plane.outlines import ApprovalOutline, WorkflowOutline, outline_of_approval
+from holdfast.plane.jobs.summaries import ApprovalOutline, WorkflowOutline, outline_of_approval
 from holdfast.plane.runrows import RunEvent, RunOutline, StoredRun, outline_of_run
 from holdfast.types import NS
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.ops.tuning_apply import Plan
     from holdfast.ops.tuning_evidence import Gathered
     from holdfast.ops.tuning_report import FamilyReport, RetryReport
-    from holdfast.plane.settings import Settings
+    from holdfast.plane.settings.settings import Settings
 
 TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
 _ANY_S: Final = 86_400.0  # an SLO that everything keeps
@@ -169,7 +169,7 @@ def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, 
 
 def _settings(config: str | None, slo: Figure | None) -> tuple[Settings, Figure | None]:
     """The settings, also those that are refused because their own takeover SLO cannot be kept: that is what to tune."""
-    from holdfast.plane.setting_sources import BadSettings
+    from holdfast.plane.settings.sources import BadSettings
 
     try:
         return settings(config), slo

@@ -31,11 +31,11 @@ from holdfast.errors import BackendError, Closed
 from holdfast.observe.tracebacks import message_of
 from holdfast.plane.app import App
 from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
-from holdfast.plane.log_settings import TEXT
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.settings import FILE, Settings
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.sections import TEXT
+from holdfast.plane.settings.settings import FILE, Settings
 from holdfast.stores.registry import redacted
 
 LOOK_S: Final = 1.0

@@ -34,7 +34,7 @@ from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.plane.app import App
-    from holdfast.plane.settings import Settings
+    from holdfast.plane.settings.settings import Settings
 
 EPILOG: Final = "\n\n".join(
     (
@@ -143,7 +143,7 @@ def up(
 
 def _check(config: str | None, flags: dict[str, object], only: str | None, *, sample: bool, json: bool) -> int:
     from holdfast.cli.up_screen import show_settings
-    from holdfast.plane.setting_sources import BadSettings
+    from holdfast.plane.settings.sources import BadSettings
 
     try:
         chosen = settings(config, **flags)

@@ -28,14 +28,14 @@ from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
-from holdfast.plane.log_settings import TEXT
+from holdfast.plane.fleet.registry import check_free
 from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.rollcall import stores_ready
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.sections import TEXT
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker import Drained, Worker
-from holdfast.plane.worker_names import check_free
 from holdfast.runtime.system import this_owner
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def worker(
 
 def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:
     """Where leases are kept, under the name by which that was given, here or to `holdfast` itself."""
-    from holdfast.plane.setting_sources import Given
+    from holdfast.plane.settings.sources import Given
 
     named = url_of(context, url)
     if leases is not None and named is not None and leases != named:

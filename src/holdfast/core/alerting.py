@@ -1,8 +1,8 @@
 """When a number is worth waking somebody for: the thresholds of alert rules, each from a setting and a reason. Pure.
 
 Nothing here is a round number that somebody liked. What a lock or a loop can stand follows from its times
-(`core.lease.timing`, `core.looping`); how long to look follows from how often the numbers are read; and what may go
-wrong without anybody being told is one budget, the share that TTLs are computed for.
+(`core.lease.timing`, `plane.loops.cadence`); how long to look follows from how often the numbers are read; and what may
+go wrong without anybody being told is one budget, the share that TTLs are computed for.
 
 The rule behind all ratios: an alert has to hold for longer than the shortest window that it looks at. So one burst,
 however large, has left the window before anybody is woken. Only what goes on pages, and a failover does not.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from holdfast.core.histogram import LADDER_NS
 from holdfast.core.lease.circuit_breaker import COOL_MAX_NS
 from holdfast.core.lease.timing import Timing, guard_ns
-from holdfast.core.looping import Cadence
+from holdfast.plane.loops.cadence import Cadence
 from holdfast.types import NS
 
 SCRAPE_S: Final = 60.0

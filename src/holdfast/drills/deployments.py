@@ -15,7 +15,7 @@ from holdfast.drills.schemas import SchemaPlace
 from holdfast.drills.streams import StreamPlace
 from holdfast.errors import BadInput
 from holdfast.plane.opening import make_state_directory
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

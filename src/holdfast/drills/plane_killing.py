@@ -10,8 +10,8 @@ from holdfast.drills.plane_judging import taken_over, whole
 from holdfast.drills.planes import Part, Plane, shown
 from holdfast.drills.quarters import lease_times
 from holdfast.drills.stage import Setting, Stage
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 
 JOBS: Final = 12

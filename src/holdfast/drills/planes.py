@@ -34,7 +34,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 LOOPS: Final = "scheduler,reconciler,replayer"
 ENDS: Final = tuple(str(state) for state in JobState if state.terminal)

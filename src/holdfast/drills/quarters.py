@@ -21,8 +21,8 @@ from holdfast.drills.crew import environment
 from holdfast.drills.deployments import Deployment
 from holdfast.drills.places import Place
 from holdfast.errors import HoldfastError
-from holdfast.plane.setting_sources import load
-from holdfast.plane.settings import KEYS, PREFIX, Settings, WorkerSettings
+from holdfast.plane.settings.settings import KEYS, PREFIX, Settings, WorkerSettings
+from holdfast.plane.settings.sources import load
 
 TTL_MIN_S: Final = 3.0  # a handler may wait 2 s for a lock, which its message has to outlast
 

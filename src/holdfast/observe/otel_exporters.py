@@ -17,7 +17,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from holdfast import __version__
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.plane.otel_settings import OtelSettings
+from holdfast.plane.settings.sections import OtelSettings
 from holdfast.runtime.system import this_owner
 
 INTERVAL_S: Final = 60.0

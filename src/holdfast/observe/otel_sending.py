@@ -33,7 +33,7 @@ from holdfast.flows.log import Trouble
 from holdfast.observe.metrics import Sample, samples, together
 from holdfast.observe.otel_exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel_points import data_of
-from holdfast.plane.otel_settings import OtelSettings
+from holdfast.plane.settings.sections import OtelSettings
 from holdfast.runtime.background_writer import Scribe
 from holdfast.runtime.system import SystemClock
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from holdfast.errors import BadInput
 from holdfast.observe.ledger import MIB, Ledger
-from holdfast.plane.audit_settings import EVERYTHING
 from holdfast.plane.opening import make_state_directory
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.sections import EVERYTHING
+from holdfast.plane.settings.settings import Settings
 
 
 def plane_ledger(settings: Settings) -> Ledger | None:

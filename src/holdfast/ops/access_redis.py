@@ -17,7 +17,7 @@ from holdfast.core.name_prefixes import DEFAULT
 from holdfast.errors import BadInput
 from holdfast.guards.redis.fence_keys import PREFIX as GUARDED
 from holdfast.ops.access import NAME, AccessText, check_account
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 from holdfast.stores.redis.lock_value import glob_escaped
 from holdfast.stores.redis.protocol import OPERATOR_COMMANDS, USER_COMMANDS
 from holdfast.types import check_label

@@ -10,7 +10,7 @@ from holdfast.ops.alert_model import Severity
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_scenario import Scenario
 from holdfast.ops.alert_series import added, burst, during, flat, rising
-from holdfast.plane.families import APPROVAL, FAMILIES, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import APPROVAL, FAMILIES, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 
 START = 600.0  # when things begin to happen: rates have something to look back at by then
 

@@ -28,7 +28,7 @@ from holdfast.ops.alert_model import (
 )
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_queries import PROCESS, any_of
-from holdfast.plane.families import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.runtime.lock_statistics import BUCKETS
 from holdfast.types import NS
 

@@ -16,7 +16,7 @@ from holdfast.core.histogram import LADDER_NS
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_series import Course, beginning, first_of, flat, notation, rising, series_text
-from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.types import NS
 
 FOREVER = float("inf")

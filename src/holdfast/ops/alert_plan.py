@@ -15,11 +15,11 @@ from holdfast.errors import BadInput
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_queries import PROCESS, Queries
 from holdfast.plane.assembly import PARTS, check_parts
-from holdfast.plane.families import FAMILIES, Scope
-from holdfast.plane.family_settings import LOOPS
-from holdfast.plane.inventory import inventory
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.settings import Settings
+from holdfast.plane.locks.registry import FAMILIES, Scope
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.inventory import inventory
+from holdfast.plane.settings.lock_times import LOOPS
+from holdfast.plane.settings.settings import Settings
 
 BEAT_SPREAD: Final = 1.2  # a heartbeat may come so many intervals after the one before
 SCRAPE_MAX_S: Final = 120.0  # beyond this, Prometheus takes a series for gone between two scrapes now and then

@@ -1,7 +1,7 @@
 """Alerts about the lease store and the error policy: it is down, locks are given without it, and that does harm.
 
 The rule by which fallbacks with rising duplicates page is the one by which an armed plane closes its classes by itself
-(`core.escalation`), with the same numbers: what pages and what switches can never disagree.
+(`plane.policy.escalation_rules`), with the same numbers: what pages and what switches can never disagree.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from holdfast.ops.alert_fleet import BUSY, FOREVER, Fleet
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_scenario import Scenario
 from holdfast.ops.alert_series import Course, burst, doubling, flat, rising
-from holdfast.plane.families import APPROVAL, SCHEDULER_JOB, WORKER_JOB
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKER_JOB
 from holdfast.types import NS
 
 

@@ -12,7 +12,7 @@ from holdfast.ops.alert_loops import burn_of
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_scenario import Scenario
 from holdfast.ops.alert_series import burst, during, rising
-from holdfast.plane.families import WORKER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import WORKER_JOB, WORKFLOW_RUN
 from holdfast.types import NS
 
 SLACK = 5  # scrapes, until a rule that is evaluated at every other one has heard of something

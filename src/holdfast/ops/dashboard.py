@@ -16,7 +16,7 @@ from holdfast.core.name_prefixes import DEFAULT
 from holdfast.ops.dashboard_layout import Mark, Placed, marks, placed, rows
 from holdfast.ops.dashboard_panels import Kind, Panel, Row, Steps
 from holdfast.ops.dashboard_queries import EVERYTHING, Query
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 TITLE: Final = "Holdfast"
 SCHEMA: Final = 41  # of Grafana 12; newer ones migrate it, older ones ignore what they do not know

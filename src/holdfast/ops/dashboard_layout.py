@@ -22,7 +22,7 @@ from holdfast.ops.dashboard_process import process
 from holdfast.ops.dashboard_queries import series
 from holdfast.ops.dashboard_stores import STORES
 from holdfast.ops.dashboard_summary import summary
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 ROW_HEIGHT: Final = 1
 IDS: Final = 1_000_000

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from holdfast.core import alerting
 from holdfast.core.lease import timing
 from holdfast.core.tuning.burstiness import BUCKET_NS
-from holdfast.plane.families import FAMILIES, Scope
-from holdfast.plane.family_settings import LOOPS
-from holdfast.plane.inventory import Line, inventory
-from holdfast.plane.settings import Settings
+from holdfast.plane.locks.registry import FAMILIES, Scope
+from holdfast.plane.settings.inventory import Line, inventory
+from holdfast.plane.settings.lock_times import LOOPS
+from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 
 

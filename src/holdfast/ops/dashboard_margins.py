@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.ops.dashboard_limits import Limits
 from holdfast.ops.dashboard_panels import Panel, Row, Steps, Unit
 from holdfast.ops.dashboard_queries import Query, by_family, most, quantile, quantiles, rate
-from holdfast.plane.inventory import Line
+from holdfast.plane.settings.inventory import Line
 
 _LEAST: Final = 0.01  # of renewals: those that came closest to being too late
 

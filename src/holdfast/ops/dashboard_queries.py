@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from holdfast.observe.metric_table import TABLE, Metric, MetricKind
-from holdfast.plane.families import FAMILIES, Scope
+from holdfast.plane.locks.registry import FAMILIES, Scope
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 CHOSEN: Final = 'job=~"$job", instance=~"$instance"'

@@ -25,9 +25,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.plane.families import LockFamily
-from holdfast.plane.family_settings import family_in_effect
-from holdfast.plane.settings import Settings
+from holdfast.plane.locks.registry import LockFamily
+from holdfast.plane.settings.lock_times import family_in_effect
+from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast.ops.runbook_metrics import Query

@@ -12,8 +12,8 @@ from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import PendingFact, RunFact
 from holdfast.ops.runbook_plane_looks import PENDING_STEP, RUN_STEP
 from holdfast.ops.runbook_searches import HELD_S, RUNS_IN_DATABASE, RUNS_IN_LEASES, RUNS_IN_LEDGER, run_bound
-from holdfast.plane.families import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
-from holdfast.plane.setting_rules import takeovers
+from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
+from holdfast.plane.settings.consistency import takeovers
 
 WAITERS: Final = 3
 WAIT_S: Final = HELD_S

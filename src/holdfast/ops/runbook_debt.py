@@ -10,7 +10,7 @@ from holdfast.ops.runbook_looks import HELD_STEP, lock_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import DebtFact
 from holdfast.ops.runbook_plane_looks import DEBT_STEP
-from holdfast.plane.families import FAMILIES, RECONCILER, REPLAYER, Scope
+from holdfast.plane.locks.registry import FAMILIES, RECONCILER, REPLAYER, Scope
 
 WAITING: Final = 20
 SHARE: Final = 0.5

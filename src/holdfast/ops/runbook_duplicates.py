@@ -13,9 +13,9 @@ from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import JobFact
 from holdfast.ops.runbook_plane_looks import JOB_STEP
 from holdfast.ops.runbook_searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
-from holdfast.plane.families import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
+from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.setting_rules import takeovers
+from holdfast.plane.settings.consistency import takeovers
 
 WAIT_S: Final = 1.0
 """Half of the two seconds that a handler waits for the lock of a job: past it, waits begin to end in vain."""

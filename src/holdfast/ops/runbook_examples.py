@@ -40,7 +40,7 @@ from holdfast.ops.runbook_suspects import Gathered, SuspectsFact, concluded
 from holdfast.ops.runbook_ttl import TimingFact
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 
 SETTINGS: Final = Settings(database="postgresql://plane@db/plane", leases="redis://leases:6379/0")
 AT_NS: Final = 1_767_233_820_000_000_000  # 02:17 UTC on the first of January 2026

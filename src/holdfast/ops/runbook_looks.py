@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from holdfast.core.escalation import Evidence, judge
 from holdfast.errors import BackendError
 from holdfast.ops.runbook import Fact, NotGiven, Source, Step
 from holdfast.ops.runbook_facts import (
@@ -24,9 +23,10 @@ from holdfast.ops.runbook_facts import (
 from holdfast.ops.runbook_ledger import ledger_fact, ledger_facts
 from holdfast.ops.runbook_metrics import Query, queried, scraped
 from holdfast.ops.runbook_scene import Scene
-from holdfast.plane.families import FAMILIES, LockFamily, Release
-from holdfast.plane.family_settings import family_in_effect
+from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release
+from holdfast.plane.policy.escalation_rules import Evidence, judge
 from holdfast.plane.policy_service import PolicyService
+from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.runtime.gather import in_thread
 from holdfast.types import NS
 

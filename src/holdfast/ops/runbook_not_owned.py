@@ -12,7 +12,7 @@ from holdfast.ops.runbook_facts import ForcedFact, HeldFact, StoreFact, number, 
 from holdfast.ops.runbook_ledger import CAUSES, Cause, LedgerFact, Loss
 from holdfast.ops.runbook_looks import FORCED_STEP, HELD_STEP, LATE_SHARE, STORE_STEP, ledger_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
-from holdfast.plane.inventory import inventory
+from holdfast.plane.settings.inventory import inventory
 
 BURST: Final = 3
 RATIO: Final = 0.05

@@ -16,7 +16,7 @@ from holdfast.ops.runbook_examples import EXAMPLES, SEARCHED, SETTINGS, WHERE
 from holdfast.ops.runbook_suspects import SUSPECTS_MAX
 from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.families import FAMILIES
+from holdfast.plane.locks.registry import FAMILIES
 
 _BESIDE: Final = files("holdfast.ops") / "runbook_pages"
 

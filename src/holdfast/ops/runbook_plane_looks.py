@@ -32,17 +32,16 @@ from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.open import open_bus
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Consumption, Database, Row, Tx
-from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
-from holdfast.plane.jobrows import event_of, job_of, sql
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.quotas import Slots, Tenants
+from holdfast.plane.jobs.rows import event_of, job_of, sql
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, TERMINAL
 from holdfast.plane.model.records import Delivery, Message
-from holdfast.plane.policies import PlanePolicy
+from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.runrows import event_of as line_of
-from holdfast.plane.slots import Slots
 from holdfast.plane.snapshot import Snapshots
-from holdfast.plane.tenants import Tenants
-from holdfast.plane.workers import Workers
 from holdfast.runtime.gather import pause, together, within
 from holdfast.types import NS
 

@@ -23,11 +23,11 @@ from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput, HoldfastError, Misconfigured
 from holdfast.ops.bounded_http import check_url
 from holdfast.ops.runbook import NotGiven, Source
-from holdfast.plane.chosen_keys import check_keys
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
-from holdfast.plane.inventory import inventory
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.inventory import inventory
+from holdfast.plane.settings.key_prefix import check_keys
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.gather import within
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.stores.registry import URL_VARIABLE, redacted

@@ -25,12 +25,12 @@ from holdfast.ops.runbook_plane_looks import is_at_rest
 from holdfast.ops.runbook_scene import Scene
 from holdfast.ops.runbook_suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.families import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN, LockFamily
-from holdfast.plane.family_settings import family_in_effect
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN, LockFamily
 from holdfast.plane.model.records import check_id
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.lock_times import family_in_effect
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.gather import in_thread
 from holdfast.types import NS
 

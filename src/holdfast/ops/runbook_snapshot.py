@@ -10,7 +10,7 @@ from holdfast.ops.runbook_looks import lock_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.ops.runbook_plane_facts import SnapshotFact
 from holdfast.ops.runbook_plane_looks import SNAPSHOT_STEP
-from holdfast.plane.families import SNAPSHOT_WRITER
+from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 
 FRESH: Final = 2.0
 """Intervals that a snapshot may be old while its writer is well: ticks have a jitter, and one may be late."""

@@ -17,8 +17,8 @@ from holdfast.errors import LOCK_NOT_OWNED, HoldfastError, NotOwner
 from holdfast.ops.runbook import Case, NextStep, Rule, Runbook, Said, Severity, Source, Step
 from holdfast.ops.runbook_facts import ProofFact, span
 from holdfast.ops.runbook_scene import Scene
-from holdfast.plane.inventory import inventory
-from holdfast.plane.setting_rules import takeovers
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.inventory import inventory
 from holdfast.runtime.gather import pause, together
 from holdfast.types import MS
 

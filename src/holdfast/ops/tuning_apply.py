@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import BadInput
-from holdfast.ops import setting_edits
 from holdfast.ops.tuning_report import FamilyReport
 from holdfast.ops.tuning_subjects import takes
-from holdfast.plane.family_settings import FamilyKeys
-from holdfast.plane.setting_sources import BadSettings, load
-from holdfast.plane.settings import FILE, Settings
+from holdfast.plane.settings import edit
+from holdfast.plane.settings.lock_times import FamilyKeys
+from holdfast.plane.settings.settings import FILE, Settings
+from holdfast.plane.settings.sources import BadSettings, load
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Plan:
     @property
     def difference(self) -> str:
         """As `diff -u` shows it."""
-        return setting_edits.difference(self.before, self.after, self.path.name)
+        return edit.difference(self.before, self.after, self.path.name)
 
     def as_dict(self) -> dict[str, object]:
         """For programs."""
@@ -52,7 +52,7 @@ def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
     made = Plan(path, before, before)
     for report in reports:
         _consider(made, settings, report)
-    made.after = setting_edits.edited(before, {name: new for name, (_, new) in made.changes.items()})
+    made.after = edit.edited(before, {name: new for name, (_, new) in made.changes.items()})
     if made.changes:
         _check(made)
     return made
@@ -60,7 +60,7 @@ def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
 
 def apply(made: Plan) -> Path | None:
     """Write it. Returns where the old file was kept; None: there was none."""
-    return setting_edits.write(made.path, made.before, made.after)
+    return edit.write(made.path, made.before, made.after)
 
 
 def _consider(made: Plan, settings: Settings, report: FamilyReport) -> None:

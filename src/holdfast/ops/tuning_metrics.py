@@ -19,7 +19,7 @@ from holdfast.errors import Misconfigured
 from holdfast.observe.metric_table import TABLE
 from holdfast.ops.bounded_http import ask
 from holdfast.ops.tuning_evidence import Gathered, spreads
-from holdfast.plane import families
+from holdfast.plane.locks import registry as families
 from holdfast.types import NS, LossReason
 
 NAMES: Final[Mapping[tuple[str, str], str]] = {(each.source, each.field): each.name for each in TABLE}

@@ -17,7 +17,7 @@ from holdfast.core.tuning.retry import Replayed, guardrails, replay
 from holdfast.core.tuning.ttl import Evidence, Recommendation, bears, recommend
 from holdfast.ops.tuning_evidence import Gathered, evidence
 from holdfast.ops.tuning_subjects import Subject
-from holdfast.plane.family_settings import FamilyKeys
+from holdfast.plane.settings.lock_times import FamilyKeys
 from holdfast.types import MS, NS
 
 

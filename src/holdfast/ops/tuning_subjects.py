@@ -1,7 +1,7 @@
 """What can be tuned: every family of the plane with what is set for it and which keys set it, and any other by name.
 
-The takeover bound of a family here is that of `plane.setting_rules.takeovers`, by a test: who tunes and who refuses
-settings must not disagree.
+The takeover bound of a family here is that of `plane.settings.consistency.takeovers`, by a test: who tunes and who
+refuses settings must not disagree.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.tuning.drift import SettingNames
 from holdfast.core.tuning.percentiles import Figure
 from holdfast.core.tuning.ttl import Demand, Detection
-from holdfast.plane import families
-from holdfast.plane.families import FAMILIES
-from holdfast.plane.family_settings import FAMILY_KEYS, FamilyKeys, family_in_effect, is_renewed
-from holdfast.plane.settings import KEYS, Settings
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import FAMILIES
+from holdfast.plane.settings.lock_times import FAMILY_KEYS, FamilyKeys, family_in_effect, is_renewed
+from holdfast.plane.settings.settings import KEYS, Settings
 from holdfast.types import NS
 
 UNPROMISED: Final = frozenset({families.DEAD_LETTER_CLEANUP.name})

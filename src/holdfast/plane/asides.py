@@ -17,7 +17,7 @@ from holdfast.core.asides import Aside, Rank, joined, picked, room_of
 from holdfast.core.fairness import Line
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 
 TENANTS: Final = 64  # of each topic, read in one go
 

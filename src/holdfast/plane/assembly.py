@@ -32,7 +32,6 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.app_workflows import keep_workflows
-from holdfast.plane.chosen_keys import end_at_switch
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
 from holdfast.plane.flowparts import EnginePart, flow_loop_part
@@ -40,7 +39,8 @@ from holdfast.plane.opening import TABLES, Ground, opened
 from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.rollcall import stores_ready
 from holdfast.plane.service import CHECKED, DATABASE
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.key_prefix import end_at_switch
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
 
 API: Final = "api"

@@ -41,15 +41,15 @@ from holdfast.plane.context import AnyContext, BlockingContext, Context
 from holdfast.plane.currency import Currency, excuse, waited
 from holdfast.plane.db.ports import Bus
 from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
-from holdfast.plane.families import WORKER_JOB, LockFamily
 from holdfast.plane.finished import Finished
+from holdfast.plane.jobs.progress import ProgressReporter
 from holdfast.plane.leasedesk import LeaseDesk
+from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model import outcome
 from holdfast.plane.model.assignment import Order
 from holdfast.plane.model.outcome import Outcome, Status
 from holdfast.plane.model.records import Delivery, Message
-from holdfast.plane.progress import ProgressReporter
 from holdfast.plane.results import ResultDesk
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns

@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 from holdfast.core.lease.fencing import accepts
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.quotas import WITH_WORKERS
+from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.slots import WITH_WORKERS
 from holdfast.types import NS
 
 HEARTBEAT: Final = 5.0

@@ -21,7 +21,7 @@ from holdfast.core.ports import RidesAlong, TakesMany
 from holdfast.errors import BackendError
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.connection import SqliteTx
-from holdfast.plane.families import LockFamily
+from holdfast.plane.locks.registry import LockFamily
 from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
 
 _KEPT_MAX: Final = 4096

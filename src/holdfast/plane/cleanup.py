@@ -26,15 +26,15 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from holdfast.aio.client import Locks
-from holdfast.core.looping import Mode
 from holdfast.core.ports import Clock, Observer
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.documents import Document
-from holdfast.plane.families import DEAD_LETTER_CLEANUP, LockFamily
-from holdfast.plane.jobqueries import BEFORE_ALL, Place
-from holdfast.plane.jobrows import sql
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.jobs.queries import BEFORE_ALL, Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP, LockFamily
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.leader_document import Document
+from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.model.records import check_whole
 from holdfast.types import NS, Duration
 

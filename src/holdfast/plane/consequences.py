@@ -20,10 +20,10 @@ from holdfast.core.run import AskApproval, Effect, Note, Parent, Run, RunStatus,
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput
 from holdfast.plane.app import DEFAULT_POOL
-from holdfast.plane.approvalrows import StepOf, requesters_label
+from holdfast.plane.approvals.rows import StepOf, requesters_label
 from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.definitions import Definitions
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition, JobState

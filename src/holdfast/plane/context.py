@@ -21,10 +21,10 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
+from holdfast.plane.jobs.progress import Progress, Report
 from holdfast.plane.model.assignment import Order
 from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, step_attempt
 from holdfast.plane.model.records import check_text
-from holdfast.plane.progress import Progress, Report
 from holdfast.runtime.lease_record import Tenure
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 

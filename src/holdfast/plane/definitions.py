@@ -26,9 +26,9 @@ from holdfast.core.workflow_rules import accept_document, check_workflow
 from holdfast.errors import Unavailable
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.jobs.summaries import WorkflowOutline, beginning, workflow_outline_of, workflow_outline_text
 from holdfast.plane.model.records import encoded
-from holdfast.plane.outlines import WorkflowOutline, beginning, workflow_outline_of, workflow_outline_text
 from holdfast.types import check_label
 
 EVERYBODY: Final = "*"

@@ -37,13 +37,12 @@ from holdfast.flows.log import Trouble, say
 from holdfast.plane.asides import Scarce
 from holdfast.plane.bus.subscription import finished
 from holdfast.plane.db.ports import Bell
-from holdfast.plane.jobrows import sql
+from holdfast.plane.fleet.registry import View
+from holdfast.plane.jobs.quotas import EVERY_POOL, pool_channel
+from holdfast.plane.jobs.rows import sql
 from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.slots import pool_channel
-from holdfast.plane.tenants import EVERY_POOL
 from holdfast.plane.unbegun import UNBEGUN_NS
-from holdfast.plane.workers import View
 from holdfast.types import MS, NS
 
 BATCH: Final = 64  # looks at once

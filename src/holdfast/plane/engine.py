@@ -27,7 +27,6 @@ from weakref import WeakValueDictionary
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import DegradedLease, Lease
-from holdfast.core.dispatching import Code
 from holdfast.core.event_batch import advance_all
 from holdfast.core.expression_values import Budget
 from holdfast.core.lease.error_policy import OnError
@@ -38,12 +37,13 @@ from holdfast.plane.bus.delivery_rules import Code as Undeliverable
 from holdfast.plane.db.batcher import Failed, Gathering, copy_of
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.expression_quota import put_off
-from holdfast.plane.families import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
-from holdfast.plane.itemlock import ItemLockStatistics
+from holdfast.plane.jobs.rules import Code
+from holdfast.plane.locks.item_lock import ItemLockStatistics
+from holdfast.plane.locks.registry import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
+from holdfast.plane.locks.run_lock import run_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import ID_CHARS_MAX, Delivery, check_id, check_text
-from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.runstore import HELD_BACK_NS, ChangedRun, RunStore
 from holdfast.types import check_label, duration_ns

@@ -16,7 +16,7 @@ from holdfast.aio.lock import Lock
 from holdfast.flows.acquire import CLEANUP_WAIT_NS
 from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.db.batcher import Gathering
-from holdfast.plane.families import WORKER_JOB, LockFamily
+from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
 
 
 class _Asked:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from holdfast.core.fairness import Line
 from holdfast.plane.asides import Asides, Going, Looked, Scarce, join, look_aside
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 
 TENANTS: Final = 256  # read in one go
 

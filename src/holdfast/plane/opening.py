@@ -21,27 +21,27 @@ from holdfast import aio
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.errors import Misconfigured
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.open import open_bus
 from holdfast.plane.bus.registered_bus import check_bus, switch_bus
-from holdfast.plane.chosen_keys import check_keys, switch_keys
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Audit, Bus, Database
 from holdfast.plane.definitions import Definitions
-from holdfast.plane.families import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
-from holdfast.plane.family_settings import families_in_effect
-from holdfast.plane.jobstore import JobStore
-from holdfast.plane.policing import Policing
-from holdfast.plane.resource_locks import RESOURCE_SCHEMAS
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.dead_letters import Undelivered
+from holdfast.plane.jobs.store import JobStore
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
+from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
+from holdfast.plane.policy.runtime import Policing
+from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
 from holdfast.plane.run_quotas import RunQuotas
 from holdfast.plane.run_service import RunService
 from holdfast.plane.runstore import RunStore
 from holdfast.plane.service import Parts, Service
-from holdfast.plane.settings import Settings
-from holdfast.plane.signals import SIGNAL_SCHEMA
-from holdfast.plane.undelivered import Undelivered
-from holdfast.plane.workers import Workers
+from holdfast.plane.settings.key_prefix import check_keys, switch_keys
+from holdfast.plane.settings.lock_times import families_in_effect
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.fsync import make_directory
 from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -18,7 +18,8 @@ from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.attempts import Attempts
 from holdfast.plane.cleanup import Cleanup
-from holdfast.plane.families import (
+from holdfast.plane.jobs.progress import ProgressStore
+from holdfast.plane.locks.registry import (
     DEAD_LETTER_CLEANUP,
     RECONCILER,
     REPLAYER,
@@ -26,16 +27,15 @@ from holdfast.plane.families import (
     SNAPSHOT_WRITER,
     WORKER_JOB,
 )
-from holdfast.plane.family_settings import family_in_effect
-from holdfast.plane.loops import Loop
+from holdfast.plane.loops.loop import Loop
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
-from holdfast.plane.progress import ProgressStore
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.scheduler import Scheduler
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.lock_times import family_in_effect
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.worker import Worker
 

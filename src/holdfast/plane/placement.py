@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
-from holdfast.core.dispatching import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.core.pace import Pace
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import RetryLater
@@ -31,19 +30,20 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.endings import ending, look_of
-from holdfast.plane.families import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
-from holdfast.plane.jobintake import New
-from holdfast.plane.joblock import JobLockStatistics
-from holdfast.plane.jobstore import Changed, JobStore, Writing
-from holdfast.plane.lockedchanges import Deciding, LockedChanges
+from holdfast.plane.fleet.registry import View, Workers
+from holdfast.plane.jobs.insert import New
+from holdfast.plane.jobs.locked_updates import Deciding, LockedChanges
+from holdfast.plane.jobs.quotas import WITH_WORKERS, PoolFull, TenantFull
+from holdfast.plane.jobs.rules import Code, Dispatch, End, Later, Nothing, decide
+from holdfast.plane.jobs.store import Changed, JobStore, Writing
+from holdfast.plane.jobs.termination import ending, look_of
+from holdfast.plane.jobs.topic_limits import ASIDE_NS, TopicFull
+from holdfast.plane.locks.job_lock import JobLockStatistics
+from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Message
-from holdfast.plane.slots import WITH_WORKERS, PoolFull, TenantFull
-from holdfast.plane.topicplaces import ASIDE_NS, TopicFull
 from holdfast.plane.unbegun import UNBEGUN_NS, Unbegun
-from holdfast.plane.workers import View, Workers
 
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
 _Full: TypeAlias = TenantFull | PoolFull | TopicFull

@@ -17,18 +17,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.escalation import judge
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
-from holdfast.plane.busy_jitter import check_jitter
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
-from holdfast.plane.escalation import evidence
-from holdfast.plane.policies import PlanePolicy
-from holdfast.plane.policy_model import JitterStanding, PlaneExercise, PolicyChange, Source, Standing
-from holdfast.plane.settings import Settings
-from holdfast.plane.signals import SIGNAL_SCHEMA, Sign, Signals, Sum
+from holdfast.plane.policy.busy_jitter import check_jitter
+from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA, Sign, Signals, Sum
+from holdfast.plane.policy.escalation import evidence
+from holdfast.plane.policy.escalation_rules import judge
+from holdfast.plane.policy.model import JitterStanding, PlaneExercise, PolicyChange, Source, Standing
+from holdfast.plane.policy.store import PlanePolicy
+from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration
 

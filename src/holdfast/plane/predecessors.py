@@ -18,7 +18,7 @@ from typing import Final
 from holdfast.core.run import Run
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Job
 

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Final
 
-from holdfast.core.approving import ConflictCode, SelfApproval, Verdict
 from holdfast.core.histogram import NOTHING, Histogram, Outcome
 from holdfast.core.metric_reading import Reading, Value
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals.rules import ConflictCode, SelfApproval, Verdict
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.delivery_rules import Kind
 from holdfast.plane.cleanup import CleanupStatistics
 from holdfast.plane.delays import Delays
 from holdfast.plane.engine import Engine
-from holdfast.plane.itemlock import ItemLockStatistics
-from holdfast.plane.joblock import JobLockStatistics
-from holdfast.plane.jobstore import JobStore
-from holdfast.plane.loops import LoopStatistics
+from holdfast.plane.jobs.store import JobStore
+from holdfast.plane.locks.item_lock import ItemLockStatistics
+from holdfast.plane.locks.job_lock import JobLockStatistics
+from holdfast.plane.loops.loop import LoopStatistics
 from holdfast.plane.placement import Placement
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer

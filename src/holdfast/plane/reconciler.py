@@ -25,23 +25,23 @@ from typing import Any, Final
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core.dispatching import Code, StateLimits, overdue
-from holdfast.core.looping import Mode
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.flows.log import say
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.endings import ending, look_of
-from holdfast.plane.families import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
-from holdfast.plane.joblock import JobLockStatistics, job_lock
-from holdfast.plane.jobqueries import Place
-from holdfast.plane.jobrows import sql
-from holdfast.plane.jobstore import JobStore, Writing
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.jobs.queries import Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.jobs.rules import Code, StateLimits, overdue
+from holdfast.plane.jobs.store import JobStore, Writing
+from holdfast.plane.jobs.termination import ending, look_of
+from holdfast.plane.locks.job_lock import JobLockStatistics, job_lock
+from holdfast.plane.locks.registry import RECONCILER, RETRY_DELAYS, SCHEDULER_JOB, LockFamily
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.loop import Loop, Tick
+from holdfast.plane.loops.scan import AT_ONCE, BATCH, BATCHES, Scan
 from holdfast.plane.model.job_states import ACTIVE, JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.scan import AT_ONCE, BATCH, BATCHES, Scan
 from holdfast.types import Duration
 
 INTERVAL: Final = 30.0

@@ -28,19 +28,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from holdfast.core.dispatching import StateLimits
-from holdfast.core.looping import Mode, replay_problems
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.plane.bus.delivery_rules import given_up, lost_runs
 from holdfast.plane.db.ports import Row
-from holdfast.plane.families import REPLAYER, WORKER_JOB, LockFamily
-from holdfast.plane.jobqueries import Place
-from holdfast.plane.jobrows import sql
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.jobs.queries import Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.locks.registry import REPLAYER, WORKER_JOB, LockFamily
+from holdfast.plane.loops.cadence import Mode, replay_problems
+from holdfast.plane.loops.loop import Loop, Tick
+from holdfast.plane.loops.scan import AT_ONCE, BATCH, Scan
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import RESULT, SCHEDULER
 from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.scan import AT_ONCE, BATCH, Scan
 from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0

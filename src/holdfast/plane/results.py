@@ -17,7 +17,7 @@ from holdfast.errors import BadInput
 from holdfast.guards.bearer import granted
 from holdfast.plane.db.batcher import Gathering
 from holdfast.plane.db.ports import Bus
-from holdfast.plane.families import WORKER_JOB
+from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import RESULT
 from holdfast.plane.model.records import Message, check_id, check_whole
 

@@ -26,7 +26,7 @@ from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import CHECKED, DATABASE, Service
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.stores.registry import redacted
 from holdfast.types import MS, NS
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from holdfast.plane.cleanup import Cleanup, Progress
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 
 RUNS_MAX: Final = 100
 LINES_MAX: Final = 5_000

@@ -22,7 +22,7 @@ from holdfast.core.run import Run
 from holdfast.core.slots import root_of
 from holdfast.errors import HoldfastError
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 
 _OF_TENANT: Final = sql("run_quota_tenant")
 _OF_TREE: Final = sql("run_quota_tree")

@@ -26,23 +26,23 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.core.advancing import advance
 from holdfast.core.expression_values import Budget, OverBudget
-from holdfast.core.looping import Mode
 from holdfast.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
 from holdfast.core.workflow import StepKind
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.engine import NOT_AGAIN, Engine
-from holdfast.plane.families import WORKFLOW_RECONCILER, LockFamily
-from holdfast.plane.jobqueries import Place
-from holdfast.plane.jobrows import sql
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.jobs.queries import Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.locks.registry import WORKFLOW_RECONCILER, LockFamily
+from holdfast.plane.locks.run_lock import run_lock
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.loop import Loop, Tick
+from holdfast.plane.loops.scan import Scan
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.predecessors import own_key
-from holdfast.plane.runlock import run_lock
 from holdfast.plane.runrows import StoredRun
 from holdfast.plane.runstore import IN_TRANSACTION_COST
-from holdfast.plane.scan import Scan
 from holdfast.types import Duration, duration_ns
 
 INTERVAL: Final = 5.0

@@ -16,16 +16,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.advancing import begin
-from holdfast.core.approving import Approval, ApprovalStatus, Verdict, all_requesters
 from holdfast.core.rerunning import again
 from holdfast.core.run import Run, RunStatus
 from holdfast.core.workflow import Step, StepKind, Workflow
 from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
-from holdfast.plane.approvals import Approvals, Decision
+from holdfast.plane.approvals.rules import Approval, ApprovalStatus, Verdict, all_requesters
+from holdfast.plane.approvals.service import Approvals, Decision
 from holdfast.plane.db.ports import Bus
 from holdfast.plane.definitions import EVERYBODY, Definition
-from holdfast.plane.jobqueries import AFTER_ALL, BEFORE_ALL, Place
+from holdfast.plane.jobs.queries import AFTER_ALL, BEFORE_ALL, Place
+from holdfast.plane.jobs.summaries import ApprovalOutline, WorkflowOutline
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import (
     LABELS_MAX,
@@ -37,7 +38,6 @@ from holdfast.plane.model.caller import (
     Page,
 )
 from holdfast.plane.model.records import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
-from holdfast.plane.outlines import ApprovalOutline, WorkflowOutline
 from holdfast.plane.runrows import RunEvent, RunOutline, RunWanted, StoredRun
 from holdfast.plane.runstore import RunStore
 from holdfast.types import check_label

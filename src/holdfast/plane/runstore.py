@@ -41,9 +41,9 @@ from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Bus, Database, Row, Tx
 from holdfast.plane.definitions import Definitions
 from holdfast.plane.expression_quota import ExpressionQuota
-from holdfast.plane.families import WORKFLOW_RUN, LockFamily
-from holdfast.plane.jobqueries import Place
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.queries import Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.locks.registry import WORKFLOW_RUN, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import check_id
 from holdfast.plane.run_memory import Remembered, RunMemory

@@ -19,17 +19,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.core.approving import ApprovalConflict, Verdict
 from holdfast.core.ports import Entropy
 from holdfast.core.run import RunStatus
 from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.log import say
 from holdfast.plane.app import App
+from holdfast.plane.approvals.rules import ApprovalConflict, Verdict
 from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows import Flow, retrying
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS

@@ -25,17 +25,29 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.core import backoff
-from holdfast.core.dispatching import NO_WORKER_SPREAD_NS, Again, Code, End, Ended, after_attempt, elsewhere_ns
-from holdfast.core.reports import Attempt, Standing, Word, standing, standing_of_start
 from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMissing, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.dispatcher import Dispatcher
-from holdfast.plane.endings import ending, look_of, stop_for
-from holdfast.plane.families import WORKER_JOB
-from holdfast.plane.jobstore import Changed, JobStore, Writing
-from holdfast.plane.lockedchanges import Deciding
+from holdfast.plane.jobs.locked_updates import Deciding
+from holdfast.plane.jobs.rules import (
+    NO_WORKER_SPREAD_NS,
+    Again,
+    Attempt,
+    Code,
+    End,
+    Ended,
+    Standing,
+    Word,
+    after_attempt,
+    elsewhere_ns,
+    standing,
+    standing_of_start,
+)
+from holdfast.plane.jobs.store import Changed, JobStore, Writing
+from holdfast.plane.jobs.termination import ending, look_of, stop_for
+from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import (

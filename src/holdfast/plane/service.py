@@ -22,36 +22,36 @@ from typing import Any, Final, TypeVar
 
 from holdfast.aio.client import Locks
 from holdfast.core.name_prefixes import Names
-from holdfast.core.waiting_reason import UNSERVED, WaitReason
 from holdfast.errors import BadInput, RowMissing
 from holdfast.leases.inspection import Inspection
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.ports import Audit, Bus, Database, Tx
 from holdfast.plane.db.write_probe import Writability
-from holdfast.plane.deadletters import DeadLetters
-from holdfast.plane.families import FAMILIES, SCHEDULER_JOB, LockFamily
-from holdfast.plane.jobqueries import AFTER_ALL, JobQueries, Place
-from holdfast.plane.jobrows import job_of, sql
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.jobs.dead_letters import DeadLetters
+from holdfast.plane.jobs.progress import Progress, ProgressStore
+from holdfast.plane.jobs.queries import AFTER_ALL, JobQueries, Place
+from holdfast.plane.jobs.quotas import Tenant, Tenants
+from holdfast.plane.jobs.rows import job_of, sql
+from holdfast.plane.jobs.store import JobStore
+from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.waiting_reason import UNSERVED, WaitReason
+from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
-from holdfast.plane.outlines import JobOutline, LetterOutline
 from holdfast.plane.placement import Placement
-from holdfast.plane.policing import Policing
+from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.policy_service import PolicyService
-from holdfast.plane.progress import Progress, ProgressStore
-from holdfast.plane.resource_breaks import ResourceBreaks
-from holdfast.plane.resource_locks import ResourceLocks
+from holdfast.plane.resources.forced_release import ResourceBreaks
+from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.run_service import RunService
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.plane.status import Brief, StatusQueries, Tally
 from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
-from holdfast.plane.tenants import Tenant, Tenants
 from holdfast.plane.waiting_facts import WaitingFacts
-from holdfast.plane.workers import Workers
 
 __all__ = ["CHECKED", "DATABASE", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 

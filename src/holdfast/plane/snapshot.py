@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.aio.client import Locks
-from holdfast.core.looping import Mode
 from holdfast.core.ports import Clock, Observer
 from holdfast.plane.db.ports import Database
-from holdfast.plane.documents import Document
-from holdfast.plane.families import SNAPSHOT_WRITER, LockFamily
-from holdfast.plane.loops import Loop, Tick
+from holdfast.plane.fleet.registry import Workers
+from holdfast.plane.locks.registry import SNAPSHOT_WRITER, LockFamily
+from holdfast.plane.loops.cadence import Mode
+from holdfast.plane.loops.leader_document import Document
+from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.workers import Workers
 from holdfast.types import NS, Duration
 
 NAME: Final = "sys:workers:snapshot"

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 from holdfast.core.shortcut import Shortcut
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.jobintake import New
-from holdfast.plane.jobstore import Changed
+from holdfast.plane.jobs.insert import New
+from holdfast.plane.jobs.store import Changed
 from holdfast.plane.model.records import Job
 from holdfast.plane.placement import Placement
 

@@ -15,20 +15,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.core.approving import Effect
 from holdfast.core.slots import is_attempt_id
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
 from holdfast.plane.app import DEFAULT_POOL, check_name
-from holdfast.plane.approvals import Approvals
+from holdfast.plane.approvals.rules import Effect
+from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.batcher import Failed
-from holdfast.plane.jobintake import Entry
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import View, Workers
+from holdfast.plane.jobs.insert import Entry
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.model.records import ID_CHARS_MAX, Job, Submission, check_text
 from holdfast.plane.straight import Straight
-from holdfast.plane.workers import View, Workers
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
 """A job and whether it was made, or why there is none."""

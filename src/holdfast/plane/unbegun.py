@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.plane.jobrows import sql
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model.messages import RESULT, SCHEDULER, STARTED
 from holdfast.types import NS
 

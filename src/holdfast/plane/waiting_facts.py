@@ -1,4 +1,4 @@
-"""The facts about a waiting job, read from the database for `core.waiting_reason`.
+"""The facts about a waiting job, read from the database for `plane.jobs.waiting_reason`.
 
 Promises: a running or finished job costs no query. A waiting one costs one read; it may be out of date a moment later.
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.core.waiting_reason import WaitFacts, WaitReason, waiting_reason
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobrows import sql
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.fleet.registry import View, Workers
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.jobs.store import JobStore
+from holdfast.plane.jobs.waiting_reason import WaitFacts, WaitReason, waiting_reason
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job
-from holdfast.plane.workers import View, Workers
 
 _POOL: Final = "SELECT running FROM plane_pool WHERE pool = :pool"
 _TENANT: Final = sql("tenant_get")

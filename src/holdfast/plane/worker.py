@@ -29,17 +29,17 @@ from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.log import Trouble, say
-from holdfast.plane import families
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
 from holdfast.plane.attempt import Attempt, Workplace, lease_family
 from holdfast.plane.currency import Currency
 from holdfast.plane.db.ports import Bus, Consumption
 from holdfast.plane.executing import Crew
-from holdfast.plane.families import LockFamily
 from holdfast.plane.finished import Finished
+from holdfast.plane.jobs.progress import ProgressReporter, ProgressStore
+from holdfast.plane.locks import registry as families
+from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Heartbeat, check_whole
-from holdfast.plane.progress import ProgressReporter, ProgressStore
 from holdfast.plane.station import Station
 from holdfast.plane.worker_statistics import WorkerStatistics
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
@@ -55,7 +55,7 @@ _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
 class Registry(Protocol):
-    """Where workers say that they live. `plane.workers.Workers` is one."""
+    """Where workers say that they live. `plane.fleet.registry.Workers` is one."""
 
     async def record(self, said: Heartbeat) -> bool:
         """Keep what a worker says about itself."""

@@ -25,7 +25,7 @@ from holdfast.core.history.invariants import Violation, check
 from holdfast.core.run import RUN_OVER
 from holdfast.errors import BackendError
 from holdfast.plane.assembly import ENGINE, LOOPS, WORKER
-from holdfast.plane.families import SCHEDULER_JOB, WORKFLOW_RUN
+from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import TERMINAL
 from holdfast.testing.simclock import WALL_EPOCH_NS, SimClock, SimEntropy
 from holdfast.testing.simhost import SimHost

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.dispatching import Code
 from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Violation
 from holdfast.core.run import RunStatus
 from holdfast.plane.bus.delivery_rules import LOST_MAX, UNREADABLE_MAX
 from holdfast.plane.bus.delivery_rules import Code as Delivering
+from holdfast.plane.jobs.quotas import WITH_WORKERS
+from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model.job_states import JobState, legal
-from holdfast.plane.slots import WITH_WORKERS
 from holdfast.testing.simplaneledger import JobSeen, LetterSeen, RunSeen
 from holdfast.testing.simplaneprograms import Asked
 

@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from holdfast.plane.setting_rules import problems
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.consistency import problems
+from holdfast.plane.settings.settings import Settings
 from holdfast.testing.simclock import DRIFT_MAX_PPB
 from holdfast.testing.simnetwork import Weather
 from holdfast.types import MS, NS

@@ -10,7 +10,7 @@ from holdfast.plane.app import App
 from holdfast.plane.assembly import WORKER, Plane
 from holdfast.plane.opening import Ground, founded
 from holdfast.plane.parts import Part, WorkerPart
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from holdfast.testing.simhost import SimHost
 from holdfast.testing.simloop import SimLoop
 from holdfast.testing.simplanedatabase import SimDatabase

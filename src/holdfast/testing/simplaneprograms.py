@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.core.approving import ApprovalConflict, SelfApproval, Verdict
 from holdfast.core.workflow import Workflow
 from holdfast.errors import BackendError, Closed, FencedOut, LeaseLost, LockBusy, RetryLater, RowMissing
 from holdfast.plane.app import App
+from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval, Verdict
 from holdfast.plane.context import Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission

@@ -21,9 +21,9 @@ from typing import Final, Generic, TypeVar
 from holdfast.errors import HoldfastError, RowMissing
 from holdfast.flows.log import say
 from holdfast.leases.inspection import Inspection
-from holdfast.plane.families import Scope
+from holdfast.plane.jobs.summaries import LetterOutline
+from holdfast.plane.locks.registry import Scope
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.outlines import LetterOutline
 from holdfast.plane.service import CHECKED, DATABASE, Caller, Document, Service, Worker
 from holdfast.plane.status import LETTERS, Brief, Tally
 from holdfast.web.schemas import Told, moment

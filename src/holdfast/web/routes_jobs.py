@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Response
 
-from holdfast.core.waiting_reason import WaitReason
 from holdfast.errors import BadInput
+from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.records import Job
 from holdfast.web import paging
 from holdfast.web.auth import Role

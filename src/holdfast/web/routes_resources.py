@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from holdfast.plane.resource_model import BEFORE_ALL, HolderPlace
+from holdfast.plane.resources.model import BEFORE_ALL, HolderPlace
 from holdfast.web import health, paging
 from holdfast.web.auth import Role
 from holdfast.web.bodies import JsonRoute

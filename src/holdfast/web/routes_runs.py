@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Response
 
-from holdfast.core.approving import Verdict
 from holdfast.errors import BadInput
+from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.runrows import StoredRun
 from holdfast.types import duration_ns

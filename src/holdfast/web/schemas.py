@@ -22,13 +22,13 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 
-from holdfast.core.waiting_reason import WaitCode, WaitReason
-from holdfast.plane import resource_model as resources
+from holdfast.plane.jobs.progress import Progress
+from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
+from holdfast.plane.jobs.waiting_reason import WaitCode, WaitReason
 from holdfast.plane.model.caller import LABELS_MAX, PAGE_MAX, REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import ATTEMPTS_MAX, ID_CHARS_MAX, PRIORITY_MAX, DeadLetter, Job, JobEvent, Submission
-from holdfast.plane.outlines import JobOutline, LetterOutline
-from holdfast.plane.progress import Progress
+from holdfast.plane.resources import model as resources
 from holdfast.types import LABEL_CHARS_MAX, NS, duration_ns
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from holdfast.core.approving import Approval, ApprovalStatus
-from holdfast.plane.approvals import NOTE_CHARS_MAX, REVISION_MAX, Decision
-from holdfast.plane.outlines import ApprovalOutline, outline_of_approval
+from holdfast.plane.approvals.rules import Approval, ApprovalStatus
+from holdfast.plane.approvals.service import NOTE_CHARS_MAX, REVISION_MAX, Decision
+from holdfast.plane.jobs.summaries import ApprovalOutline, outline_of_approval
 from holdfast.web.schemas import (
     AS_WHOLE,
     Asked,

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from holdfast.leases.inspection import Inspection
+from holdfast.plane.jobs.quotas import SLOTS_MAX, Tenant
 from holdfast.plane.service import Document, Worker
-from holdfast.plane.tenants import SLOTS_MAX, Tenant
 from holdfast.web.schemas import (
     AS_WHOLE,
     Asked,

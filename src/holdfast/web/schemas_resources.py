@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from holdfast.plane import resource_model as resources
 from holdfast.plane.model.caller import REASON_CHARS_MAX
+from holdfast.plane.resources import model as resources
 from holdfast.types import NS
 from holdfast.web.schemas import (
     AS_WHOLE,

@@ -14,8 +14,8 @@ from typing import Annotated, Final, Generic, TypeVar
 from pydantic import Field, StringConstraints
 
 from holdfast.leases.inspection import Inspection
-from holdfast.plane.families import LockFamily, Scope
-from holdfast.plane.outlines import LetterOutline
+from holdfast.plane.jobs.summaries import LetterOutline
+from holdfast.plane.locks.registry import LockFamily, Scope
 from holdfast.plane.service import Document, Worker
 from holdfast.plane.status import SPAN_NS, Brief, Ends
 from holdfast.types import NS

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.types import Receive
 
-from holdfast.plane.patience import Parting, Patience
+from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.vitals import Vitals
 
 

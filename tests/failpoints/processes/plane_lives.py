@@ -29,7 +29,7 @@ from holdfast.plane.bus import delivery_rules
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import (
+from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,
     ReplayerSettings,

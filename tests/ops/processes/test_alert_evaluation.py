@@ -12,8 +12,8 @@ from cli.sessions import Shell
 from holdfast.ops.alert_files import rules_document
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_rules import alerts
-from holdfast.plane.family_settings import LOOPS
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings.lock_times import LOOPS
+from holdfast.plane.settings.sources import load
 from prometheus_stage import Prometheus, needs_prometheus, start_prometheus
 
 pytestmark = needs_prometheus

@@ -24,8 +24,8 @@ from holdfast.ops import dashboard_queries as queries
 from holdfast.ops.dashboard import dashboard
 from holdfast.ops.dashboard_layout import MARKS, rows
 from holdfast.ops.dashboard_queries import any_of, filled
-from holdfast.plane.families import FAMILIES, Scope
-from holdfast.plane.settings import Settings
+from holdfast.plane.locks.registry import FAMILIES, Scope
+from holdfast.plane.settings.settings import Settings
 from prometheus_stage import Point, Prometheus, needs_prometheus, start_prometheus
 from repository.source import ROOT
 

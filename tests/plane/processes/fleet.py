@@ -26,8 +26,8 @@ from fault_proxy import FaultProxy
 from fixtures_fleet import ON_SERVERS
 from freezing import freeze
 from holdfast.guards.install import install
-from holdfast.plane.setting_sources import load
-from holdfast.plane.settings import KEYS, Settings
+from holdfast.plane.settings.settings import KEYS, Settings
+from holdfast.plane.settings.sources import load
 from plane.processes import fleet_app
 from polling import pauses
 from servers import RedisServer, redis_executables, start_redis

@@ -10,7 +10,7 @@ import httpx
 import nats
 
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.setting_rules import Takeover, takeovers
+from holdfast.plane.settings.consistency import Takeover, takeovers
 from holdfast.types import NS
 from plane.processes.fleet import Fleet, until
 

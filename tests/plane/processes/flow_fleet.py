@@ -24,8 +24,8 @@ from typing import Any, Final
 import httpx
 import nats
 
-from holdfast.plane.setting_sources import load
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
+from holdfast.plane.settings.sources import load
 from plane.processes import flow_app
 from plane.processes.fleet import ROOT, Process, Servers, until
 from servers_nats import own_stream

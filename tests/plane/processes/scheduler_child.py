@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.plane.assembly import Plane
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings.sources import load
 
 
 async def main(folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import families
+from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.types import NS
 from plane.processes.fleet import Fleet, fleet, started_servers, until

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from fault_proxy import FaultProxy
-from holdfast.plane import families
+from holdfast.plane.locks import registry as families
 from holdfast.types import NS
 from plane.processes.fleet import Fleet, Process, Run, Servers, fleet, on_the_fleet, until
 from plane.processes.fleet_checker import check, check_takeover, promised, undisturbed_ns

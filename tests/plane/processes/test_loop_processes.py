@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.looping import Mode
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.snapshot import Snapshot, Snapshots
 from holdfast.runtime.system import SystemClock
 
@@ -25,11 +25,11 @@ _PROGRAM = """
 import asyncio, sys
 import holdfast.aio
 from holdfast.errors import FencedOut
-from holdfast.plane.families import SNAPSHOT_WRITER
-from holdfast.plane.loops import Loop
+from holdfast.plane.locks.registry import SNAPSHOT_WRITER
+from holdfast.plane.loops.loop import Loop
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.workers import Workers
+from holdfast.plane.fleet.registry import Workers
 from holdfast.runtime.system import SystemClock
 
 async def main():

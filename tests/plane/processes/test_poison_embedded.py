@@ -12,7 +12,7 @@ from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings.sources import load
 from plane.processes.worker_fleet import Places, WorkerProcess
 
 pytestmark = pytest.mark.asyncio

@@ -16,13 +16,13 @@ from fixtures_scheduling import read_history
 from freezing import freeze
 from holdfast.plane.app import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.families import SCHEDULER_JOB
+from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import opened
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_rules import takeovers
-from holdfast.plane.setting_sources import load
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.sources import load
 
 HERE = Path(__file__).resolve().parent
 ME = Caller("test")

@@ -22,8 +22,8 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.service import Caller
-from holdfast.plane.setting_sources import load
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
+from holdfast.plane.settings.sources import load
 from holdfast.plane.takeover_times import SLACK_NS
 from holdfast.types import NS
 from plane.processes.worker_fleet import Places, WorkerProcess

@@ -18,7 +18,7 @@ from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
-from holdfast.plane.settings import Settings
+from holdfast.plane.settings.settings import Settings
 from plane.processes.worker_fleet import Places, WorkerProcess
 from servers import redis_executables, start_redis
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream

@@ -16,7 +16,7 @@ import pytest
 
 from fault_proxy import FaultProxy
 from fixtures_fleet import ON_SERVERS, skip_without_servers
-from holdfast.plane.families import WORKFLOW_RUN
+from holdfast.plane.locks.registry import WORKFLOW_RUN
 from plane.processes.fleet import Process, Servers, started_servers, until
 from plane.processes.flow_faults import kill_engines, replace_engines
 from plane.processes.flow_fleet import FlowFleet, on_servers

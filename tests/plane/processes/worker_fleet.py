@@ -21,12 +21,12 @@ from holdfast.plane.bus.open import open_bus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Bus, Consumption
-from holdfast.plane.jobstore import JobStore
+from holdfast.plane.jobs.dead_letters import Undelivered
+from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.results import apart
-from holdfast.plane.undelivered import Undelivered
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 HERE = Path(__file__).resolve().parent

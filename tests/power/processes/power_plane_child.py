@@ -27,7 +27,7 @@ from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground
 from holdfast.plane.service import Caller
-from holdfast.plane.settings import (
+from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,
     ReconcilerSettings,

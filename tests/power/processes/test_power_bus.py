@@ -25,7 +25,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.settings import LimitSettings
+from holdfast.plane.settings.settings import LimitSettings
 from holdfast.types import NS
 from polling import pauses
 from power.processes.power_plane_child import ME, OWN, settings

@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.errors import BadInput
 from holdfast.plane.bus.open import stream_of
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobrows import sql
+from holdfast.plane.jobs.rows import sql
 
 NAME: Final = "bus"
 _IN_DATABASE: Final = "database"

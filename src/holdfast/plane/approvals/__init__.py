@@ -1,0 +1,1 @@
+"""Approvals of gated steps and jobs: rules, rows, service."""

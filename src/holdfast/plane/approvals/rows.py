@@ -1,0 +1,116 @@
+"""Approvals as rows: what is written when something begins to wait, and what is read of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.plane.approvals.rules import Approval, ApprovalStatus, digest
+from holdfast.plane.db.ports import Row
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import Job
+
+
+class StepOf(NamedTuple):
+    """Which step of which run something is."""
+
+    run: str
+    step: str
+    risk: str
+
+
+def requesters_label(names: Sequence[str]) -> dict[str, str]:
+    """The label of a job that repeats what these callers asked for; no label without them."""
+    return {subjects.REQUESTERS_LABEL: json.dumps(list(names))} if names else {}
+
+
+def requesters_in(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The callers who asked for what a job with these labels repeats."""
+    return tuple(json.loads(labels.get(subjects.REQUESTERS_LABEL, "[]")))
+
+
+def request_of(job: Job, approval: Approval) -> str:
+    """A digest of what was asked for, by whom, and by which rules: a decision is about this and nothing else.
+
+    All of it is there from the beginning and never changes while something waits, so whatever differs was changed by
+    somebody who had no business with it. Left out is what a decision and the way of a job write.
+    """
+    asked = [job.id, job.tenant, job.topic, job.pool, job.priority, job.max_attempts, job.payload, dict(job.labels)]
+    times = [job.created_ns, job.timeout_ns, job.deadline_ns, job.not_before_ns]
+    who = [job.submitted_by, job.idempotency_key, job.trace]
+    shown = [approval.job, approval.tenant, approval.gate, approval.risk, approval.rule, approval.message]
+    rest = [approval.snapshot, approval.requested_by, approval.created_ns, approval.expires_ns]
+    return digest([asked, times, who, shown, rest, approval.run, approval.step])
+
+
+def new_values(
+    job: Job, *, gate: bool, message: Any, rule: str = "", snapshot: str = "", step: StepOf | None = None
+) -> dict[str, Any]:
+    """A job that waits from now on."""
+    text = json.dumps(message)
+    waits = Approval(
+        job=job.id,
+        tenant=job.tenant,
+        gate=gate,
+        status=ApprovalStatus.WAITING,
+        risk="" if step is None else step.risk,
+        rule=rule,
+        message=json.loads(text),  # as it will be read
+        request="",
+        snapshot=snapshot,
+        requested_by=job.submitted_by,
+        revision=0,
+        created_ns=job.created_ns,
+        run=None if step is None else step.run,
+        step=None if step is None else step.step,
+        expires_ns=job.deadline_ns,
+    )
+    return {
+        "job": waits.job,
+        "tenant": waits.tenant,
+        "gate": int(gate),
+        "risk": waits.risk,
+        "rule": rule,
+        "message": text,
+        "request": request_of(job, waits),
+        "snapshot": snapshot,
+        "requested_by": waits.requested_by,
+        "now_ns": waits.created_ns,
+        "run": waits.run,
+        "step": waits.step,
+        "expires_ns": waits.expires_ns,
+    }
+
+
+def status_of(row: Row, state: JobState | str | None) -> ApprovalStatus:
+    """How an approval is: one that nobody has decided about waits for as long as its job does."""
+    status = ApprovalStatus(row["status"])
+    undecided = status is ApprovalStatus.WAITING and state != JobState.APPROVAL_REQUIRED
+    return ApprovalStatus.LAPSED if undecided else status
+
+
+def approval_of(row: Row, state: JobState | str | None) -> Approval:
+    """From a row, and the state of its job (None: it is not stored any more), to an approval."""
+    return Approval(
+        job=row["job"],
+        tenant=row["tenant"],
+        gate=bool(row["gate"]),
+        status=status_of(row, state),
+        risk=row["risk"],
+        rule=row["rule"],
+        message=json.loads(row["message"]),
+        request=row["request"],
+        snapshot=row["snapshot"],
+        requested_by=row["requested_by"],
+        revision=row["revision"],
+        created_ns=row["created_ns"],
+        run=row["run"],
+        step=row["step"],
+        expires_ns=row["expires_ns"],
+        decided_by=row["decided_by"],
+        decided_ns=row["decided_ns"],
+        note=row["note"],
+        fence=row["holdfast_fence"],
+    )

@@ -1,0 +1,336 @@
+"""Who works: what workers last said about themselves, and what follows for the pools that they serve.
+
+Promises: a worker that has said nothing for its TTL does not count as alive; an older word never replaces a newer one;
+when a worker comes, comes back, or can take more than before, be it of one topic, the dispatchers of its pool are told.
+Does not promise that a worker is alive: only that it said so within the TTL. Views are read from the database at most
+every `refresh_ns`, so that asking costs nothing.
+
+Clock: the wall clock, of which a heartbeat carries the sender's. A sender whose clock is ahead is taken at its word for
+no longer than one TTL from when it is heard.
+
+Whether a name is free for a worker: two under one name would take each other's orders to stop.
+
+Promises: a name that a living worker has, in another process, is refused, with who has it and when it will be free if
+that one has died. A name is free at once when its worker has left, and on the same host when its process is gone: one
+that is started again after a crash is not kept waiting.
+
+Does not promise to tell two apart that start in the same moment.
+
+Clock: the wall clock, as for heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.ports import Clock
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.ports import Database, Row, Tx
+from holdfast.plane.jobs.quotas import EVERY_POOL, pool_channel
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.model.records import Heartbeat, check_id, check_whole
+from holdfast.types import MS, NS, Owner, check_label
+
+TTL_NS: Final = 30 * NS
+REFRESH_NS: Final = 500 * MS
+CAPACITY_MAX: Final = 100_000
+
+_RECORD: Final = sql("worker_record")
+_GET: Final = sql("worker_get")
+_LIST: Final = sql("worker_list")
+_LEAVE: Final = sql("worker_leave")
+_SWEEP: Final = sql("worker_sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the live workers of a pool can take together."""
+
+    name: str
+    workers: int = 0  # live ones that take jobs
+    capacity: int = 0
+    topics: Mapping[str, int] | None = None  # how many live workers take jobs of each topic
+    places: Mapping[str, int] = field(default_factory=dict)  # of topics that have fewer than the pool has
+    shared: frozenset[str] = frozenset()  # topics of workers that only take from the shared queue of the pool
+
+    def workers_for(self, topic: str) -> int:
+        """How many live workers take jobs of this topic: those that are not leaving, and have a place at all."""
+        return 0 if self.topics is None else self.topics.get(topic, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All workers, as they were at one moment."""
+
+    at_ns: int = -1
+    pools: Mapping[str, Pool] | None = None
+    last_served: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by topic, the last heartbeat of a worker that knew it
+
+    since: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by pool and topic, since when it is served
+
+    @property
+    def known_topics(self) -> AbstractSet[str]:
+        """Topics that a worker has announced, alive or not."""
+        return self.last_served.keys()
+
+    def pool(self, name: str) -> Pool:
+        """One pool. One that nobody serves has no workers."""
+        return (self.pools or {}).get(name) or Pool(name)
+
+    def serving(self, topic: str) -> list[str]:
+        """The pools in which a live worker takes a topic."""
+        return [name for name, pool in (self.pools or {}).items() if pool.workers_for(topic)]
+
+    def pool_for(self, topic: str, usual: str) -> str:
+        """Where a live worker takes a topic: the usual pool if it has one, else the first other one by name.
+
+        Not for a job whose pool was asked for (`subjects.POOL_LABEL`).
+        """
+        if self.pool(usual).workers_for(topic):
+            return usual
+        return min(self.serving(topic), default=usual)
+
+
+class Workers:
+    """The workers of one plane."""
+
+    def __init__(self, database: Database, clock: Clock, *, ttl_ns: int = TTL_NS, refresh_ns: int = REFRESH_NS) -> None:
+        self._database = database
+        self._clock = clock
+        self._ttl_ns = ttl_ns
+        self._refresh_ns = refresh_ns
+        self._view = View()
+        self._views: Gathering[None, View] = Gathering(self._look, most=10_000)
+        self._ahead: asyncio.Task[None] | None = None
+
+    async def record(self, said: Heartbeat) -> bool:
+        """Keep what a worker says about itself. False: a newer word of it is known."""
+        now_ns = self._clock.now().wall
+        values = _values(check_heartbeat(said), min(said.at_ns, now_ns))
+
+        async def work(tx: Tx) -> bool:
+            known = await tx.query(_GET, {"worker": said.worker})
+            if not await tx.query(_RECORD, values):
+                return False
+            before = self._alive(known[0], now_ns) if known else None
+            if _more(before, said):
+                tx.ring(pool_channel(said.pool))
+                tx.ring(EVERY_POOL)
+            return True
+
+        if ARMED:
+            await areach("plane.heartbeat.record")
+        kept = await self._database.write(work)
+        if ARMED:
+            await areach("plane.heartbeat.recorded")
+        return kept
+
+    async def leave(self, worker: str) -> bool:
+        """Note that a worker has left for good, so that nothing is kept for it. False: it is not known."""
+        values = {"worker": check_id("worker", worker), "at_ns": self._clock.now().wall}
+        return bool(await self._database.write(lambda tx: tx.query(_LEAVE, values)))
+
+    async def all(self) -> list[Heartbeat]:
+        """Every worker that is remembered, alive or not, by name."""
+        return await self._all(lasting=True)
+
+    async def _all(self, *, lasting: bool) -> list[Heartbeat]:
+        rows = await self._database.read(lambda tx: tx.query(_LIST), one_view=False, lasting=lasting)
+        return [_heartbeat(row) for row in rows]
+
+    async def live(self, pool: str | None = None) -> list[Heartbeat]:
+        """The workers that are alive, by name."""
+        if pool is not None:
+            check_label("pool", pool)
+        now_ns = self._clock.now().wall
+        return [
+            each for each in await self.all() if self._is_alive(each, now_ns) and (pool is None or each.pool == pool)
+        ]
+
+    async def view(self, *, fresh: bool = False) -> View:
+        """All pools. At most `refresh_ns` old, and not at all if it has to be fresh."""
+        age_ns = self._clock.now().wall - self._view.at_ns
+        if fresh or not 0 <= age_ns < self._refresh_ns:
+            return await self._views.ask(None)  # whoever asks meanwhile gets the next one, and not each their own
+        if 2 * age_ns >= self._refresh_ns and (self._ahead is None or self._ahead.done()):
+            # Where somebody asks all the time, nobody has to wait for a look: it is taken before it is needed.
+            self._ahead = asyncio.get_running_loop().create_task(self._look_ahead())
+        return self._view
+
+    async def _look_ahead(self) -> None:
+        with contextlib.suppress(HoldfastError):  # whoever needs it looks again, and is told
+            await self._views.ask(None)
+
+    async def _look(self, askers: Sequence[None]) -> Sequence[View]:
+        now_ns = self._clock.now().wall
+        workers = await self._all(lasting=False)
+        live = [each for each in workers if self._is_alive(each, now_ns)]
+        last: dict[str, int] = {}
+        for each in workers:
+            last.update((topic, each.at_ns) for topic in each.topics if each.at_ns > last.get(topic, -1))
+        pools, before = _pools(live), self._view.since
+        served = ((name, topic) for name, pool in pools.items() for topic in pool.topics or ())
+        self._view = View(now_ns, pools, last, {each: before.get(each, now_ns) for each in served})
+        return [self._view] * len(askers)
+
+    async def sweep(self, before_ns: int) -> int:
+        """Forget the workers that have said nothing since a time, and with them the topics that only they knew."""
+        values = {"before_ns": check_whole("before_ns", before_ns, 0, 2**63 - 1)}
+        return len(await self._database.write(lambda tx: tx.query(_SWEEP, values)))
+
+    def _is_alive(self, worker: Heartbeat, now_ns: int) -> bool:
+        return now_ns - worker.at_ns <= self._ttl_ns and not (worker.draining and worker.capacity == 0)
+
+    def _alive(self, row: Row, now_ns: int) -> Heartbeat | None:
+        known = _heartbeat(row)
+        return known if self._is_alive(known, now_ns) else None
+
+
+def _more(before: Heartbeat | None, now: Heartbeat) -> bool:
+    """Whether there is more to be had from a worker than before."""
+    if now.draining:
+        return False
+    if before is None or before.draining or before.pool != now.pool:
+        return True
+    if now.capacity > before.capacity or not set(now.topics) <= set(before.topics):
+        return True
+    return any(_places(now, topic) > _places(before, topic) for topic in before.places)
+
+
+def _places(said: Heartbeat, topic: str) -> int:
+    """How many jobs of a topic a worker takes at once. One that is leaving has room for what it still has of it.
+
+    Which topics these are is not known of all: then it may be all of what it still has.
+    """
+    if said.draining:
+        return said.places.get(topic, said.active)
+    return min(said.places.get(topic, said.capacity), said.capacity)
+
+
+def _takes(said: Heartbeat) -> bool:
+    """Whether a live worker takes jobs. One whose slots are all blocked only makes its topics known."""
+    return not said.draining and said.capacity > 0
+
+
+def _pools(live: list[Heartbeat]) -> dict[str, Pool]:
+    pools: dict[str, Pool] = {}
+    for each in live:
+        pool = pools.get(each.pool) or Pool(each.pool)
+        topics = dict(pool.topics or {})
+        takes = _takes(each)
+        for topic in each.topics if takes else ():
+            topics[topic] = topics.get(topic, 0) + 1
+        pools[each.pool] = replace(
+            pool,
+            workers=pool.workers + takes,
+            # One that is leaving has room for what it still has, and for nothing else.
+            capacity=pool.capacity + (each.active if each.draining else each.capacity),
+            topics=topics,
+            shared=pool.shared | frozenset(each.topics) if takes and not each.by_topic else pool.shared,
+        )
+    here: dict[str, list[Heartbeat]] = {}
+    for each in live:
+        here.setdefault(each.pool, []).append(each)
+    return {name: replace(pool, places=_scarce(pool, here[name])) for name, pool in pools.items()}
+
+
+def _scarce(pool: Pool, here: Sequence[Heartbeat]) -> Mapping[str, int]:
+    """The slots of those topics of a pool that have fewer than the pool: only some workers serve them, or limit them.
+
+    Workers that are leaving do not make a topic scarce, but what they still run of it counts.
+    """
+    whole, taken, left = 0, Counter[str](), Counter[str]()
+    for each in here:
+        whole += each.capacity if _takes(each) else 0
+        counted = taken if _takes(each) else left
+        for topic in each.topics:
+            counted[topic] += _places(each, topic)
+    return {topic: taken[topic] + left[topic] for topic in pool.topics or () if taken[topic] < whole}
+
+
+def check_heartbeat(said: Heartbeat) -> Heartbeat:
+    """The heartbeat itself, or `BadInput` that names the field."""
+    check_id("worker", said.worker)
+    check_label("pool", said.pool)
+    for topic in said.topics:
+        check_label("topics", topic)
+    check_whole("capacity", said.capacity, 0, CAPACITY_MAX)
+    check_whole("active", said.active, 0, CAPACITY_MAX)
+    check_whole("at_ns", said.at_ns, 0, 2**63 - 1)
+    for topic, places in said.places.items():
+        if topic not in said.topics:
+            raise BadInput("places", f"{topic!r:.60} is no topic of this worker", "name only topics that it takes")
+        check_whole("places", places, 0, CAPACITY_MAX)
+    return said
+
+
+def _values(said: Heartbeat, at_ns: int) -> dict[str, Any]:
+    return {
+        "worker": said.worker,
+        "pool": said.pool,
+        "topics": json.dumps(said.topics, separators=(",", ":")),
+        "capacity": said.capacity,
+        "active": said.active,
+        "at_ns": at_ns,
+        "draining": int(said.draining),
+        "host": said.host,
+        "pid": said.pid,
+        "places": json.dumps(dict(said.places), separators=(",", ":")) if said.places else None,
+        "by_topic": int(said.by_topic),
+    }
+
+
+def _heartbeat(row: Row) -> Heartbeat:
+    return Heartbeat(
+        worker=row["worker"],
+        pool=row["pool"],
+        topics=tuple(json.loads(row["topics"])),
+        capacity=row["capacity"],
+        active=row["active"],
+        at_ns=row["at_ns"],
+        draining=bool(row["draining"]),
+        host=row["host"],
+        pid=row["pid"],
+        places=json.loads(row["places"]) if row["places"] else {},  # an older worker says nothing of them
+        by_topic=bool(row["by_topic"]),
+    )
+
+
+async def check_free(workers: Workers, name: str, me: Owner, now_ns: int) -> None:
+    """Return if no other process works under a name, else raise `BadInput`."""
+    for each in await workers.live():
+        if each.worker.partition(":")[0] == name and not _is_gone(each, me):
+            age_ns = max(0, now_ns - each.at_ns)
+            free_s = max(1, -(-(TTL_NS - age_ns) // NS))
+            raise BadInput(
+                "--name",
+                f"{name} is the name of a worker on {each.host}, process {each.pid}, heard of {age_ns // NS} s ago",
+                f"choose another, or none; if that one has died, its name is free in {free_s} s",
+            )
+
+
+def _is_gone(other: Heartbeat, me: Owner) -> bool:
+    """Whether a heartbeat is of this process, or of one on this host that runs no more."""
+    if other.host != me.host:
+        return False
+    if other.pid == me.pid:
+        return True
+    try:
+        os.kill(other.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is somebody else's, and runs
+        return False
+    return False

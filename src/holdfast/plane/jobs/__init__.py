@@ -1,0 +1,1 @@
+"""Jobs: their rules, rows, changes, queries and quotas."""

@@ -1,0 +1,116 @@
+"""New jobs on their way into the database: one by one, or many in one transaction.
+
+Promises: the same idempotency key of a tenant gives the first job again, whoever asks at the same time; a job and the
+messages about it are one transaction. Submissions that come together are inserted together; if one of them is known
+already, each is asked for by itself, and gets its own answer. A new job without a message is in line when it is made,
+and the dispatchers of its pool are rung for.
+
+Clock: the wall clock, for people and for time limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.plane.db.bulk import put_many
+from holdfast.plane.db.ports import Bus, Tx
+from holdfast.plane.jobs.quotas import pool_channel
+from holdfast.plane.jobs.rows import about, event_values, job_of, sql, values_of
+from holdfast.plane.jobs.topic_limits import ASIDE_NS
+from holdfast.plane.model.job_states import InvalidTransition, JobState, Move
+from holdfast.plane.model.records import Job, Message, Submission
+
+_INSERT: Final = sql("job_insert")
+_BY_KEY: Final = sql("job_by_key")
+_GET: Final = sql("job_get")
+_EVENT: Final = sql("event_insert")
+
+# What a new row has that is not said when it is made.
+_BLANK: Final = dict.fromkeys(("run_fence", "worker", "result", "reason", "code"))
+
+
+class Entry(NamedTuple):
+    """A submission that was checked, the pool of its job, and what is told of that."""
+
+    wanted: Submission
+    pool: str
+    messages: Sequence[Message] = ()
+    aside: bool = False  # it waits for a place of its topic, in the line of that
+
+
+class New(NamedTuple):
+    """A job that is to be made."""
+
+    wanted: Submission
+    identity: str
+    values: Mapping[str, Any]
+    messages: Sequence[Message]
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it stands in line when it is made, and nobody is told of it."""
+        return not self.messages and self.values["state"] == JobState.PENDING
+
+    def job(self) -> Job:
+        """The job as its row will be."""
+        return job_of({**_BLANK, **self.values})
+
+    def ring(self, tx: Tx) -> None:
+        """The dispatchers of its pool look at the line."""
+        if self.in_line:
+            tx.ring(pool_channel(self.values["pool"]))
+
+
+def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
+    """The rows of a submission that was checked."""
+    values = {**values_of(entry.wanted, identity, entry.pool, now_ns), "state": str(state)}
+    if entry.aside and not values["not_before_ns"]:
+        values["not_before_ns"] = ASIDE_NS
+    return New(entry.wanted, identity, values, entry.messages)
+
+
+async def submit_one(tx: Tx, bus: Bus, new: New) -> tuple[Job, bool]:
+    """Make a job, or find the one that is there; also whether it was made."""
+    wanted = new.wanted
+    if wanted.idempotency_key is not None:
+        known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
+        if known:
+            return job_of(known[0]), False
+    made = await tx.query(_INSERT, new.values)
+    if not made:
+        return await _known(tx, wanted, new.identity), False
+    job = job_of(made[0])
+    await tx.query(_EVENT, first_event(job))
+    await bus.stage(tx, [about(message, new.identity, job.created_ns) for message in new.messages])
+    new.ring(tx)
+    return job, True
+
+
+async def submit_many(tx: Tx, bus: Bus, news: Sequence[New]) -> list[tuple[Job, bool]]:
+    """Make jobs that are all new, or `RowExists`, and then nothing was made."""
+    await put_many(tx, "job_make", [new.values for new in news])
+    jobs = [new.job() for new in news]
+    await put_many(tx, "event_insert", [first_event(job) for job in jobs])
+    told = [about(each, job.id, job.created_ns) for job, new in zip(jobs, news, strict=True) for each in new.messages]
+    await bus.stage(tx, told)
+    for new in news:
+        new.ring(tx)
+    return [(job, True) for job in jobs]
+
+
+async def _known(tx: Tx, wanted: Submission, identity: str) -> Job:
+    """The job that stood in the way of an insert: the same key from somebody quicker, or another with this id."""
+    if wanted.idempotency_key is not None:
+        known = await tx.query(_BY_KEY, {"tenant": wanted.tenant, "idempotency_key": wanted.idempotency_key})
+        if known:
+            return job_of(known[0])
+    there = await tx.query(_GET, {"id": identity})
+    if there and there[0]["tenant"] == wanted.tenant:
+        return job_of(there[0])
+    raise InvalidTransition(JobState(there[0]["state"]) if there else None, JobState.PENDING)
+
+
+def first_event(job: Job) -> Mapping[str, Any]:
+    """The first line of the history of a new job."""
+    return event_values(job, 0, Move(None, job.state, 0, ends=False), None, job.submitted_by or "api", None)

@@ -1,0 +1,302 @@
+"""Jobs in the database: entered and written under a fence, with their events and messages, in one transaction each.
+
+Promises: a write is refused, and changes nothing, when a newer fence has written the job (`FencedOut`), or when the
+table of states does not allow it (`InvalidTransition`); a job ends once; a tenant never has more jobs with workers than
+its limit, nor a pool more than its capacity; whatever is told about a job is staged in the same transaction as what it
+tells.
+
+`change` reads, decides and writes in one transaction, so that nothing can come in between;
+the decision must be pure. Changes (and submissions, and looks) that are asked for at the same time share a transaction;
+each is judged by itself (`jobchanges`).
+
+Clock: the wall clock, for people and for time limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from holdfast.core.failpoints import ARMED, areach
+from holdfast.core.lease.fencing import Absent, Outcome, Rule
+from holdfast.core.ports import Clock, Entropy, Moment, Observer
+from holdfast.errors import FencedOut, RowExists
+from holdfast.guards.admission import Admission, GuardStatistics, Presented
+from holdfast.guards.bearer import Fenced, granted
+from holdfast.plane.db.batcher import Failed, Gathering, answered
+from holdfast.plane.db.bulk import script
+from holdfast.plane.db.ports import Bus, Database, Tx
+from holdfast.plane.jobs.insert import Entry, New, new_job, submit_many, submit_one
+from holdfast.plane.jobs.insert_assigned import make_many
+from holdfast.plane.jobs.quotas import WITH_WORKERS, PoolFull, Slots, TenantFull
+from holdfast.plane.jobs.rows import event_of, job_of, sql
+from holdfast.plane.jobs.updates import Changed, Ended, Leased, Unlocked, Wanted, Writing, change_many
+from holdfast.plane.locks.registry import SCHEDULER_JOB, LockFamily
+from holdfast.plane.model.job_states import InvalidTransition, JobState, duplicate_end
+from holdfast.plane.model.records import Job, JobEvent, Message, Submission, check_id
+from holdfast.types import Busy
+
+__all__ = ["WITH_WORKERS", "Changed", "JobStore", "PoolFull", "TenantFull", "Writing", "job_of", "sql"]
+
+_EVENTS: Final = sql("event_list")
+_POSTPONED: Final = sql("job_postponed")
+
+
+class _Within(NamedTuple):
+    """What became of it. Without a fence, somebody holds the lock."""
+
+    fence: int | Busy
+    outcome: Ended
+
+
+class JobStore:
+    """The jobs of one plane."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        slots: int | None = None,
+        observer: Observer | None = None,
+        family: LockFamily = SCHEDULER_JOB,
+    ) -> None:
+        """`slots` is how many jobs of one tenant may be with workers at once, unless its own row says otherwise.
+
+        `observer` is told which writes were refused, and which jobs were to be ended twice. `family`: of the locks
+        under which jobs are written.
+        """
+        self.database = database
+        self.clock = clock
+        self.entropy = entropy
+        self.slots = Slots(slots)
+        self._bus = bus
+        self._admission = Admission(
+            *("plane:jobs", family.name),
+            names=("job",),
+            key=family.pattern,
+            observer=observer,
+            clock=clock,
+        )
+        self.duplicate_ends = 0
+        self._changes: Gathering[Wanted, Outcome[tuple[Changed, bool]]] = Gathering(
+            self._change, apart=lambda each: each.job
+        )
+        self._submissions: Gathering[New, tuple[Job, bool]] = Gathering(self._submit)
+        self._looks: Gathering[str, Job | None] = Gathering(self._look)
+
+    @property
+    def bus(self) -> Bus:
+        """Where the messages of the jobs go."""
+        return self._bus
+
+    def statistics(self) -> GuardStatistics:
+        """What the guard in front of the jobs has accepted and refused."""
+        return self._admission.statistics()
+
+    # Making and looking.
+
+    def new(self, entry: Entry) -> New:
+        """A job that is to be made."""
+        return self._new(entry, JobState.PENDING)
+
+    async def submit_all(self, news: Sequence[New]) -> list[tuple[Job, bool] | Failed]:
+        """Insert checked jobs with their messages, in one transaction if all of them are new. One answer each.
+
+        Concurrent calls share the transaction. Each answer is the job and whether it was made: the same idempotency
+        key of a tenant gives the first job again. An id of another tenant's job is `InvalidTransition`.
+        """
+        return await self._submissions.ask_all(news)
+
+    def submission(
+        self,
+        wanted: Submission,
+        pool: str,
+        messages: Sequence[Message] = (),
+        *,
+        state: JobState = JobState.PENDING,
+    ) -> Callable[[Tx], Awaitable[tuple[Job, bool]]]:
+        """Insert one checked job as part of a larger transaction. Returns the job and whether it was made.
+
+        `state` may also be `APPROVAL_REQUIRED`: then it waits for a person.
+        """
+        new = self._new(Entry(wanted, pool, messages), state)
+        return lambda tx: submit_one(tx, self._bus, new)
+
+    def _new(self, entry: Entry, state: JobState) -> New:
+        now_ns = self.clock.now().wall
+        identity = entry.wanted.id or f"{now_ns // 1_000_000:012x}-{self.entropy.token()[:20]}"
+        return new_job(entry, identity, now_ns, state)
+
+    async def _submit(self, news: Sequence[New]) -> Sequence[tuple[Job, bool]]:
+        if ARMED:
+            await areach("plane.job.submit")
+        try:
+            kept: Sequence[tuple[Job, bool]] = await self.database.write(lambda tx: submit_many(tx, self._bus, news))
+        except RowExists:
+            if len(news) > 1:
+                raise  # each is then asked for by itself
+            kept = [await self.database.write(lambda tx: submit_one(tx, self._bus, news[0]))]
+        if ARMED:
+            await areach("plane.job.submitted")
+        return kept
+
+    async def get(self, job_id: str) -> Job | None:
+        """One job, or None."""
+        return await self._looks.ask(check_id("id", job_id))
+
+    async def _look(self, ids: Sequence[str]) -> Sequence[Job | None]:
+        wanted = {"ids": json.dumps(ids)}
+        rows = await self.database.read(lambda tx: tx.query(script("job_get_many", tx.dialect), wanted), one_view=False)
+        jobs = {row["id"]: job_of(row) for row in rows}
+        return [jobs.get(each) for each in ids]
+
+    async def postponed(self, job_id: str) -> int:
+        """How many attempts of a job have postponed it (`RetryLater`), which do not count."""
+        rows = await self.database.read(lambda tx: tx.query(_POSTPONED, {"id": check_id("id", job_id)}))
+        return int(rows[0]["postponed"])
+
+    async def events(self, job_id: str) -> list[JobEvent]:
+        """The history of a job, oldest first. Of one that does not exist: none."""
+        check_id("id", job_id)
+        return [event_of(row) for row in await self.database.read(lambda tx: tx.query(_EVENTS, {"job": job_id}))]
+
+    # Writing, under a lease.
+
+    async def change(self, lease: Fenced, job_id: str, decide: Callable[[Job], Writing | None]) -> Changed:
+        """Read a job, decide, and write what was decided, in one transaction. All of it or nothing.
+
+        `decide` may be called again, and must only compute. `FencedOut` if the lease is stale; `TenantFull`, `PoolFull`
+        or `TopicFull` when the job would be with workers and there is no place left.
+        """
+        presented = await self._admit(lease, job_id, Rule.AT_LEAST)
+        fence, now_ns = presented.checked_fence, self.clock.now().wall
+
+        try:
+            outcome: Ended = await self._changes.ask(Wanted(job_id, fence, now_ns, decide))
+        except InvalidTransition as refused:
+            outcome = Failed(refused)
+        ended = self._ended(presented, outcome)
+        if isinstance(ended, Failed):
+            raise ended.error
+        return ended
+
+    async def change_leased(self, changes: Sequence[Leased], *, counted: bool = False) -> list[Changed | Failed]:
+        """The same for jobs that differ, each under its own lease, in one transaction. What became of each.
+
+        `counted`: most of them will come to workers.
+        """
+        presented: list[Presented | Failed] = []
+        wanted: list[Wanted] = []
+        now_ns = self.clock.now().wall
+        for each in changes:
+            try:
+                presented.append(shown := await self._admit(each.lease, each.job, Rule.AT_LEAST))
+                wanted.append(Wanted(each.job, shown.checked_fence, now_ns, each.decide, each.new))
+            except Exception as error:  # noqa: BLE001 - what one of them meets is its own
+                presented.append(Failed(error))
+        outcomes: Sequence[Ended] = await answered(partial(self._change, counted=counted), wanted) if wanted else ()
+        rest = iter(outcomes)
+        return [each if isinstance(each, Failed) else self._ended(each, next(rest)) for each in presented]
+
+    async def change_within(
+        self, moment: Moment, changes: Sequence[Unlocked]
+    ) -> list[tuple[int | Busy, Changed] | Failed]:
+        """The same where the locks are had within the transaction: of each, its fence or who holds it, and the change.
+
+        One that is held is not changed. The jobs differ. New jobs are durable then. A change of others need not be,
+        where the bus is in the same database: the message that it was made for is acknowledged there, after it.
+        """
+        told: list[tuple[int | Busy, Changed] | Failed] = []
+        for each, end in zip(changes, await answered(partial(self._within, moment), changes), strict=True):
+            if isinstance(end, Failed):
+                told.append(end)
+            elif isinstance(end.fence, Busy):
+                told.append((end.fence, Changed(None, None)))
+            else:
+                presented = await self._admit(granted(each.key, end.fence), each.job, Rule.AT_LEAST)
+                ended = self._ended(presented, end.outcome)
+                told.append(ended if isinstance(ended, Failed) else (end.fence, ended))
+        return told
+
+    async def _within(self, moment: Moment, changes: Sequence[Unlocked]) -> Sequence[_Within | Failed]:
+        now_ns = self.clock.now().wall
+
+        async def work(tx: Tx) -> list[_Within]:
+            # A job that is new here has an id that was drawn a moment ago (`straight`).
+            unheard = all(each.new is not None and each.new.wanted.id is None for each in changes)
+            fences = await moment.take(tx.query, [each.key for each in changes], unheard=unheard)
+            wanted = [
+                Wanted(each.job, fence, now_ns, each.deciding(granted(each.key, fence)), each.new)
+                for each, fence in zip(changes, fences, strict=True)
+                if not isinstance(fence, Busy)
+            ]
+            ends = iter(await self._work(tx, wanted) if wanted else ())
+            return [_Within(fence, Absent() if isinstance(fence, Busy) else next(ends)) for fence in fences]
+
+        if ARMED:
+            await areach("plane.job.change")
+        lasting = not self._bus.within or any(each.new is not None for each in changes)
+        found = await self.database.write(work, lasting=lasting)
+        if ARMED:
+            await areach("plane.job.changed")
+        self._count_ends([each.outcome for each in found])
+        return found
+
+    def _ended(self, presented: Presented, outcome: Ended) -> Changed | Failed:
+        """What became of one change, with the admission told of it."""
+        if isinstance(outcome, Failed):
+            if isinstance(outcome.error, InvalidTransition):
+                self._tell_end(presented, outcome.error)
+            return outcome
+        if isinstance(outcome, Absent):
+            return Changed(None, None)
+        try:
+            changed, freed = self._admission.written(presented, outcome)
+        except FencedOut as error:
+            return Failed(error)
+        if freed and changed.before is not None:
+            self.slots.freed(changed.before.pool)
+        return changed
+
+    async def _change(self, wanted: Sequence[Wanted], *, counted: bool = False) -> Sequence[Ended]:
+        if ARMED:
+            await areach("plane.job.change")
+        ends = await self.database.write(lambda tx: self._work(tx, wanted, counted=counted), checked=True)
+        if ARMED:
+            await areach("plane.job.changed")
+        self._count_ends(ends)
+        return ends
+
+    async def _work(self, tx: Tx, wanted: Sequence[Wanted], *, counted: bool = False) -> list[Ended]:
+        """Change jobs that are there, or make those that are not: never some of each."""
+        if wanted[0].new is not None:
+            return await make_many(tx, self._bus, self.slots, wanted)
+        return await change_many(tx, self._bus, self.slots, wanted, counted=counted)
+
+    async def _admit(self, lease: Fenced, job_id: str, rule: Rule) -> Presented:
+        async def seen() -> int | None:
+            job = await self.get(job_id)
+            return None if job is None else job.fence
+
+        return await self._admission.admit(lease, f"job {job_id}", rule, seen, {"job": job_id})
+
+    def _count_ends(self, ends: Sequence[Ended]) -> None:
+        for each in ends:
+            if isinstance(each, Failed) and isinstance(each.error, InvalidTransition):
+                self._count_end(each.error)
+
+    def _count_end(self, refused: InvalidTransition) -> None:
+        self.duplicate_ends += _ends_twice(refused)
+
+    def _tell_end(self, presented: Presented, refused: InvalidTransition) -> None:
+        if _ends_twice(refused):
+            self._admission.repeated(presented, f"{refused.before} and then {refused.after}")
+
+
+def _ends_twice(refused: InvalidTransition) -> bool:
+    return refused.before is not None and duplicate_end(refused.before, refused.after)

@@ -1,0 +1,276 @@
+"""Many changes of jobs in one transaction: read together, decided one by one, written together.
+
+Promises: each change is judged by itself, as if it were alone: a stale fence, a move that the table of states does not
+allow, a tenant, a pool or a topic without a place refuse that one and nothing else. Every row is still written by a
+statement that checks version and fence, and every count by one that checks the limit; if one of them is not written,
+none is. So rows need not be held from reading to writing (`Tx.holds`), unless the jobs of a topic have to be counted
+(`topicplaces`). Rows are locked in one order (jobs by id, tenants by name, pools by name), so that transactions over
+some of the same wait for each other and never deadlock.
+
+Clock: none; whoever wants a change says when it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from holdfast.core.lease.fencing import Absent, Accepted, Outcome, Stale, accepts
+from holdfast.errors import RowMissing
+from holdfast.guards.bearer import CarriedFence, Fenced
+from holdfast.plane.db.batcher import Failed
+from holdfast.plane.db.bulk import put_many, script
+from holdfast.plane.db.ports import Bus, Tx
+from holdfast.plane.jobs.insert import New
+from holdfast.plane.jobs.quotas import WITH_WORKERS, Counting, PoolFull, Slots, TenantFull, pool_channel
+from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, sql
+from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
+from holdfast.plane.model.job_states import Move, move
+from holdfast.plane.model.records import Change, Job, Message
+
+_TOUCH: Final = sql("job_touch")
+_LETTER: Final = sql("deadletter_insert")
+
+Telling: TypeAlias = Sequence[Message] | Callable[[Job], Sequence[Message]]
+"""Messages, or what makes them from the job as it is after the write."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Writing:
+    """What a decision wants written. Without changes, only messages are sent, and the state stays."""
+
+    changes: Sequence[Change] = ()
+    tell: Telling = ()
+    dead: bool = False  # keep a dead letter of it
+    capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
+    not_before_ns: int | None = None  # without changes: when its time comes; 0: now, so it waits in line
+    pool: str | None = None  # without changes, of a job that no worker has: in whose line it waits from now on
+    topic_places: int | None = None  # the same for its topic, if that has fewer than its pool
+    also: Callable[[Tx, Job], Awaitable[None]] | None = None  # more to write with it; if it raises, nothing is written
+
+
+class Changed(NamedTuple):
+    """A job before and after a `change`. Without a job, neither; without a decision to write, no `after`."""
+
+    before: Job | None
+    after: Job | None
+
+
+class Alone(Exception):
+    """These changes cannot share a transaction. Nothing was written; each is to be made by itself."""
+
+
+class Wanted(NamedTuple):
+    """One change that somebody wants."""
+
+    job: str
+    fence: int
+    now_ns: int
+    decide: Callable[[Job], Writing | None]
+    new: New | None = None  # it is not there yet, and is made (`jobmaking`)
+
+
+class Leased(NamedTuple):
+    """One change that somebody wants, and the lease that it is made under."""
+
+    lease: Fenced
+    job: str
+    decide: Callable[[Job], Writing | None]
+    new: New | None = None  # the job is not there yet: it is made, and changed by that
+
+
+class Unlocked(NamedTuple):
+    """One change that somebody wants, and the lock that is to be had for it within the transaction."""
+
+    job: str
+    key: str
+    deciding: Callable[[CarriedFence], Callable[[Job], Writing | None]]
+    new: New | None = None  # as for `Leased`
+
+
+Ended: TypeAlias = Outcome[tuple[Changed, bool]] | Failed
+"""What became of it; the truth value says whether a place with workers has become free."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """One change on its way: what it would write if there is a place for it."""
+
+    at: int
+    wanted: Wanted
+    before: Job
+    writing: Writing
+    after: Job
+    values: dict[str, Any]
+    steps: Sequence[Move]
+
+    @property
+    def shift(self) -> int:
+        """1: it comes to workers; -1: it leaves them."""
+        return (self.after.state in WITH_WORKERS) - (self.before.state in WITH_WORKERS)
+
+    @property
+    def scarce(self) -> bool:
+        """Whether it comes to workers that have fewer places for its topic than for others."""
+        return self.writing.topic_places is not None and self.shift > 0
+
+    def told(self) -> Sequence[Message]:
+        """What is said about it."""
+        tell = self.writing.tell
+        return tell(self.after) if callable(tell) else tell
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """All rows of one transaction."""
+
+    moved: list[dict[str, Any]] = field(default_factory=list)
+    touched: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    letters: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    def add(self, plan: Planned) -> None:
+        writing, after = plan.writing, plan.after
+        (self.moved if plan.steps else self.touched).append(plan.values)
+        self.events += (
+            event_values(after, step, made, plan.wanted.fence, change.actor, change.reason)
+            for step, (change, made) in enumerate(zip(writing.changes, plan.steps, strict=True))
+        )
+        if writing.dead:
+            self.letters.append(letter_values(plan.before, after))
+        self.messages += plan.told()
+
+    async def write(self, tx: Tx, bus: Bus, counting: Counting) -> None:
+        """Write it all. What can be put comes last, and goes to the server in one piece."""
+        if self.touched and await tx.query_many(_TOUCH, self.touched) != len(self.touched):
+            raise RowMissing("a job changed under a lock of the database")
+        if self.letters:
+            await tx.query_many(_LETTER, self.letters)
+        await put_many(tx, "job_change", sorted(self.moved, key=itemgetter("id")), each=True)
+        await counting.write(tx)
+        await put_many(tx, "event_insert", self.events)
+        if self.messages:
+            await bus.stage(tx, self.messages)
+
+
+async def change_many(
+    tx: Tx, bus: Bus, slots: Slots, wanted: Sequence[Wanted], *, counted: bool = False
+) -> list[Ended]:
+    """Make changes of different jobs. What became of each, in their order.
+
+    `counted`: most of them will come to workers, so that the counts had better be read with the jobs.
+    """
+    counting, topics, sheet = Counting(slots.slots), TopicCounting(), _Sheet()
+    counted = counted and not tx.holds
+    look = "job_hold" if tx.holds else "job_counted_many" if counted else "job_get_many"
+    rows = await tx.query(script(look, tx.dialect), {"ids": json.dumps([each.job for each in wanted])})
+    if counted:
+        counting.seen(rows)
+    jobs = {row["id"]: job_of(row) for row in rows}
+    ends: list[Ended] = []
+    plans: list[Planned] = []
+    for at, each in enumerate(wanted):
+        found = judged(jobs.get(each.job), each, at)
+        ends.append(Absent() if isinstance(found, Planned) else found)
+        if isinstance(found, Planned):
+            plans.append(found)
+    if len(wanted) > 1 and any(plan.writing.also is not None for plan in plans):
+        raise Alone  # what else it writes may fail, and must then undo nothing but its own
+    if any(plan.shift > 0 for plan in plans):
+        await counting.hold(tx, [plan.after for plan in plans if plan.shift])
+        await topics.count(tx, [plan.after for plan in plans if plan.scarce])
+    for plan in plans:
+        try:
+            _count(tx, counting, topics, slots, plan)
+        except (TenantFull, PoolFull, TopicFull) as full:
+            ends[plan.at] = Failed(full)
+        else:
+            sheet.add(plan)
+            if plan.after.pool != plan.before.pool and not plan.steps:
+                tx.ring(pool_channel(plan.after.pool))  # it has come to that line
+            ends[plan.at] = Accepted((Changed(plan.before, plan.after), plan.shift < 0))
+    await sheet.write(tx, bus, counting)
+    for plan in plans:
+        if plan.writing.also is not None and isinstance(ends[plan.at], Accepted):
+            await plan.writing.also(tx, plan.after)
+    return ends
+
+
+def _count(tx: Tx, counting: Counting, topics: TopicCounting, slots: Slots, plan: Planned) -> None:
+    if plan.shift > 0:
+        places = plan.writing.topic_places
+        topics.check(plan.after, places)
+        counting.take(plan.after, plan.writing.capacity)
+        topics.take(plan.after, places)
+    elif plan.shift < 0:
+        counting.give(plan.after)
+        if slots.on_freed is None:  # nobody here dispatches: somebody elsewhere should look
+            tx.ring(pool_channel(plan.after.pool))
+
+
+def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
+    """What a change comes to, as far as the job alone decides it."""
+    if before is None:
+        return Absent()
+    if not accepts(before.fence, wanted.fence):
+        return Stale(before.fence or 0)
+    try:
+        writing = wanted.decide(before)
+        if writing is None:
+            return Accepted((Changed(before, None), False))
+        steps = moves(before, writing.changes)
+        if steps:
+            values = applied(before, writing.changes, steps[-1], wanted.fence, wanted.now_ns)
+            return Planned(at, wanted, before, writing, _after(before, values), values, steps)
+    except Exception as error:  # noqa: BLE001 - whatever a decision raises belongs to the one who wanted it
+        return Failed(error)
+    not_before_ns = before.not_before_ns if writing.not_before_ns is None else writing.not_before_ns
+    kept: dict[str, Any] = {"fence": wanted.fence, "not_before_ns": not_before_ns, "pool": writing.pool or before.pool}
+    values = {"id": before.id, "version": before.version, **kept}
+    after = replace(before, version=before.version + 1, **kept)
+    return Planned(at, wanted, before, writing, after, values, ())
+
+
+def _after(before: Job, values: dict[str, Any]) -> Job:
+    """The job as the row will be."""
+    return Job(
+        id=before.id,
+        tenant=before.tenant,
+        topic=before.topic,
+        pool=values["pool"],
+        state=values["after"],
+        priority=before.priority,
+        attempt=values["attempt"],
+        max_attempts=before.max_attempts,
+        payload=before.payload,
+        created_ns=before.created_ns,
+        updated_ns=values["now_ns"],
+        version=before.version + 1,
+        fence=values["fence"],
+        run_fence=values["run_fence"],
+        worker=values["worker"],
+        result=before.result if values["result_kept"] else json.loads(values["result"]),
+        reason=values["reason"],
+        code=values["code"],
+        idempotency_key=before.idempotency_key,
+        timeout_ns=before.timeout_ns,
+        deadline_ns=values["deadline_ns"],
+        not_before_ns=values["not_before_ns"],
+        submitted_by=before.submitted_by,
+        trace=before.trace,
+        labels=before.labels,
+    )
+
+
+def moves(job: Job, changes: Sequence[Change]) -> list[Move]:
+    """The moves that the changes are, one after the other, or `InvalidTransition`."""
+    state, attempt = job.state, job.attempt
+    made: list[Move] = []
+    for change in changes:
+        made.append(move(state, change.after, attempt, taken_back=change.taken_back))
+        state, attempt = made[-1].after, made[-1].attempt
+    return made

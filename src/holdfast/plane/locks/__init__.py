@@ -1,0 +1,1 @@
+"""The locks that the control plane takes, by family."""

@@ -1,0 +1,1 @@
+"""Background loops with one leader each."""

@@ -1,0 +1,86 @@
+"""A walk through rows that a loop has to look at: in pages, a few at once, and from tick to tick where it left off.
+
+Promises: every row is come to before any is come to again, however many there are and whatever becomes of them; a tick
+is bounded in pages; between two handfuls the tick is asked whether it may go on. A row that raises is logged, counted
+and left behind, so that it cannot hold up the others. Trouble with a store ends the walk, which goes on from there in
+the next tick.
+
+Clock: none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from holdfast.errors import BackendError, Closed
+from holdfast.flows.log import say
+from holdfast.plane.db.ports import Row
+from holdfast.plane.jobs.queries import BEFORE_ALL, Place
+from holdfast.plane.loops.loop import Tick
+
+BATCH: Final = 200  # rows in a page
+BATCHES: Final = 100  # pages in a tick
+AT_ONCE: Final = 16  # rows that are handled together
+
+_log: Final = logging.getLogger("holdfast.plane.loops")
+
+Page: TypeAlias = Callable[[Place, int], Awaitable[Sequence[Row]]]
+"""Rows after a place, at most so many, in the order of their places."""
+
+
+class Scan:
+    """One walk. It remembers its place for as long as it lives; another leader begins at the beginning."""
+
+    def __init__(
+        self,
+        name: str,
+        page: Page,
+        ordered_by: str,
+        *,
+        batch: int = BATCH,
+        batches: int = BATCHES,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`ordered_by` is the column that, with `id`, makes the place of a row."""
+        self.name = name
+        self.errors = 0
+        self.after = BEFORE_ALL
+        self._page = page
+        self._ordered_by = ordered_by
+        self._batch = batch
+        self._batches = batches
+        self._at_once = at_once
+
+    async def walk(self, tick: Tick, handle: Callable[[Row], Awaitable[None]]) -> int:
+        """Go on from the last place, to the end or for as many pages as a tick may have. How many rows were handled."""
+        handled = 0
+        for _ in range(self._batches):
+            if not tick.more():
+                break
+            rows = await self._page(self.after, self._batch)
+            for first in range(0, len(rows), self._at_once):
+                if first and not tick.more():
+                    return handled
+                handful = rows[first : first + self._at_once]
+                await self._handle(handful, handle)
+                handled += len(handful)
+                self.after = Place(handful[-1][self._ordered_by], handful[-1]["id"])
+            if len(rows) < self._batch:
+                self.after = BEFORE_ALL
+                break
+        return handled
+
+    async def _handle(self, rows: Sequence[Row], handle: Callable[[Row], Awaitable[None]]) -> None:
+        ends = await asyncio.gather(*(handle(row) for row in rows), return_exceptions=True)
+        for row, error in zip(rows, ends, strict=True):
+            if isinstance(error, Exception) and not isinstance(error, BackendError | Closed):
+                self.errors += 1
+                say(_log, logging.ERROR, "a job was passed over", error, scan=self.name, job=row["id"])
+        for error in ends:
+            if isinstance(error, BaseException) and (
+                isinstance(error, BackendError | Closed) or not isinstance(error, Exception)
+            ):
+                raise error

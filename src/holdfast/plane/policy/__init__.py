@@ -1,0 +1,1 @@
+"""Error policies and escalation at run time."""

@@ -1,0 +1,176 @@
+"""What a process of a plane does about the error policy: follows it, counts what it costs, and escalates if armed.
+
+    policing = Policing.of(settings, database, locks, clock, works=True)
+    await policing.begin()                 # the locks of this process do what the policy says
+    async with policing.running():         # … and go on to; counts are written, the rule is looked at
+        ...
+    policing.policy, policing.signals      # for whoever switches, and whoever reports duplicates
+
+`opened` does this for every process of a plane, and `Ground.policing` is the one of that process. The engine reports
+duplicates to `ground.policing.signals` and needs nothing else from here: a lock that is described with a risk class
+follows the policy by itself.
+
+Promises: no lease is needed for any of it. A database that is down costs the process nothing but what is kept until it
+is back; nothing here ends the process.
+
+Clock: the event loop's, for the pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.aio.client import Locks
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.ports import Clock
+from holdfast.errors import HoldfastError
+from holdfast.flows.log import Trouble, say
+from holdfast.plane.db.ports import Database
+from holdfast.plane.locks import registry as families
+from holdfast.plane.policy.busy_jitter import BusyJitter
+from holdfast.plane.policy.duplicate_counters import Label, Sign, Signals
+from holdfast.plane.policy.escalation import Escalator
+from holdfast.plane.policy.follower import PolicyFollower
+from holdfast.plane.policy.model import BUSY_JITTER
+from holdfast.plane.policy.store import PlanePolicy
+from holdfast.plane.settings.lock_times import families_in_effect
+from holdfast.types import NS
+
+if TYPE_CHECKING:
+    from holdfast.plane.settings.settings import Settings
+
+FLUSH_S: Final = 3.0
+LAST_FLUSH_S: Final = 2.0
+AGAIN_S: Final = 1.0
+JITTER_SETTING: Final = "scheduler.busy_jitter"
+
+_log: Final = logging.getLogger("holdfast.plane")
+
+
+class Policing:
+    """The error policy as one process sees it."""
+
+    def __init__(
+        self,
+        policy: PlanePolicy,
+        signals: Signals,
+        follower: PolicyFollower,
+        locks: Locks,
+        jitter: BusyJitter,
+        escalator: Escalator | None = None,
+        *,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        """`jitter`: what the parts of this process get their retry delays from."""
+        self.policy = policy
+        self.signals = signals
+        self.follower = follower
+        self.escalator = escalator
+        self.locks = locks
+        self.jitter = jitter
+        self._flush_s = flush_s
+
+    @classmethod
+    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> Policing:
+        """As the settings want it. Without `works` no policy file is read: a process that only looks has no say."""
+        policy = PlanePolicy(database, clock)
+        who = locks.house.owner
+        locks.house.witness.name_items({name: family.pattern for name, family in families_in_effect(settings).items()})
+        # The owner of a process names it: it has the host, the process id and, unless one was given, a random part.
+        signals = Signals(
+            database, clock, process=f"{who}/{locks.house.entropy.token()[:8]}", witness=locks.house.witness
+        )
+        exercise, jitter = settings.exercise.plan, BusyJitter(settings)
+        spoken: dict[str, OnError | float] = dict(settings.risk)
+        if settings.scheduler.busy_jitter or settings.origin(JITTER_SETTING).kind != "default":
+            spoken[BUSY_JITTER] = settings.scheduler.busy_jitter
+        file = settings.policy_file if works else None
+        follower = PolicyFollower(
+            policy,
+            database,
+            locks,
+            clock,
+            actor=who,
+            jitter=jitter,
+            settings=spoken,
+            file=None if file is None else Path(file),
+            exercises=[] if exercise is None else [exercise],
+        )
+        rule = settings.escalation.rule
+        escalator = Escalator(policy, signals, clock, rule, actor=who) if settings.escalation.armed else None
+        return cls(policy, signals, follower, locks, jitter, escalator)
+
+    def count_ends(self, duplicate_ends: Callable[[], int]) -> None:
+        """Count second ends of jobs, which the store refuses and counts, as duplicates."""
+        self.signals.follow(Sign.END, duplicate_ends)
+
+    async def begin(self, *, speak: bool = True) -> None:
+        """See `PolicyFollower.begin`."""
+        await self.follower.begin(speak=speak)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow, count and escalate while the block runs; at its end, write what was counted."""
+        tasks = [
+            asyncio.create_task(_kept(self.follower.run), name="follow the error policy"),
+            asyncio.create_task(_kept(self._count), name="write signals of the error policy"),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            try:
+                async with asyncio.timeout(LAST_FLUSH_S):
+                    await self.signals.flush()
+            except TimeoutError:
+                say(_log, logging.WARNING, "the last signals could not be written in time")
+
+    def statistics(self) -> dict[str, float | Mapping[Any, float]]:
+        """What this process has counted, for metrics. Fallbacks by family and risk class are the locks' own."""
+        witness, modes = self.locks.house.witness, self.locks.policy.current()
+        fallbacks = witness.by_risk(Kind.FELL_BACK)
+        return {
+            "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
+            "input_fail_open": self.signals.input_fail_open,
+            "exercises": {each.family: each.share for each in self.locks.exercise.current()},
+            "duplicates": {str(each): self.signals.totals[Label(each)] for each in Sign if each.duplicate},
+            "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
+            "escalations": 0 if self.escalator is None else self.escalator.switched,
+            "armed": self.escalator is not None,
+            "busy_jitter_ns": round(self.jitter.seconds * NS),
+            "revision": self.follower.revision,
+            "failed": {"follow": self.follower.failed, "signals": self.signals.failed},
+        }
+
+    async def _count(self) -> None:
+        trouble = Trouble(
+            _log, "the escalation rule could not be looked at", "the escalation rule can be looked at again"
+        )
+        while True:  # ends with the process
+            await asyncio.sleep(self._flush_s)
+            if await self.signals.flush() and self.escalator is not None:
+                try:
+                    await self.escalator.look()
+                    trouble.ended()
+                except HoldfastError as error:
+                    trouble.met(error)
+
+
+async def _kept(work: Callable[[], Awaitable[None]]) -> None:
+    """Run it until it ends or is cancelled. An error that nobody foresaw is logged, and it begins anew."""
+    while True:  # ends with the process
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process goes on to follow its policy
+            say(_log, logging.ERROR, "following the error policy was interrupted, and begins anew", error)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return

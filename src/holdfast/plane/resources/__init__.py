@@ -1,0 +1,1 @@
+"""Locks that clients take through the HTTP API."""

@@ -1,0 +1,87 @@
+"""Taking a resource from whoever holds it, by force, and the record that it leaves. See `resource_locks`.
+
+Promises: the holders are gone and the record is there in one transaction, or neither; whoever asks next has a fence
+above theirs. Those who wait to have the resource alone no longer keep readers out, unless they ask again. The record
+names who did it and why, and never a token; it is kept for good.
+
+Clock: that of the database.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.leases.inspection import check_reason
+from holdfast.plane.db.ports import Database, Row, Tx
+from holdfast.plane.jobs.queries import AFTER_ALL, Place
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.model.caller import REASON_CHARS_MAX
+from holdfast.plane.model.records import ID_CHARS_MAX, check_text, check_whole
+from holdfast.plane.resources.locks import ResourceLocks
+from holdfast.plane.resources.model import PAGE_MAX, Mode, ResourceBreak, channel_of, named, slot_of
+from holdfast.types import check_label
+
+_BREAK: Final = sql("resource_break")
+_NOTE: Final = sql("resource_break_note")
+_UNWISH_ALL: Final = sql("resource_unwish_all")
+_LIST_ALL: Final = sql("resource_break_list_all")
+_LIST_TENANT: Final = sql("resource_break_list_tenant")
+
+
+class ResourceBreaks:
+    """What operators took away, of one plane."""
+
+    def __init__(self, database: Database, locks: ResourceLocks) -> None:
+        self._database = database
+        self._locks = locks
+
+    async def force_release(
+        self, tenant: str, resource: str, *, actor: str, reason: str, fence: int | None = None
+    ) -> list[ResourceBreak]:
+        """Take a resource from all who hold it, or from the one with this fence. One record each; none: nobody did."""
+        name, key = named(tenant, resource)
+        slot, who = slot_of(name, key), check_text("actor", actor, ID_CHARS_MAX)
+        why = check_text("reason", check_reason(reason), REASON_CHARS_MAX)
+
+        async def work(tx: Tx) -> list[ResourceBreak]:
+            now_ns, _ = await self._locks.turn(tx, slot)
+            where = {"tenant": name, "resource": key}
+            rows = await tx.query(_BREAK, {**where, "now_ns": now_ns, "fence": fence})
+            noted = []
+            for row in sorted(rows, key=lambda each: int(each["fence"])):
+                about = {each: row[each] for each in ("tenant", "resource", "mode", "owner", "fence")}
+                noted.append({"id": f"{slot}-{row['fence']}", "at_ns": now_ns, **about, "actor": who, "reason": why})
+                await tx.query(_NOTE, noted[-1])
+            if fence is None:
+                await tx.query(_UNWISH_ALL, where)
+            tx.ring(channel_of(slot))
+            return [_break_of(each) for each in noted]
+
+        return await self._database.write(work)
+
+    async def page(
+        self, tenant: str | None = None, *, after: Place = AFTER_ALL, limit: int = 100
+    ) -> list[ResourceBreak]:
+        """What was taken away, newest first. The next page comes after the `place` of the last one."""
+        values = {
+            "tenant": None if tenant is None else check_label("tenant", tenant),
+            "at_ns": after.at_ns,
+            "id": after.id,
+            "most": check_whole("limit", limit, 1, PAGE_MAX),
+        }
+        statement = _LIST_ALL if tenant is None else _LIST_TENANT
+        return [_break_of(row) for row in await self._database.read(lambda tx: tx.query(statement, values))]
+
+
+def _break_of(row: Row) -> ResourceBreak:
+    return ResourceBreak(
+        row["id"],
+        row["at_ns"],
+        row["tenant"],
+        row["resource"],
+        Mode(row["mode"]),
+        row["owner"],
+        row["fence"],
+        row["actor"],
+        row["reason"],
+    )

@@ -1,0 +1,162 @@
+"""Changes numbers in a `holdfast.toml` and nothing else: comments, order, spacing and the rest stay as they are.
+
+The standard library reads TOML and does not write it, so the text itself is edited: a key that is there has its number
+exchanged, one that is not is put where its section is (under `[scheduler]`, beside `scheduler.job_ttl = 60`, or into
+`scheduler = { job_ttl = 60 }`), and a section that is not there is put at the end.
+
+Promises: what is written was read back first, and says what it should: the wanted values, and every other value as
+before. Otherwise nothing is written (`BadInput`). The new file takes the place of the old in one step, with its rights,
+after the old one was kept as `NAME.before`; a crash leaves the one or the other. Does not promise anything about two
+people who edit at once: the last one wins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.errors import BadInput
+from holdfast.plane.settings.toml_positions import Form, Place, places
+from holdfast.runtime.fsync import replace_file
+from holdfast.runtime.private_files import PRIVATE
+from holdfast.runtime.strict_toml import NotToml, toml_of
+
+KEPT: Final = ".before"
+
+
+def edited(text: str, changes: Mapping[str, float]) -> str:
+    """The text with these values (`scheduler.job_ttl`: 24.0). `BadInput`: this cannot be done safely."""
+    wanted = _document(text)
+    after = text
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        after = _put(after, section, key, _number(value))
+        table = wanted.setdefault(section, {}) if section else wanted
+        table[key] = tomllib.loads(f"x = {_number(value)}")["x"]
+    try:
+        found = _document(after)
+    except BadInput:
+        found = {}
+    if not _same(found, wanted):
+        lines = "; ".join(f"{name} = {_number(value)}" for name, value in changes.items())
+        raise BadInput("settings", "they cannot be changed in this file safely", f"write there yourself: {lines}")
+    return after
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """What changes, as `diff -u` shows it."""
+    return "".join(difflib.unified_diff(_ended(before), _ended(after), f"a/{name}", f"b/{name}"))
+
+
+def write(path: Path, before: str, after: str) -> Path | None:
+    """Put the new text in place of the old in one step. Returns where the old one was kept; None: there was none."""
+    target = path.resolve()  # a link stays a link
+    kept = None
+    mode = PRIVATE  # settings may hold the password of a store
+    if target.exists():
+        if target.read_bytes() != before.encode():
+            raise BadInput(str(path), "was changed by somebody meanwhile", "look at it, and try again")
+        mode = stat.S_IMODE(target.stat().st_mode)
+        kept = target.with_name(target.name + KEPT)
+        _replace(kept, before, mode)
+    _replace(target, after, mode)
+    return kept
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    try:
+        replace_file(path, text.encode(), mode)
+    except OSError as error:
+        raise BadInput(str(path), f"cannot be written: {error.strerror}", "make room, or change its rights") from None
+
+
+def _put(text: str, section: str, key: str, value: str) -> str:
+    """The text with one value: exchanged where it stands, else written where its section is, else with a section."""
+    table, line = (section,) if section else (), f"{key} = {value}"
+    found = list(places(text))
+    pairs = [each for each in found if each.form in {Form.VALUE, Form.INLINE}]
+    for each in pairs:
+        if each.path == (*table, key):
+            return text[: each.value] + value + text[each.end :]
+    heading = None
+    for each in found:
+        if each.path == table and each.form is Form.INLINE:
+            members = [one for one in pairs if one.inside and one.under == table]
+            return _into_braces(text, each, members, line)
+        if each.path == table and each.form is not Form.HEADING:
+            raise _no_table(text, each, section, line)
+        heading = each if each.path == table else heading
+    if heading is not None or not section:
+        below = [each for each in pairs if each.under == table]
+        return _below(text, below[-1] if below else heading, line)
+    dotted = [each for each in pairs if each.path[0] == section and not each.under]
+    return _below(text, dotted[-1], f"{section}.{line}") if dotted else _at_the_end(text, f"[{section}]", line)
+
+
+def _into_braces(text: str, table: Place, members: list[Place], line: str) -> str:
+    if members:
+        return f"{text[: members[-1].end]}, {line}{text[members[-1].end :]}"
+    return f"{text[: table.value]}{{ {line} }}{text[table.end :]}"
+
+
+def _below(text: str, place: Place | None, line: str) -> str:
+    """A line of its own after that of the place, indented like it. None: before the first heading."""
+    end = _line_end(text)
+    if place is None:
+        first = next((each.begin for each in places(text)), len(text))
+        last, indent = len(text[:first].rstrip()), ""
+        if not last:
+            return f"{line}{end}{text}"
+    else:
+        last, indent = place.end, text[text.rfind("\n", 0, place.begin) + 1 : place.begin]
+    stop = text.find("\n", last) + 1
+    return f"{text[:stop]}{indent}{line}{end}{text[stop:]}" if stop else f"{text}{end}{indent}{line}{end}"
+
+
+def _at_the_end(text: str, *lines: str) -> str:
+    end = _line_end(text)
+    begun = text if not text or text.endswith("\n") else text + end
+    gap = "" if not begun.strip() or begun.endswith(("\n\n", "\n\r\n")) else end
+    return "".join((begun, gap, *(line + end for line in lines)))
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
+
+
+def _no_table(text: str, place: Place, section: str, line: str) -> BadInput:
+    number = place.line(text)
+    written = text.split("\n")[number - 1].strip()
+    return BadInput(
+        "settings",
+        f"line {number}, {written}: is no table of settings",
+        f"write [{section}] there, and below it {line}",
+    )
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        return toml_of(text)
+    except NotToml as error:
+        raise BadInput("settings", str(error), "write the file as TOML first") from None
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two documents say the same, to the type of each value."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # nan is nan
+
+
+def _number(value: float) -> str:
+    return f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def _ended(text: str) -> list[str]:
+    return [line if line.endswith("\n") else line + "\n" for line in text.splitlines(keepends=True)]

@@ -1,0 +1,416 @@
+"""How a plane is set up: one tree of frozen values, each declared once with what it takes and what it is for.
+
+From this declaration come the keys of `holdfast.toml`, the names in the environment (`scheduler.concurrency` is
+`$HOLDFAST_SCHEDULER_CONCURRENCY`), the checks, what `holdfast up --check` prints, and the page in the documentation.
+Lengths of time are seconds. `setting_sources.load` reads a tree, `setting_rules.problems` says what cannot work
+together. Does not promise that anything can be reached: nothing is opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.lease.policy_exercise import Exercise, parse_exercise
+from holdfast.core.retry_delays import RetryDelays
+from holdfast.plane.cleanup import Retention
+from holdfast.plane.jobs.rules import StateLimits
+from holdfast.plane.locks import registry as families
+from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.settings.declare import KIND as _KIND
+from holdfast.plane.settings.declare import failures as _failures
+from holdfast.plane.settings.declare import key as _key
+from holdfast.plane.settings.declare import lead as _lead
+from holdfast.plane.settings.declare import renew_every as _renew_every
+from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, is_renewed
+from holdfast.plane.settings.sections import (
+    BESIDE,
+    ApprovalSettings,
+    AuditSettings,
+    DelaySettings,
+    EngineSettings,
+    LogSettings,
+    NameSettings,
+    OtelSettings,
+    RunSettings,
+)
+from holdfast.plane.settings.types import Amount, Flag, Kind, Modes, Names, Seconds, Text, Url, Whole
+from holdfast.stores.registry import BUILT, state_directory
+from holdfast.types import NS
+
+PREFIX: Final = "HOLDFAST"
+FILE: Final = "holdfast.toml"
+DATABASE_FILE: Final = "holdfast-plane.db"
+
+_DAY: Final = 86_400.0
+_LONG: Final = 20 * 365 * _DAY
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    kind: str  # flag, environment, file, default
+    name: str = ""  # --database, HOLDFAST_DATABASE, holdfast.toml:3
+
+    def __str__(self) -> str:
+        return {"environment": f"${self.name}", "default": "default"}.get(self.kind, self.name)
+
+
+DEFAULT: Final = Origin("default")
+
+
+class Key(NamedTuple):
+    """One value of the tree as it is declared."""
+
+    name: str  # scheduler.concurrency
+    kind: Kind
+    help: str
+    flag: str | None
+    default: Any
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"{PREFIX}_{self.name.replace('.', '_').upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """The HTTP API and the page at `/`."""
+
+    host: str = _key("127.0.0.1", Text("localhost"), "the address to listen at", "--host")
+    port: int = _key(8420, Whole(0, 65_535), "the port; 0: any that is free", "--port")
+    tokens: str | None = _key(
+        None, Text("tokens.toml"), "a file with the tokens of callers and their roles; none: only this host, as admin"
+    )
+    rate: int = _key(
+        500,
+        Whole(0, 1_000_000),
+        "requests a second of one token, or address without tokens; twice that at once; 0: any",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """Health, readiness and metrics over HTTP, in processes without the API."""
+
+    enabled: bool = _key(True, Flag(), "whether they are served; where the API runs it serves them", "--no-probe")
+    host: str = _key(
+        "127.0.0.1", Text("localhost"), "the address to listen at; the tokens are the API's", "--probe-host"
+    )
+    port: int = _key(0, Whole(0, 65_535), "the port; 0: any that is free; given: also beside the API", "--probe-port")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The scheduler."""
+
+    concurrency: int = _key(128, Whole(1, 10_000), "messages of each subject that are handled at once")
+    tenant_slots: int | None = _key(
+        None, Whole(1, 1_000_000), "jobs of one tenant that may be with workers at once, unless it has its own limit"
+    )
+    job_ttl: float = _key(
+        families.SCHEDULER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent scheduler keeps the lock of a job"
+    )
+    job_renew_every: float | None = _renew_every("job_ttl")
+    job_failures: int = _failures()
+    ack_wait: float | None = _key(
+        None, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew; half of job_ttl"
+    )
+    busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy comes again")
+    busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "how far that delay may vary, up and down; 0: exactly")
+    backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message comes again when a store failed")
+    unknown_topic_timeout: float | None = _key(
+        None,
+        Seconds(0.1, _LONG),
+        "after which a job fails whose topic no worker has ever announced; not given: it waits for such a worker",
+    )
+
+    @property
+    def topic_grace_ns(self) -> int | None:
+        """As the placement of jobs takes it."""
+        return None if self.unknown_topic_timeout is None else round(self.unknown_topic_timeout * NS)
+
+    @property
+    def silence(self) -> float:
+        """How long a message is silent before it is delivered anew.
+
+        By default half of the lock's time: a message whose scheduler died before it had the lock need not wait for
+        it, and one whose scheduler held it comes again no later than the lock runs out.
+        """
+        return self.job_ttl / 2 if self.ack_wait is None else self.ack_wait
+
+    @property
+    def delays(self) -> RetryDelays:
+        """The delay classes. `setting_rules` has refused a jitter that is not below its delay."""
+        fixed = RetryDelays().without_jitter(round(self.busy_delay * NS))
+        delays = RetryDelays(fixed.busy, RetryDelays().without_jitter(round(self.backend_delay * NS)).busy)
+        return delays.with_jitter(round(self.busy_jitter * NS)) if self.busy_jitter else delays
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The workers of this process."""
+
+    app: str | None = _key(None, Text("billing.jobs:app"), "the functions that they run, as module:name", "--app")
+    count: int = _key(2, Whole(1, 1000), "how many workers", "--workers")
+    concurrency: int = _key(
+        8, Whole(1, 10_000), "attempts that one worker makes at once, in each pool", "--concurrency"
+    )
+    pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's", "--pool")
+    heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "how often they say that they live")
+    lease_ttl: float = _key(
+        families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job", "--lease-ttl"
+    )
+    lease_renew_every: float | None = _renew_every("lease_ttl")
+    lease_failures: int = _failures()
+    cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a function may go on after it was told to stop")
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcilerSettings:
+    """The loop that ends what is overdue."""
+
+    interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayerSettings:
+    """The loop that looks again at what nobody has looked at."""
+
+    interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
+    lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """The loop that writes down who works."""
+
+    interval: float = _key(5.0, Seconds(0.1, 600.0), "between two snapshots")
+    lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupSettings:
+    """The loop that forgets what has been kept for long enough."""
+
+    interval: float = _key(60.0, Seconds(1.0, _DAY), "between two ticks")
+    lead: str = _lead()
+    renew_every: float | None = _renew_every()
+    failures: int = _failures()
+    jobs: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a finished job is kept")
+    keys: float = _key(90 * _DAY, Seconds(1.0, _LONG), "how long the same idempotency key gives the same job")
+    letters: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long dead letters are kept")
+    letters_of_tenant: int = _key(10_000, Whole(1, 10**9), "how many dead letters of one tenant are kept")
+    workers: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a silent worker, and what it can do, is remembered")
+    runs: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long a finished run, its timeline and approvals are kept")
+
+    @property
+    def retention(self) -> Retention:
+        """As the loop takes it."""
+        return Retention(
+            jobs_ns=round(self.jobs * NS),
+            keys_ns=round(self.keys * NS),
+            letters_ns=round(self.letters * NS),
+            letters_of_tenant=self.letters_of_tenant,
+            workers_ns=round(self.workers * NS),
+            runs_ns=round(self.runs * NS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """How long a job may stay in a state, and when it is looked at again."""
+
+    replay: float = _key(30.0, Seconds(0.1), "after which a job that nobody has taken further is looked at again")
+    scheduled: float = _key(120.0, Seconds(0.1), "how long a job may be SCHEDULED")
+    dispatched: float = _key(300.0, Seconds(0.1), "how long a job may be DISPATCHED")
+    running: float = _key(900.0, Seconds(0.1), "how long a job may be RUNNING, unless it says otherwise")
+    retrying: float = _key(3600.0, Seconds(0.1), "how long a job may be RETRYING after it is due")
+    pending: float | None = _key(None, Seconds(0.1), "how long a job may be PENDING; not given: for ever")
+
+    @property
+    def states(self) -> StateLimits:
+        """As the decisions take them."""
+        return StateLimits(
+            replay_ns=round(self.replay * NS),
+            scheduled_ns=round(self.scheduled * NS),
+            dispatched_ns=round(self.dispatched * NS),
+            running_ns=round(self.running * NS),
+            retrying_ns=round(self.retrying * NS),
+            pending_ns=None if self.pending is None else round(self.pending * NS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EscalationSettings:
+    """The rule that makes risk classes fail closed by itself."""
+
+    armed: bool = _key(False, Flag(), "whether it may switch")
+    rate: float = _key(0.1, Amount(0.0, 1e6, "fallbacks a second"), "above which it does, if duplicates rise too")
+    window: float = _key(300.0, Seconds(10.0, 1800.0), "over which both are looked at")
+    classes: tuple[str, ...] = _key(("high",), Names(), "the risk classes that it switches")
+
+    @property
+    def rule(self) -> Rule:
+        """As the decision takes it."""
+        return Rule(self.rate, round(self.window * NS), self.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExerciseSettings:
+    """The fallback path walked on purpose, by classes that are fail_open."""
+
+    family: str | None = _key(None, Text("workflow.run"), "whose locks meet a pretended store error; not given: none")
+    share: float = _key(0.01, Amount(0.000001, 1.0, "a share"), "of its acquisitions that do")
+
+    @property
+    def plan(self) -> Exercise | None:
+        """As the locks take it."""
+        return None if self.family is None else parse_exercise(self.family, self.share)
+
+
+SECTIONS: Final[Mapping[str, type]] = {
+    "api": ApiSettings,
+    "probe": ProbeSettings,
+    "scheduler": SchedulerSettings,
+    "worker": WorkerSettings,
+    "reconciler": ReconcilerSettings,
+    "replayer": ReplayerSettings,
+    "snapshot": SnapshotSettings,
+    "cleanup": CleanupSettings,
+    "limits": LimitSettings,
+    "engine": EngineSettings,
+    "runs": RunSettings,
+    "delays": DelaySettings,
+    "approvals": ApprovalSettings,
+    "escalation": EscalationSettings,
+    "exercise": ExerciseSettings,
+    "audit": AuditSettings,
+    "log": LogSettings,
+    "otel": OtelSettings,
+    "names": NameSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a plane is told."""
+
+    database: str | None = _key(
+        None,
+        Url(("sqlite", "postgresql", "postgres"), "sqlite:///plane.db or postgresql://user@host/database"),
+        f"where state is kept; not given: {DATABASE_FILE} in your state directory",
+        "--database",
+    )
+    bus: str | None = _key(
+        None, Url(("nats", "tls"), "nats://host:4222"), "what carries messages; not given: the database", "--bus"
+    )
+    leases: str | None = _key(
+        None,
+        Url(tuple(each for each in BUILT if "+" not in each), "redis://host:6379/0 or sqlite:///leases.db"),
+        "where leases are kept; not given: the database, if it is a SQLite file",
+        "--leases",
+    )
+    grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long work may go on after the plane was told to stop")
+    takeover: float | None = _key(
+        None, Seconds(1.0, _DAY), "how soon others must have the work of one that died; what cannot keep it is refused"
+    )
+    risk: tuple[tuple[str, OnError], ...] = _key(
+        (), Modes(), "what risk classes do when the lease store fails; see docs/policy.md"
+    )
+    policy_file: str | None = _key(
+        None, Text("policy.toml"), "a file with a [risk] table that is followed while the plane runs"
+    )
+    api: ApiSettings = field(default_factory=ApiSettings)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    reconciler: ReconcilerSettings = field(default_factory=ReconcilerSettings)
+    replayer: ReplayerSettings = field(default_factory=ReplayerSettings)
+    snapshot: SnapshotSettings = field(default_factory=SnapshotSettings)
+    cleanup: CleanupSettings = field(default_factory=CleanupSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    runs: RunSettings = field(default_factory=RunSettings)
+    delays: DelaySettings = field(default_factory=DelaySettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    escalation: EscalationSettings = field(default_factory=EscalationSettings)
+    exercise: ExerciseSettings = field(default_factory=ExerciseSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
+    names: NameSettings = field(default_factory=NameSettings)
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    file: str | None = field(default=None, compare=False)  # that was read
+
+    @property
+    def database_url(self) -> str:
+        """Where state is kept. Passwords and all: see `shown`."""
+        return self.database or f"sqlite:///{quote(str(state_directory() / DATABASE_FILE))}"
+
+    @property
+    def lease_url(self) -> str:
+        """Where leases are kept: by default in the file of the database, whose options are not theirs."""
+        return self.leases or self.database_url.partition("?")[0]
+
+    @property
+    def audit_path(self) -> str | None:
+        """The directory of the audit ledger: by default beside the file of the database. None: none is kept."""
+        if not self.audit.enabled:
+            return None
+        scheme, _, place = self.database_url.partition("?")[0].partition("://")
+        beside = f"{unquote(place[1:])}{BESIDE}" if scheme.lower() == "sqlite" else None
+        return self.audit.path or beside
+
+    def origin(self, name: str) -> Origin:
+        """Where the value of a key came from."""
+        return self.origins.get(name, DEFAULT)
+
+    def value(self, name: str) -> Any:
+        """The value of a key, such as `scheduler.concurrency`."""
+        found: Any = self
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Every value in effect and where it came from, for people and programs. Secrets are masked."""
+        effective = {
+            "database": self.database_url,
+            "bus": self.bus,
+            "leases": self.lease_url,
+            "scheduler.ack_wait": self.scheduler.silence,
+            "audit.path": self.audit_path,
+        }
+        for name, each in families_in_effect(self).items():
+            renewed = round(each.renew_every, 3) if is_renewed(self, each) else None
+            effective[FAMILY_KEYS[name].renew_every] = renewed
+        shown = {}
+        for key in KEYS.values():
+            value = effective[key.name] if key.name in effective else self.value(key.name)
+            text = None if value is None else key.kind.shown(value)
+            shown[key.name] = {"value": text, "from": str(self.origin(key.name))}
+        return shown
+
+
+def _declared(tree: type, prefix: str = "") -> Iterator[Key]:
+    for each in fields(tree):
+        if _KIND in each.metadata:
+            told = each.metadata
+            yield Key(prefix + each.name, told[_KIND], told["help"], told["flag"], each.default)
+        elif each.name in SECTIONS:
+            yield from _declared(SECTIONS[each.name], f"{each.name}.")
+
+
+KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _declared(Settings)}

@@ -1,0 +1,343 @@
+"""What a setting may be: a small class for each kind of value, which reads it from a file or from text, or refuses.
+
+Promises: every value is either understood or `BadInput` with a fix; a secret that stands in a URL appears in no text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from holdfast.core.duration_text import EXAMPLES, parse_seconds
+from holdfast.core.lease.error_policy import OnError, parse_policy
+from holdfast.errors import BadInput
+from holdfast.plane.app import check_name
+from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
+from holdfast.plane.model.records import check_text, check_whole
+from holdfast.runtime.strict_json import NotJson, json_of
+from holdfast.stores.registry import redacted
+from holdfast.types import NS, duration_ns
+
+TEXT_MAX: Final = 2000
+YEAR_S: Final = 366 * 86_400.0
+
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
+
+
+class Kind(Protocol):
+    """One kind of value."""
+
+    @property
+    def takes(self) -> str:
+        """What it takes, for people."""
+        ...
+
+    def check(self, name: str, value: object) -> Any:
+        """The value as a file or a program gives it, or `BadInput`."""
+        ...
+
+    def parse(self, name: str, text: str) -> Any:
+        """The value from text, as the environment gives it, or `BadInput`."""
+        ...
+
+    def shown(self, value: Any) -> Any:
+        """The value as it may be printed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A duration: a number of seconds, or text such as 30s, 500ms or 1h30m."""
+
+    low: float = 0.0
+    high: float = YEAR_S
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return "seconds, or text such as 30s, 500ms, 5m"
+
+    def check(self, name: str, value: object) -> float:
+        """See `Kind`."""
+        if isinstance(value, str):
+            value = parse_seconds(name, value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadInput(name, f"{_shown(value)} is not a length of time", EXAMPLES)
+        return duration_ns(name, value, low_ns=round(self.low * NS), high_ns=round(self.high * NS)) / NS
+
+    def parse(self, name: str, text: str) -> float:
+        """See `Kind`."""
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        return self.check(name, text if math.isnan(number) else number)
+
+    def shown(self, value: float) -> float:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number."""
+
+    low: int
+    high: int
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"{self.low} to {self.high}"
+
+    def check(self, name: str, value: object) -> int:
+        """See `Kind`."""
+        return check_whole(name, value, self.low, self.high)
+
+    def parse(self, name: str, text: str) -> int:
+        """See `Kind`."""
+        digits = text.strip().removeprefix("-")
+        plain = digits.isascii() and digits.isdecimal() and len(digits) < 20
+        return self.check(name, int(text) if plain else text)
+
+    def shown(self, value: int) -> int:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number that need not be whole."""
+
+    low: float
+    high: float
+    unit: str
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"{self.unit}, {self.low:g} to {self.high:g}"
+
+    def check(self, name: str, value: object) -> float:
+        """See `Kind`."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            raise BadInput(name, f"{_shown(value)} is out of range", f"give {self.takes}")
+        return float(value)
+
+    def parse(self, name: str, text: str) -> float:
+        """See `Kind`."""
+        try:
+            return self.check(name, float(text))
+        except ValueError as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(name, f"{_shown(text)} is not a number", f"give {self.takes}") from None
+
+    def shown(self, value: float) -> float:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """A table of risk classes and what each does; in the environment as `low=fail_open,high=fail_closed`."""
+
+    takes: str = field(default="risk classes, each with fail_open, fail_closed or wait", init=False)
+
+    def check(self, name: str, value: object) -> tuple[tuple[str, OnError], ...]:
+        """See `Kind`."""
+        return tuple(sorted(parse_policy(value, name).classes.items()))
+
+    def parse(self, name: str, text: str) -> tuple[tuple[str, OnError], ...]:
+        """See `Kind`."""
+        pairs = [each.partition("=") for each in text.split(",") if each.strip()]
+        if any(not mark for _, mark, _ in pairs):
+            raise BadInput(name, f"{_shown(text)} is not understood", "write low=fail_open,high=fail_closed")
+        return self.check(name, {risk.strip(): mode.strip() for risk, _, mode in pairs})
+
+    def shown(self, value: tuple[tuple[str, OnError], ...]) -> dict[str, str]:
+        """See `Kind`."""
+        return {risk: str(mode) for risk, mode in value}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line of text."""
+
+    example: str
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"text such as {self.example}"
+
+    def check(self, name: str, value: object) -> str:
+        """See `Kind`."""
+        return check_text(name, value, TEXT_MAX)
+
+    def parse(self, name: str, text: str) -> str:
+        """See `Kind`."""
+        return self.check(name, text)
+
+    def shown(self, value: str) -> str:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word that a rule of its own accepts."""
+
+    example: str
+    rule: Callable[[str, object], str]  # returns the word, or raises `BadInput` for a field
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return f"a word such as {self.example}"
+
+    def check(self, name: str, value: object) -> str:
+        """See `Kind`."""
+        return self.rule(name, value)
+
+    def parse(self, name: str, text: str) -> str:
+        """See `Kind`."""
+        return self.rule(name, text)
+
+    def shown(self, value: str) -> str:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An address, whose password is never shown."""
+
+    schemes: tuple[str, ...]
+    examples: str
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return self.examples
+
+    def check(self, name: str, value: object) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str):
+            raise BadInput(name, f"{type(value).__name__} is not a URL", f"use {self.examples}")
+        scheme, mark, rest = value.partition("://")
+        known = scheme.lower().partition("+")[0] in self.schemes
+        if not mark or not known or not rest.strip("/") or not value.isprintable() or len(value) > TEXT_MAX:
+            raise BadInput(name, f"{_shown(redacted(value))} cannot be used here", f"use {self.examples}")
+        return value
+
+    def parse(self, name: str, text: str) -> str:
+        """See `Kind`."""
+        return self.check(name, text)
+
+    def shown(self, value: str) -> str:
+        """See `Kind`."""
+        return redacted(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def takes(self) -> str:
+        """See `Kind`."""
+        return " or ".join(self.words)
+
+    def check(self, name: str, value: object) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str) or value not in self.words:
+            raise BadInput(name, f"{_shown(value)} is not a choice", f"use {self.takes}")
+        return value
+
+    def parse(self, name: str, text: str) -> str:
+        """See `Kind`."""
+        return self.check(name, text.strip().lower())
+
+    def shown(self, value: str) -> str:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    takes: str = field(default="true or false", init=False)
+
+    def check(self, name: str, value: object) -> bool:
+        """See `Kind`."""
+        if not isinstance(value, bool):
+            raise BadInput(name, f"{_shown(value)} is neither true nor false", "give true or false, without quotes")
+        return value
+
+    def parse(self, name: str, text: str) -> bool:
+        """See `Kind`."""
+        word = text.strip().lower()
+        return self.check(name, True if word in _YES else False if word in _NO else text)
+
+    def shown(self, value: bool) -> bool:
+        """See `Kind`."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of names; in the environment with commas between them."""
+
+    takes: str = field(default="a list of names", init=False)
+
+    def check(self, name: str, value: object) -> tuple[str, ...]:
+        """See `Kind`."""
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
+            raise BadInput(name, f"{_shown(value)} is not a list", 'give a list such as ["default", "gpu"]')
+        names = tuple(check_name(name, each) for each in value)
+        if len(set(names)) < len(names):
+            raise BadInput(name, "has a name twice", "give each once")
+        return names
+
+    def parse(self, name: str, text: str) -> tuple[str, ...]:
+        """See `Kind`."""
+        return self.check(name, [each.strip() for each in text.split(",")])
+
+    def shown(self, value: tuple[str, ...]) -> list[str]:
+        """See `Kind`."""
+        return list(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of approval: a table for each; in the environment as JSON."""
+
+    takes: str = field(default="[[approvals.rules]] for each, with name, effect, topics, tenants, labels", init=False)
+
+    def check(self, name: str, value: object) -> ApprovalRules:
+        """See `Kind`."""
+        return parse_rules(value, name)
+
+    def parse(self, name: str, text: str) -> ApprovalRules:
+        """See `Kind`."""
+        try:
+            value = json_of(text)
+        except NotJson as error:
+            raise BadInput(name, str(error), "give a list of rules, as in the file") from None
+        return self.check(name, value)
+
+    def shown(self, value: ApprovalRules) -> list[str]:
+        """See `Kind`."""
+        return [f"{rule.name}: {rule.effect} {', '.join(rule.topics)}" for rule in value.rules]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
