@@ -13,9 +13,9 @@ from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model import Job
 from holdfast.plane.opening import Ground
-from holdfast.plane.runrows import StoredRun
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
+from holdfast.plane.workflows.run_rows import StoredRun
 
 LIMIT_S: Final = 60.0
 LOOKER: Final = Caller("example")

@@ -18,21 +18,21 @@ import pytest_asyncio
 import yaml
 
 from fixtures_scheduling import PushedClock
-from holdfast.core.run import RunStatus
-from holdfast.core.workflow_form import from_document
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Row
-from holdfast.plane.engine import Engine
 from holdfast.plane.jobs.rules import Code, End
 from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground, opened
-from holdfast.plane.runrows import RunEvent, StoredRun
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
 from polling import pauses
 
 ASKER = Caller("asker")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.core.run import StepState
-from holdfast.core.workflow import Workflow
+from holdfast.plane.workflows.core.definition import Workflow
+from holdfast.plane.workflows.core.run import StepState
 
 FAILURES = ("failed", "denied", "timed_out")
 OPEN = ("pending", "running", "waiting")

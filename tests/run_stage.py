@@ -10,8 +10,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.advancing import advance, always, begin
-from holdfast.core.run import (
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.advance import advance, always, begin
+from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
+from holdfast.plane.workflows.core.run import (
     Advance,
     AskApproval,
     CancelWanted,
@@ -29,11 +31,9 @@ from holdfast.core.run import (
     StopJob,
     StopRun,
     SubmitJob,
+    read_attempt_id,
 )
-from holdfast.core.run_form import RunText, as_document, from_document
-from holdfast.core.slots import read_attempt_id
-from holdfast.core.workflow import Step, StepKind, Workflow
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.run_codec import RunText, as_document, from_document
 from holdfast.types import NS
 
 START = 1_000 * NS

@@ -24,7 +24,6 @@ from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
-from holdfast.plane.definitions import Definitions
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore, Writing
@@ -32,8 +31,9 @@ from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.run_service import RunService
-from holdfast.plane.runstore import RunStore
 from holdfast.plane.service import Caller, Parts, Service
+from holdfast.plane.workflows.definitions import Definitions
+from holdfast.plane.workflows.run_store import RunStore
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import run_draft
-from holdfast.core.run import Heard, SubmitJob
-from holdfast.core.run_names import run_names
-from holdfast.core.workflow import StepRetry
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core import run_draft
+from holdfast.plane.workflows.core.definition import StepRetry
+from holdfast.plane.workflows.core.expression_scope import run_names
+from holdfast.plane.workflows.core.run import Heard, SubmitJob
 from run_stage import START, Stage, approval, delay, job, sub, transform
 
 # Order.

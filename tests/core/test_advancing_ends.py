@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.run import AskApproval, ChildEnded, Heard, JobEnded, RunStatus, StartRun
-from holdfast.core.workflow import DEPTH_MAX, StepRetry
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.definition import DEPTH_MAX, StepRetry
+from holdfast.plane.workflows.core.run import AskApproval, ChildEnded, Heard, JobEnded, RunStatus, StartRun
 from holdfast.types import NS
 from run_stage import START, Stage, approval, delay, job, sub, transform
 

@@ -15,11 +15,20 @@ from typing import Any
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from holdfast.core.run import Advance, ChildEnded, Event, Heard, JobEnded, Run, RunStatus, StartRun
-from holdfast.core.slots import read_attempt_id
-from holdfast.core.workflow import Step, StepKind, StepRetry
-from holdfast.core.workflow_graph import handling_circles, waiting_circles
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.definition import Step, StepKind, StepRetry
+from holdfast.plane.workflows.core.graph import handling_circles, waiting_circles
+from holdfast.plane.workflows.core.run import (
+    Advance,
+    ChildEnded,
+    Event,
+    Heard,
+    JobEnded,
+    Run,
+    RunStatus,
+    StartRun,
+    read_attempt_id,
+)
 from holdfast.types import NS
 from run_reference import Reference
 from run_stage import MAKES, START, Stage, workflow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.attempts import TIME_MAX_NS, retry_delay_ns
-from holdfast.core.run import Heard, RunStatus
-from holdfast.core.workflow import StepRetry
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.definition import StepRetry
+from holdfast.plane.workflows.core.run import Heard, RunStatus
+from holdfast.plane.workflows.core.step_attempts import TIME_MAX_NS, retry_delay_ns
 from holdfast.types import NS
 from run_stage import START, Stage, approval, delay, job, lowest, sub, transform
 

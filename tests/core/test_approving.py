@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import (
     MESSAGE_CHARS_MAX,
@@ -36,6 +35,7 @@ from holdfast.plane.approvals.rules import (
     parse_rules,
 )
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.run import RunStatus
 
 # Patterns.
 

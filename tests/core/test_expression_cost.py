@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fuzzing.call_count import CALLS_PER_UNIT, costs_what_it_is_charged
-from holdfast.core.advancing import advance
-from holdfast.core.event_batch import advance_all
-from holdfast.core.expression_values import COMPARISONS, COST_MAX, Budget, OverBudget
-from holdfast.core.expressions import evaluate, render
-from holdfast.core.run import GiveUp, Heard, JobEnded, Look, RunStatus
-from holdfast.core.run_draft import ADVANCE_COST_MAX
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.advance import advance
+from holdfast.plane.workflows.core.event_batch import advance_all
+from holdfast.plane.workflows.core.run import GiveUp, Heard, JobEnded, Look, RunStatus
+from holdfast.plane.workflows.core.run_draft import ADVANCE_COST_MAX
+from holdfast.plane.workflows.expressions import evaluate, render
+from holdfast.plane.workflows.expressions.builtins import COMPARISONS, COST_MAX, Budget, OverBudget
 from run_stage import Stage, job, lowest, transform
 
 pytestmark = pytest.mark.threat("X20")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.expression_syntax import DEPTH_MAX, FUNCTIONS, TEXT_MAX
-from holdfast.core.expression_values import RANGE_MAX, SIZE_MAX, STEPS_MAX
-from holdfast.core.expressions import check_expression, evaluate, problems_in, render, truth
 from holdfast.errors import BadExpression, ExpressionFailed
+from holdfast.plane.workflows.expressions import check_expression, evaluate, problems_in, render, truth
+from holdfast.plane.workflows.expressions.builtins import RANGE_MAX, SIZE_MAX, STEPS_MAX
+from holdfast.plane.workflows.expressions.parser import DEPTH_MAX, FUNCTIONS, TEXT_MAX
 
 NAMES: dict[str, Any] = {"input": {"items": [3, 1, 2], "long": "x" * 300_000}}
 

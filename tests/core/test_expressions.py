@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.expressions import (
+from holdfast.errors import BadExpression, ExpressionFailed
+from holdfast.plane.workflows.expressions import (
     check_expression,
     evaluate,
     names_in,
@@ -16,7 +17,6 @@ from holdfast.core.expressions import (
     steps_in,
     truth,
 )
-from holdfast.errors import BadExpression, ExpressionFailed
 
 NAMES: dict[str, Any] = {
     "input": {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.run import RunStatus
-from holdfast.core.workflow import Input
-from holdfast.core.workflow_rules import check_workflow
 from holdfast.plane import BadWorkflow, parse_workflow
+from holdfast.plane.workflows.core.definition import Input
+from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.core.validation import check_workflow
 from run_stage import Stage, approval, job, workflow
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import run_draft
-from holdfast.core.run import AskApproval, Heard, RunStatus
-from holdfast.core.workflow import FAN_OUT_MAX, StepRetry
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core import run_draft
+from holdfast.plane.workflows.core.definition import FAN_OUT_MAX, StepRetry
+from holdfast.plane.workflows.core.run import AskApproval, Heard, RunStatus
 from holdfast.types import NS
 from run_stage import START, Stage, approval, delay, job, sub, transform
 

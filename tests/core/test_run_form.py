@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.advancing import begin
 from holdfast.core.json_size import DEPTH_MAX, VALUE_BYTES_MAX, Unstorable, json_size
-from holdfast.core.run import Parent
-from holdfast.core.run_form import as_document, from_document
-from holdfast.core.slots import Slot, attempt_id, read_attempt_id
-from holdfast.core.workflow import StepRetry
 from holdfast.errors import BadInput
+from holdfast.plane.workflows.core.advance import begin
+from holdfast.plane.workflows.core.definition import StepRetry
+from holdfast.plane.workflows.core.run import Parent, Slot, attempt_id, read_attempt_id
+from holdfast.plane.workflows.core.run_codec import as_document, from_document
 from holdfast.types import NS
 from run_stage import START, Stage, approval, delay, job, sub, transform, workflow
 

@@ -12,11 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.workflow import Input, Step, StepKind, StepRetry, Workflow
-from holdfast.core.workflow_form import as_document, from_document, read_document
-from holdfast.core.workflow_problems import BadWorkflow
-from holdfast.core.workflow_times import TIME_MAX_NS, duration, written_duration
 from holdfast.errors import BadInput
+from holdfast.plane.workflows.core.definition import Input, Step, StepKind, StepRetry, Workflow
+from holdfast.plane.workflows.core.definition_codec import (
+    TIME_MAX_NS,
+    as_document,
+    duration,
+    from_document,
+    read_document,
+    written_duration,
+)
+from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.types import NS
 
 KINDS = "job, approval, delay, transform, workflow"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.workflow import Input, Step, StepKind, Workflow
-from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput
+from holdfast.plane.workflows.core.definition import Input, Step, StepKind, Workflow
+from holdfast.plane.workflows.core.validation import check_input
 
 
 def taking(inputs: Mapping[str, Input] | None) -> Workflow:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import workflow_rules
-from holdfast.core.workflow import FAN_OUT_MAX, STEPS_MAX, Step, StepKind, Workflow
-from holdfast.core.workflow_form import from_document
-from holdfast.core.workflow_graph import certain
-from holdfast.core.workflow_problems import PROBLEMS_MAX, dotted
-from holdfast.core.workflow_rules import accept_document, check_workflow, judge_document
 from holdfast.errors import BadInput
 from holdfast.plane.model import records as model
+from holdfast.plane.workflows.core import validation
+from holdfast.plane.workflows.core.definition import FAN_OUT_MAX, STEPS_MAX, Step, StepKind, Workflow
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.graph import certain
+from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, dotted
+from holdfast.plane.workflows.core.validation import accept_document, check_workflow, judge_document
 
 
 def flow(steps: Mapping[str, Mapping[str, Any]], **options: Any) -> Workflow:
@@ -302,7 +302,7 @@ def test_a_document_is_accepted_as_a_whole_or_not_at_all() -> None:
 
 
 def test_the_limits_are_those_of_the_jobs_that_come_of_it() -> None:
-    assert workflow_rules.PRIORITY_MAX == model.PRIORITY_MAX
+    assert validation.PRIORITY_MAX == model.PRIORITY_MAX
 
 
 # Which steps are certain to be over, against a model that tries every order.

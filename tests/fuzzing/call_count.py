@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.core.expression_values import COST_MAX, Budget
 from holdfast.errors import BadExpression, ExpressionFailed
+from holdfast.plane.workflows.expressions.builtins import COST_MAX, Budget
 
 CALLS_PER_UNIT: Final = 10
 """Calls of functions, also of compiled ones, that one unit may stand for: a step of the tree makes about ten."""

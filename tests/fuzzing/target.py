@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.errors import BadExpression, BadInput, ExpressionFailed, HoldfastError
+from holdfast.plane.workflows.core.problems import BadWorkflow
 
 CORPUS: Final = Path(__file__).resolve().parent / "corpus"
 BYTES_MAX: Final = 8_192  # what drivers make at most; a corpus may have longer ones

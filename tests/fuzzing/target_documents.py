@@ -13,15 +13,11 @@ from fuzzing.target import Target, argument, parted, refused, whole
 from holdfast.cli import auditviews
 from holdfast.cli.screen import printable
 from holdfast.cli.serving import tokens_in
-from holdfast.core.expressions import check_expression, evaluate, problems_in, render
 from holdfast.core.history.events import Record
 from holdfast.core.history.holds import held_at, holds, lost
 from holdfast.core.history.invariants import check, described
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.fencing import FENCE_MAX
-from holdfast.core.workflow import Workflow
-from holdfast.core.workflow_form import as_document, from_document
-from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.errors import BadExpression, BadInput, ExpressionFailed, FencedOut, HoldfastError
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
@@ -32,7 +28,11 @@ from holdfast.plane.settings import edit
 from holdfast.plane.settings.settings import KEYS
 from holdfast.plane.settings.sources import BadSettings
 from holdfast.plane.settings.sources import load as load_settings
-from holdfast.plane.workflow_files import load_workflow
+from holdfast.plane.workflows.core.definition import Workflow
+from holdfast.plane.workflows.core.definition_codec import as_document, from_document
+from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.expressions import check_expression, evaluate, problems_in, render
+from holdfast.plane.workflows.files import load_workflow
 from holdfast.runtime import policy_file as policy_editing
 from holdfast.runtime.policy_switch import read_policy_file
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from fuzzing.target import Target
-from holdfast.core.workflow_form import from_document
 from holdfast.guards.http import FenceMiddleware
+from holdfast.plane.workflows.core.definition_codec import from_document
 from web_stage import ANYBODY, TOKENS, Stage, stage_at
 
 PATIENCE_S: Final = 30.0  # for one answer; who is slower than this on any machine hangs

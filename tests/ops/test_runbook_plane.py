@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from fixtures_scheduling import Planes, Replica, finished, holds, run_of, started, submitted
 from fixtures_workflows import ASKER
-from holdfast.core.workflow_form import from_document
 from holdfast.ops.runbook import Severity
 from holdfast.ops.runbook_plane_facts import JobFact, SnapshotFact
 from holdfast.plane.db.ports import Tx
@@ -34,6 +33,7 @@ from holdfast.plane.opening import Ground, opened
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.plane.snapshot import Snapshots, SnapshotWriter
+from holdfast.plane.workflows.core.definition_codec import from_document
 from ops.runbook_stage import found, reported
 
 pytestmark = pytest.mark.asyncio

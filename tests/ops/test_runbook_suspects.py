@@ -14,7 +14,6 @@ import pytest
 from fixtures_scheduling import Planes, PushedClock, Replica, finished, run_of, started, submitted
 from fixtures_workflows import ASKER
 from holdfast.core.history.events import Kind, Record
-from holdfast.core.workflow_form import from_document
 from holdfast.errors import Unavailable
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.ledger_lines import line
@@ -40,6 +39,7 @@ from holdfast.plane.model.records import Job
 from holdfast.plane.opening import opened
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS
 from ops.runbook_stage import found, reported

@@ -9,7 +9,6 @@ import pytest
 
 from approval_stage import FROZEN, GATED, PAYMENTS, asked, decide, going_on, stage_of, staged, told, untouched, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import RowMissing
 from holdfast.plane.approvals.rules import (
     ApprovalConflict,
@@ -27,6 +26,7 @@ from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.readings import of_approvals
 from holdfast.plane.reconciler import Reconciler
+from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fixtures_databases import until
-from holdfast.core.workflow_form import from_document
 from holdfast.errors import BadInput
 from holdfast.observe.metrics import samples
 from holdfast.plane.app import App
@@ -27,6 +26,7 @@ from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.policy_service import policy_at
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import Origin, SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.runtime.system import SystemClock
 from holdfast.types import MS, NS, Instant
 from policy_stage import ShiftedClock, replica

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from approval_stage import GATED, asked, decide, stage_of, staged, untouched
 from fixtures_workflows import FlowReplica, FlowStage
-from holdfast.core.run import Look
 from holdfast.errors import RowMissing
 from holdfast.plane.approvals.rows import request_of
 from holdfast.plane.approvals.rules import Approval, ApprovalConflict, ApprovalStatus, SelfApproval, Verdict
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
+from holdfast.plane.workflows.core.run import Look
 from holdfast.types import NS
 
 pytestmark = pytest.mark.threat("X12")

@@ -14,7 +14,6 @@ from fixtures_databases import until
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate
 from holdfast.core.history.events import Record
-from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, LockBusy
 from holdfast.guards.bearer import CarriedFence
 from holdfast.ops.runbook_facts import LocksFact
@@ -37,7 +36,8 @@ from holdfast.plane.settings.settings import (
     SnapshotSettings,
     WorkerSettings,
 )
-from holdfast.plane.workflows import Flow
+from holdfast.plane.workflows.builder import Flow
+from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.web.board import Board
 from ops.runbook_stage import reported
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream

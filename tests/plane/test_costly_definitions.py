@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import ASKER, FlowStage
-from holdfast.core.run import Look, RunStatus
-from holdfast.core.workflow_form import from_document
-from holdfast.core.workflow_problems import BadWorkflow
-from holdfast.core.workflow_rules import VALUES_MAX, accept_document
-from holdfast.plane.definitions import REMEMBERED_CHARS_MAX
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.core.run import Look, RunStatus
+from holdfast.plane.workflows.core.validation import VALUES_MAX, accept_document
+from holdfast.plane.workflows.definitions import REMEMBERED_CHARS_MAX
 
 pytestmark = pytest.mark.threat("X20")
 

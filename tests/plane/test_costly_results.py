@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fixtures_workflows import FlowStage
-from holdfast.core.expression_values import Budget
-from holdfast.core.run import Look, RunStatus
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.workflows.core.run import Look, RunStatus
+from holdfast.plane.workflows.expressions.builtins import Budget
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X20")]
 

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from fixtures_workflows import FlowStage, holds
-from holdfast.core.expression_values import COST_MAX
-from holdfast.core.run import RunStatus
-from holdfast.core.run_draft import ADVANCE_COST_MAX
 from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Delivery
+from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.core.run_draft import ADVANCE_COST_MAX
+from holdfast.plane.workflows.expressions.builtins import COST_MAX
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X20")]
 

@@ -13,7 +13,6 @@ from fault_proxy import FaultProxy
 from fixtures_scheduling import enqueue
 from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.aio.lease import Lease
-from holdfast.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.errors import FencedOut, RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.delays import Delays
@@ -25,7 +24,8 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.run_service import NotOver
-from holdfast.plane.runstore import ChangedRun
+from holdfast.plane.workflows.core.run import Heard, JobEnded, Look, RunStatus
+from holdfast.plane.workflows.run_store import ChangedRun
 from servers import RedisServer
 
 pytestmark = pytest.mark.asyncio

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.advancing import begin
-from holdfast.core.expression_values import Budget
-from holdfast.core.run import Run
 from holdfast.errors import RetryLater
 from holdfast.plane.bus.delivery_rules import Kind, ended
-from holdfast.plane.expression_quota import DELAY_MAX_S, RUNS_MAX, TENANTS_MAX, UNITS_PER_S, ExpressionQuota
+from holdfast.plane.workflows.core.advance import begin
+from holdfast.plane.workflows.core.run import Run
+from holdfast.plane.workflows.expression_quota import DELAY_MAX_S, RUNS_MAX, TENANTS_MAX, UNITS_PER_S, ExpressionQuota
+from holdfast.plane.workflows.expressions.builtins import Budget
 from holdfast.types import NS
 from run_stage import transform, workflow
 from virtual_clock import VirtualClock

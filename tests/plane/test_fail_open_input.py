@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.run import Look
-from holdfast.core.workflow_form import from_document
 from holdfast.observe.metrics import samples
 from holdfast.plane.flowparts import engine_of
 from holdfast.plane.opening import Ground, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import Look
 
 pytestmark = pytest.mark.asyncio
 

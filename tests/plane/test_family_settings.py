@@ -12,7 +12,6 @@ import pytest
 from fixtures_databases import until
 from holdfast.aio.client import Locks
 from holdfast.core.history.events import Kind
-from holdfast.core.run import Look
 from holdfast.errors import BadInput
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import Verdict, parse_rules
@@ -28,6 +27,7 @@ from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, 
 from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
 from holdfast.plane.settings.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.settings.sources import BadSettings, load
+from holdfast.plane.workflows.core.run import Look
 from holdfast.types import NS, LossReason
 from sim.small import SmallWorld
 

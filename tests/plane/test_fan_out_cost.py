@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage
-from holdfast.core import run_form
-from holdfast.core.run import JobEnded, Look, RunStatus
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message
+from holdfast.plane.workflows.core import run_codec
+from holdfast.plane.workflows.core.run import JobEnded, Look, RunStatus
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,13 +43,13 @@ async def test_results_that_arrive_one_by_one_encode_and_decode_each_child_a_con
     await replica.define(WIDE)
     counts: Counter[str] = Counter()
     for name in ("_plain", "_read_step"):  # called for each step and child that is encoded, or decoded
-        real = getattr(run_form, name)
+        real = getattr(run_codec, name)
 
         def counted(*given: Any, _real: Any = real, **more: Any) -> Any:
             counts["now"] += 1
             return _real(*given, **more)
 
-        monkeypatch.setattr(run_form, name, counted)
+        monkeypatch.setattr(run_codec, name, counted)
     found = {}
     for children in (20, 80):
         run = await opened_fan_out(replica, children)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage, holds, older_job
-from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import BadInput
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model import messages as subjects
@@ -18,6 +17,7 @@ from holdfast.plane.model.records import Submission
 from holdfast.plane.placement import Placement
 from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X19")]
 

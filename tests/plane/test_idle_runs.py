@@ -7,12 +7,12 @@ import re
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage
-from holdfast.core.run import Look, RunStatus
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.workflows.core.run import Look, RunStatus
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import ASKER, FlowReplica, FlowStage
-from holdfast.core.run import Look
-from holdfast.core.workflow_form import from_document
 from holdfast.plane.jobs.summaries import TEXT_CHARS_MAX, ApprovalOutline, WorkflowOutline, outline_of_approval
-from holdfast.plane.runrows import outline_of_run
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.run_rows import outline_of_run
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,12 +11,12 @@ import pytest
 
 from approval_stage import PAYMENTS, asked, stage_of, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
-from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
 from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.run import RunStatus
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X12")]
 

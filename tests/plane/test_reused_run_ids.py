@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
-from holdfast.core.run import CancelWanted, Look, RunStatus
 from holdfast.errors import RowExists
 from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
 from holdfast.plane.cleanup import Cleanup, Retention
@@ -16,6 +15,7 @@ from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
+from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

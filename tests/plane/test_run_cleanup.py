@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.run import CancelWanted, JobEnded, Look, RunStatus
 from holdfast.errors import RowMissing
 from holdfast.plane import run_cleanup
 from holdfast.plane.approvals.rules import Verdict
@@ -17,6 +16,7 @@ from holdfast.plane.loops.loop import Tick
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look, RunStatus
 
 pytestmark = pytest.mark.asyncio
 

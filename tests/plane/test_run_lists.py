@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from fixtures_workflows import ASKER, FlowReplica, FlowStage
-from holdfast.core.run import RunStatus
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.jobs.queries import AFTER_ALL
+from holdfast.plane.workflows.core.run import RunStatus
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,11 +6,10 @@ import pytest
 
 from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.cli.exits import Exit, exit_for
-from holdfast.core.run import RunStatus
-from holdfast.core.slots import root_of
-from holdfast.plane.run_quotas import RunQuotas, TooManyRuns
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.core.run import RunStatus, root_of
+from holdfast.plane.workflows.run_quotas import RunQuotas, TooManyRuns
 from holdfast.web.problems import problem_of
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X22")]

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from fixtures_workflows import ASKER, FlowStage
-from holdfast.core.run import Look
 from holdfast.errors import RowExists
 from holdfast.plane.model.caller import Caller, NotAllowed
-from holdfast.plane.runrows import outline_of_run
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.run_rows import outline_of_run
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage, holds
-from holdfast.core.run import RunStatus
 from holdfast.plane import sample
 from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.approvals.rules import ApprovalStatus
 from holdfast.plane.model.caller import Caller
+from holdfast.plane.workflows.core.run import RunStatus
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.workflow import Input, Step, StepKind, StepRetry, Workflow
 from holdfast.errors import BadInput
 from holdfast.plane import App, BadWorkflow, Flow, parse_workflow, retrying, workflow
+from holdfast.plane.workflows.core.definition import Input, Step, StepKind, StepRetry, Workflow
 from holdfast.types import NS
 from pages import blocks
 

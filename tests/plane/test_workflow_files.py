@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.workflow import StepKind
-from holdfast.core.workflow_form import as_document
 from holdfast.errors import BadInput
 from holdfast.plane import BadWorkflow, load_workflow, parse_workflow
-from holdfast.plane.placed import Unreadable
-from holdfast.plane.placed_json import read_json
-from holdfast.plane.placed_yaml import read_yaml
+from holdfast.plane.workflows.core.definition import StepKind
+from holdfast.plane.workflows.core.definition_codec import as_document
+from holdfast.plane.workflows.source import Unreadable, read_json
+from holdfast.plane.workflows.yaml_source import read_yaml
 from pages import blocks
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "workflows.md"
@@ -176,7 +175,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 def test_without_pyyaml_the_extra_is_named_and_json_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "holdfast.plane.placed_yaml")
+    monkeypatch.delitem(sys.modules, "holdfast.plane.workflows.yaml_source")
     with pytest.raises(BadInput, match=r"holdfast\[plane\]"):
         parse_workflow(REFUND)
     assert parse_workflow('{"name": "w", "steps": {"a": {"topic": "t"}}}').name == "w"

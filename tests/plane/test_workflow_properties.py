@@ -1,8 +1,8 @@
 """Random graphs through the real store: two engines, messages that come twice, late, shuffled and at the same time.
 
-What the pure engine promises of one run in memory (`core.advancing`) must be true of a run that two engines move in a
-database, under real leases: every attempt is made once and ends once, fences never go back, and the run ends as the
-rules say, judged by the reference that was written from their text (`run_reference`).
+What the pure engine promises of one run in memory (`plane.workflows.core.advance`) must be true of a run that two
+engines move in a database, under real leases: every attempt is made once and ends once, fences never go back, and the
+run ends as the rules say, judged by the reference that was written from their text (`run_reference`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
-from holdfast.core.run import Look
-from holdfast.core.workflow import Step, StepKind, StepRetry, Workflow
-from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import RetryLater
 from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.bus.envelope import message_of
@@ -28,6 +25,9 @@ from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery
+from holdfast.plane.workflows.core.definition import Step, StepKind, StepRetry, Workflow
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.core.validation import check_workflow
 from holdfast.types import MS, NS
 from run_reference import Reference
 from run_stage import job

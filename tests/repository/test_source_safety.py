@@ -179,7 +179,7 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
 # Where a secret, or what is kept of one, is compared by the operator, and why that tells nobody anything.
 _SECRET = re.compile(r"token|secret|password|digest|credential|ticket", re.IGNORECASE)
 COMPARED: dict[str, str] = {
-    "plane/definitions.py": "digests of workflows, which are no secrets",
+    "plane/workflows/definitions.py": "digests of workflows, which are no secrets",
     "plane/resources/locks.py": "digests of tokens: whoever learns one by the time it takes has not got the token",
     "plane/db/statements.py": "a word of a statement",
     "stores/sqlite/notify_socket.py": "a constant of the socket interface",

@@ -14,11 +14,8 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from holdfast.core.run import CancelWanted, Look
-from holdfast.core.workflow_form import from_document
 from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
 from holdfast.plane.approvals.service import NOTE_CHARS_MAX, Approvals
-from holdfast.plane.engine import Engine
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import APPROVAL
 from holdfast.plane.model.caller import Caller
@@ -26,6 +23,9 @@ from holdfast.plane.opening import Ground, opened
 from holdfast.plane.run_service import RunService
 from holdfast.plane.service import Service
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import CancelWanted, Look
+from holdfast.plane.workflows.engine import Engine
 from holdfast.web.api import create_app
 from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
 from holdfast.web.schemas_approvals import ApprovalShown

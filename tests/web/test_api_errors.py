@@ -13,15 +13,15 @@ from fastapi import FastAPI
 
 import holdfast.aio
 from holdfast import errors
-from holdfast.core.workflow_problems import BadWorkflow
-from holdfast.core.workflow_problems import Problem as WorkflowProblem
 from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy.model import PolicyMoved
-from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed, Parts, Service
+from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.core.problems import Problem as WorkflowProblem
+from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.api import create_app
 from holdfast.web.codes import CODES
 from holdfast.web.intake import BODY_BYTES_MAX
@@ -85,7 +85,7 @@ def test_no_error_is_forgotten() -> None:
         "holdfast.errors",
         "holdfast.plane.model.job_states",
         "holdfast.plane.approvals.rules",
-        "holdfast.core.workflow_problems",
+        "holdfast.plane.workflows.core.problems",
     }
     public = {kind for kind in below(errors.HoldfastError) if kind.__module__ in declared} | set(TABLE)
     assert public <= {type(error) for error, _, _ in SAID}

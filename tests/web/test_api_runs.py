@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from fixtures_workflows import holds
-from holdfast.core.run import CancelWanted, JobEnded, Look
-from holdfast.plane.engine import Engine
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service import Caller
+from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look
+from holdfast.plane.workflows.engine import Engine
 from web_stage import Stage
 
 pytestmark = pytest.mark.asyncio

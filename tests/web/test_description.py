@@ -16,14 +16,14 @@ import pytest
 from fastapi import FastAPI
 
 from fixtures_buses import ScriptedClock
-from holdfast.core.run import JobEnded, Look
-from holdfast.plane.engine import Engine
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.parts import Health, State
 from holdfast.plane.service import SNAPSHOT
 from holdfast.plane.vitals import Vitals
+from holdfast.plane.workflows.core.run import JobEnded, Look
+from holdfast.plane.workflows.engine import Engine
 from holdfast.web.api import create_app, description, needed
 from holdfast.web.auth import Access
 from holdfast.web.described import LOCATED, OWN, RETRIED

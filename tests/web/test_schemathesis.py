@@ -18,9 +18,9 @@ from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig,
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from campaigns import campaign
-from holdfast.core.run import Look
-from holdfast.core.workflow_form import from_document
-from holdfast.plane.engine import Engine
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.engine import Engine
 from holdfast.web.api import description
 from web_stage import ANYBODY, TOKENS, Served, Stage
 

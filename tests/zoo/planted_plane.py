@@ -21,7 +21,7 @@ from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import engine, flowparts, parts
+from holdfast.plane import flowparts, parts
 from holdfast.plane.approvals import service
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus import delivery_rules
@@ -30,7 +30,6 @@ from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
 from holdfast.plane.bus.inflight import Hands
 from holdfast.plane.db import bulk
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.engine import Engine
 from holdfast.plane.jobs import rules, updates
 from holdfast.plane.locks import run_lock
 from holdfast.plane.locks.registry import RETRY_DELAYS, LockFamily
@@ -41,6 +40,8 @@ from holdfast.plane.model.records import Job, Message
 from holdfast.plane.opening import Ground
 from holdfast.plane.placement import Placement
 from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.workflows import engine
+from holdfast.plane.workflows.engine import Engine
 from holdfast.types import NS
 from holdfast.web import auth
 from holdfast.web.auth import Access
@@ -319,7 +320,7 @@ def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "many: a setting that is read and never used",
-    where="plane/engine.py",
+    where="plane/workflows/engine.py",
     found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
     attacks=("R165",),
 )

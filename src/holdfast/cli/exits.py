@@ -92,7 +92,7 @@ def exit_for(error: HoldfastError) -> Exit:
 
 def _on_the_plane(error: HoldfastError) -> Exit:
     from holdfast.plane.model.caller import NotAllowed  # the plane is large, and most commands never need it
-    from holdfast.plane.run_quotas import TooManyRuns
+    from holdfast.plane.workflows.run_quotas import TooManyRuns
 
     return Exit.NO if isinstance(error, NotAllowed | TooManyRuns) else Exit.BUG
 

@@ -60,8 +60,8 @@ def define(
 ) -> int:
     """Keep a workflow. The same text again is the same version; a changed one is the next."""
     from holdfast.cli.runviews import definition_dict
-    from holdfast.core.workflow_form import as_document
-    from holdfast.plane.workflow_files import load_workflow
+    from holdfast.plane.workflows.core.definition_codec import as_document
+    from holdfast.plane.workflows.files import load_workflow
 
     workflow = load_workflow(file)
     if check:
@@ -154,7 +154,7 @@ def start(
     """Start a run. It is stored when this returns; the same idempotency key gives the same run again."""
     from holdfast.cli.runfollowing import follow as watch
     from holdfast.cli.runviews import run_dict
-    from holdfast.plane.workflow_files import load_workflow
+    from holdfast.plane.workflows.files import load_workflow
 
     value = payload_of(input, "input")
     labels = labels_of(label or [])

@@ -15,10 +15,10 @@ from holdfast.cli.following_views import Shown, View, followed, looked_at, view_
 from holdfast.cli.jobviews import as_json, short
 from holdfast.cli.runviews import event_dict, run_dict, run_tree, timeline_line
 from holdfast.cli.screen import cell, out
-from holdfast.core.run import RunStatus
 from holdfast.plane.opening import Ground
-from holdfast.plane.runrows import RunEvent, StoredRun
 from holdfast.plane.service import Caller
+from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
 
 _View: TypeAlias = View[StoredRun, RunEvent]
 

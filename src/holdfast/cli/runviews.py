@@ -16,13 +16,13 @@ from rich.tree import Tree
 
 from holdfast.cli.jobviews import as_json, at, short
 from holdfast.cli.screen import cell, moment, plain_table, seconds
-from holdfast.core.run import RunStatus, StepState, StepStatus
-from holdfast.core.workflow import Step, StepKind
-from holdfast.core.workflow_form import as_document
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus
-from holdfast.plane.definitions import Definition
 from holdfast.plane.jobs.summaries import ApprovalOutline, WorkflowOutline, outline_of_approval
-from holdfast.plane.runrows import RunEvent, RunOutline, StoredRun, outline_of_run
+from holdfast.plane.workflows.core.definition import Step, StepKind
+from holdfast.plane.workflows.core.definition_codec import as_document
+from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus
+from holdfast.plane.workflows.definitions import Definition
+from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, StoredRun, outline_of_run
 from holdfast.types import NS
 
 CHILDREN_SHOWN: Final = 8

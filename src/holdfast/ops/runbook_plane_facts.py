@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.core.run import StepStatus
 from holdfast.ops.runbook_facts import span
 from holdfast.plane.model.job_states import JobState, legal
 from holdfast.plane.model.records import Job, JobEvent
+from holdfast.plane.workflows.core.run import StepStatus
 
 
 def history_problems(events: Sequence[JobEvent], max_attempts: int) -> tuple[str, ...]:

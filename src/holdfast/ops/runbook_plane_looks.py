@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.run import RunStatus, StepStatus
 from holdfast.errors import HoldfastError, LockBusy, RetryLater
 from holdfast.ops.runbook import NotGiven, Source, Step
 from holdfast.ops.runbook_facts import span
@@ -40,8 +39,9 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, TERMINAL
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.plane.policy.store import PlanePolicy
-from holdfast.plane.runrows import event_of as line_of
 from holdfast.plane.snapshot import Snapshots
+from holdfast.plane.workflows.core.run import RunStatus, StepStatus
+from holdfast.plane.workflows.run_rows import event_of as line_of
 from holdfast.runtime.gather import pause, together, within
 from holdfast.types import NS
 

@@ -1,13 +1,13 @@
 """The plane: a control plane for agent jobs in which every lock is used as it should be."""
 
-from holdfast.core.workflow import Workflow
-from holdfast.core.workflow_problems import BadWorkflow
 from holdfast.plane.app import App
 from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model.outcome import Fatal, Quarantine
 from holdfast.plane.worker import Drained, Worker
-from holdfast.plane.workflow_files import load_workflow, parse_workflow
-from holdfast.plane.workflows import Flow, retrying, workflow
+from holdfast.plane.workflows.builder import Flow, retrying, workflow
+from holdfast.plane.workflows.core.definition import Workflow
+from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.files import load_workflow, parse_workflow
 
 __all__ = [
     "App",

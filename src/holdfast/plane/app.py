@@ -32,13 +32,13 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeVar, Unpack
 
-from holdfast.core.workflow import Workflow
-from holdfast.core.workflow_problems import BadWorkflow
-from holdfast.core.workflow_rules import check_workflow
 from holdfast.errors import BadInput
 from holdfast.plane.model.outcome import Quarantine, error_text
 from holdfast.plane.model.records import check_whole
-from holdfast.plane.workflows import Flow, FlowOptions
+from holdfast.plane.workflows.builder import Flow, FlowOptions
+from holdfast.plane.workflows.core.definition import Workflow
+from holdfast.plane.workflows.core.problems import BadWorkflow
+from holdfast.plane.workflows.core.validation import check_workflow
 from holdfast.types import Duration, check_label, duration_ns
 
 F = TypeVar("F", bound=Callable[..., Any])

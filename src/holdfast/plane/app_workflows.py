@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.flows.log import say
 from holdfast.plane.app import App
-from holdfast.plane.definitions import EVERYBODY, Definition, Definitions
+from holdfast.plane.workflows.definitions import EVERYBODY, Definition, Definitions
 
 _log: Final = logging.getLogger("holdfast.plane")
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.aio.client import Locks
-from holdfast.core.run import Look
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane.db.ports import Row
-from holdfast.plane.engine import Engine
 from holdfast.plane.jobs.queries import Place
 from holdfast.plane.jobs.rows import sql
 from holdfast.plane.locks.registry import WORKFLOW_DELAYS, LockFamily
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import Scan
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.engine import Engine
 from holdfast.types import Duration
 
 INTERVAL: Final = 5.0

@@ -27,7 +27,6 @@ from holdfast.plane.bus.registered_bus import check_bus, switch_bus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Audit, Bus, Database
-from holdfast.plane.definitions import Definitions
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
@@ -35,13 +34,14 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
 from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
-from holdfast.plane.run_quotas import RunQuotas
 from holdfast.plane.run_service import RunService
-from holdfast.plane.runstore import RunStore
 from holdfast.plane.service import Parts, Service
 from holdfast.plane.settings.key_prefix import check_keys, switch_keys
 from holdfast.plane.settings.lock_times import families_in_effect
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.workflows.definitions import Definitions
+from holdfast.plane.workflows.run_quotas import RunQuotas
+from holdfast.plane.workflows.run_store import RunStore
 from holdfast.runtime.fsync import make_directory
 from holdfast.runtime.stalls import LoopSampler
 from holdfast.runtime.system import SystemClock, SystemEntropy

@@ -20,7 +20,6 @@ from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.delivery_rules import Kind
 from holdfast.plane.cleanup import CleanupStatistics
 from holdfast.plane.delays import Delays
-from holdfast.plane.engine import Engine
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.locks.item_lock import ItemLockStatistics
 from holdfast.plane.locks.job_lock import JobLockStatistics
@@ -29,10 +28,11 @@ from holdfast.plane.placement import Placement
 from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.replayer import Replayer
 from holdfast.plane.run_reconciler import RunReconciler
-from holdfast.plane.runstore import RunStore
 from holdfast.plane.scheduler import Scheduler
 from holdfast.plane.straight import Straight
 from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.plane.workflows.engine import Engine
+from holdfast.plane.workflows.run_store import RunStore
 
 TOPICS_MAX: Final = 100
 OTHER: Final = "other"

@@ -15,16 +15,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.core.advancing import begin
-from holdfast.core.rerunning import again
-from holdfast.core.run import Run, RunStatus
-from holdfast.core.workflow import Step, StepKind, Workflow
-from holdfast.core.workflow_rules import check_input
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus, Verdict, all_requesters
 from holdfast.plane.approvals.service import Approvals, Decision
 from holdfast.plane.db.ports import Bus
-from holdfast.plane.definitions import EVERYBODY, Definition
 from holdfast.plane.jobs.queries import AFTER_ALL, BEFORE_ALL, Place
 from holdfast.plane.jobs.summaries import ApprovalOutline, WorkflowOutline
 from holdfast.plane.model import messages as subjects
@@ -38,8 +32,13 @@ from holdfast.plane.model.caller import (
     Page,
 )
 from holdfast.plane.model.records import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
-from holdfast.plane.runrows import RunEvent, RunOutline, RunWanted, StoredRun
-from holdfast.plane.runstore import RunStore
+from holdfast.plane.workflows.core.advance import again, begin
+from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
+from holdfast.plane.workflows.core.run import Run, RunStatus
+from holdfast.plane.workflows.core.validation import check_input
+from holdfast.plane.workflows.definitions import EVERYBODY, Definition
+from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, RunWanted, StoredRun
+from holdfast.plane.workflows.run_store import RunStore
 from holdfast.types import check_label
 
 RUN_ID_CHARS_MAX: Final = 80
@@ -191,9 +190,9 @@ class RunService:
     ) -> tuple[StoredRun, bool]:
         """Run a run that is over again, as a new one. `keep`: with the outputs of the steps that went well.
 
-        Approvals are never kept (see `core.rerunning`). Nobody who asked for this run, for the given one or for those
-        that it repeats may approve anything of it.
-        Also returns whether it was made, or is there under the same key. `NotOver`: it is still going on.
+        Approvals are never kept (see `plane.workflows.core.advance`). Nobody who asked for this run, for the given one
+        or for those that it repeats may approve anything of it. Also returns whether it was made, or is there under the
+        same key. `NotOver`: it is still going on.
         """
         before = await self.run(caller, run_id)
         if not before.run.status.terminal:

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.core.ports import Entropy
-from holdfast.core.run import RunStatus
 from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.log import say
 from holdfast.plane.app import App
@@ -30,7 +29,8 @@ from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.workflows import Flow, retrying
+from holdfast.plane.workflows.builder import Flow, retrying
+from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS
 

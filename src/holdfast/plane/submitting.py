@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.core.slots import is_attempt_id
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
 from holdfast.plane.app import DEFAULT_POOL, check_name
 from holdfast.plane.approvals.rules import Effect
@@ -29,6 +28,7 @@ from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, Not
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.model.records import ID_CHARS_MAX, Job, Submission, check_text
 from holdfast.plane.straight import Straight
+from holdfast.plane.workflows.core.run import is_attempt_id
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError
 """A job and whether it was made, or why there is none."""

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.core.workflow import Workflow
 from holdfast.errors import BackendError, Closed, FencedOut, LeaseLost, LockBusy, RetryLater, RowMissing
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval, Verdict
@@ -21,7 +20,8 @@ from holdfast.plane.context import Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
-from holdfast.plane.workflows import Flow
+from holdfast.plane.workflows.builder import Flow
+from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.testing.simclock import SimEntropy
 from holdfast.testing.simhost import SimHost
 from holdfast.types import NS

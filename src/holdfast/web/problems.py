@@ -23,16 +23,16 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from holdfast import errors
-from holdfast.core.workflow_problems import BadWorkflow, dotted
 from holdfast.flows.log import say
 from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.policy.model import PolicyMoved
-from holdfast.plane.run_quotas import TooManyRuns
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.service import NotAllowed
+from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
+from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.wanted import A_NAME, Wanted
 
 INVALID: Final = 422

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field, StringConstraints
 
-from holdfast.core.run import RunStatus, StepState, StepStatus
-from holdfast.core.workflow_form import as_document
-from holdfast.plane.definitions import Definition
 from holdfast.plane.jobs.summaries import WorkflowOutline
 from holdfast.plane.model.caller import REASON_CHARS_MAX, TRACE_CHARS_MAX
 from holdfast.plane.run_service import RUN_ID_CHARS_MAX
-from holdfast.plane.runrows import RunEvent, RunOutline, StoredRun, outline_of_run
+from holdfast.plane.workflows.core.definition_codec import as_document
+from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus
+from holdfast.plane.workflows.definitions import Definition
+from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, StoredRun, outline_of_run
 from holdfast.web.schemas import (
     AS_WHOLE,
     IN_DIGITS,

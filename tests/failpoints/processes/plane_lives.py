@@ -22,8 +22,6 @@ from typing import Final
 
 from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
 from fixtures_scheduling import PushedClock
-from holdfast.core.run import RunStatus
-from holdfast.core.workflow_form import from_document
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.bus import delivery_rules
 from holdfast.plane.model.job_states import JobState
@@ -37,6 +35,8 @@ from holdfast.plane.settings.settings import (
     SnapshotSettings,
     WorkerSettings,
 )
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import RunStatus
 from plane.processes import flow_app
 
 ME: Final = Caller("test")

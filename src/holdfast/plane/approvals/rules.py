@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.run import RunStatus
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.types import check_label
 
 

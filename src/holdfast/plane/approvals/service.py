@@ -26,7 +26,6 @@ from typing import Final, TypeAlias
 
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core.run import AskApproval, RunStatus
 from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBusy, RowMissing, Timeout
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.app import DEFAULT_POOL
@@ -46,7 +45,6 @@ from holdfast.plane.approvals.rules import (
     Verdict,
     judge,
 )
-from holdfast.plane.consequences import own_labels
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.jobs.queries import Place
@@ -69,8 +67,10 @@ from holdfast.plane.model.records import (
     check_whole,
     encoded,
 )
-from holdfast.plane.predecessors import job_gives_way, own_key
-from holdfast.plane.runrows import StoredRun
+from holdfast.plane.workflows.core.run import AskApproval, RunStatus
+from holdfast.plane.workflows.effects import own_labels
+from holdfast.plane.workflows.id_reuse import job_gives_way, own_key
+from holdfast.plane.workflows.run_rows import StoredRun
 
 GATE_TOPIC: Final = "holdfast.approval"
 BUSY: Final = "approval lock busy"

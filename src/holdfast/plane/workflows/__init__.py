@@ -1,0 +1,1 @@
+"""Workflows: definitions, the engine that advances runs, and its store."""

@@ -1,0 +1,1 @@
+"""The decisions about runs and definitions. Pure."""

@@ -1,0 +1,328 @@
+"""The one written form of a definition, which the API, YAML files and storage share: JSON, with times in seconds. Pure.
+
+Promises: `from_document` undoes `as_document` exactly. A field that is not known, or cannot be what it is, is a problem
+and never ignored; all of them are found at once. Whether a definition that can be read makes sense is for
+`workflow_rules` to say.
+
+Reading is kinder than writing. A time is a number of seconds or a text such as "90s", "1h30m" or "250ms"; `after` may
+be one name, `retry` a number of retries, an input its type; and `kind` may be left out where another field gives it.
+
+Lengths of time as definitions write them: seconds, or texts such as "90s", "5m" and "1h30m". Pure, and exact.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final
+
+from holdfast.errors import BadInput
+from holdfast.plane.workflows.core.definition import Input, Step, StepKind, StepRetry, Workflow
+from holdfast.plane.workflows.core.problems import PROBLEMS_MAX, BadWorkflow, Path, Problem
+from holdfast.plane.workflows.expressions.builtins import Unfit, Work, kind, plain
+from holdfast.plane.workflows.expressions.parser import suggestion
+from holdfast.types import NS
+
+TIME_MAX_NS: Final = 366 * 86_400 * NS
+
+_UNITS: Final = {"d": 86_400 * NS, "h": 3_600 * NS, "m": 60 * NS, "s": NS, "ms": NS // 1_000, "us": 1_000, "ns": 1}
+_ONE: Final = r"([0-9]{1,20})(?:\.([0-9]{1,9}))?(ms|us|ns|[dhms])"
+_ALL: Final = re.compile(rf"(?:{_ONE}\s*)+\Z")
+_PART: Final = re.compile(_ONE)
+_FIX: Final = 'give seconds, such as 90, or a text such as "90s", "5m" or "1h30m"'
+
+
+def duration(value: Any, field: str = "") -> int:
+    """A time as it is written, in nanoseconds, or `BadInput`."""
+    found: int | None = None
+    if isinstance(value, str):
+        text = value.strip()
+        if _ALL.match(text):
+            found = sum(_part(*each.groups()) for each in _PART.finditer(text))
+    elif isinstance(value, timedelta):
+        found = (value.days * 86_400 + value.seconds) * NS + value.microseconds * 1_000
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found = value * NS
+    elif isinstance(value, float) and math.isfinite(value):
+        found = round(value * NS) if abs(value) <= TIME_MAX_NS / NS else TIME_MAX_NS + 1
+    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
+    if found is None:
+        raise BadInput(field, f"{shown} is not a length of time", _FIX)
+    if not 0 <= found <= TIME_MAX_NS:
+        raise BadInput(field, f"{shown} is out of range", "give between 0 seconds and 366 days")
+    return found
+
+
+def _part(whole: str, decimals: str | None, unit: str) -> int:
+    size = _UNITS[unit]
+    return int(whole) * size + (int(decimals) * size // 10 ** len(decimals) if decimals else 0)
+
+
+def written_duration(value_ns: int) -> int | float | str:
+    """A time as it is written: seconds, unless a number of seconds would not be exact."""
+    seconds, rest = divmod(value_ns, NS)
+    if not rest:
+        return seconds
+    return value_ns / NS if round(value_ns / NS * NS) == value_ns else f"{value_ns}ns"
+
+
+_HERE: Final = ""  # whoever reads a field knows where it stands
+
+
+class _Reading:
+    """What is wrong so far."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def add(self, path: Path, problem: str, fix: str) -> None:
+        """Note a problem, unless there are enough."""
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(path, problem, fix))
+
+    def table(self, path: Path, value: object, known: Mapping[str, _Field]) -> dict[str, Any]:
+        """The values of a table by the names of the attributes; what cannot be used is left out, and a problem."""
+        if not isinstance(value, Mapping):
+            self.add(path, f"{kind(value)} stands where a table belongs", f"write {', '.join(list(known)[:3])}, …")
+            return {}
+        found = {}
+        for key, each in value.items():
+            if len(self.problems) >= PROBLEMS_MAX:
+                break
+            if key not in known:
+                near = suggestion(str(key), known).removeprefix("; ") or f"use {', '.join(known)}"
+                self.add((*path, str(key)), f"there is no field {str(key)[:60]!r}", near)
+            elif each is not None:
+                field, here = known[key], (*path, key)
+                try:
+                    found[field.attribute] = field.read(self, here, each) if field.nested else field.read(each)
+                except BadInput as bad:
+                    self.add((*path, key), bad.problem, bad.fix)
+        return found
+
+
+class _Field:
+    """One field: the attribute that has it, and how it is read and written."""
+
+    __slots__ = ("attribute", "nested", "read", "write")
+
+    def __init__(
+        self,
+        attribute: str,
+        read: Callable[..., Any],
+        write: Callable[[Any], Any] = lambda value: value,
+        *,
+        nested: bool = False,  # it has fields of its own, and is told where it stands
+    ) -> None:
+        self.attribute, self.read, self.write, self.nested = attribute, read, write, nested
+
+
+# Values.
+
+
+def _json(value: Any) -> Any:
+    try:
+        return plain(value, Work())
+    except Unfit as unfit:
+        raise BadInput(_HERE, str(unfit).removeprefix("gives "), "write plain JSON") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadInput(_HERE, f"{kind(value)} stands where a text belongs", 'write it in quotes: "…"')
+    return str(value)
+
+
+def _condition(value: Any) -> str:
+    """A condition, which a file may give as a plain flag."""
+    return ("true" if value else "false") if isinstance(value, bool) else _text(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadInput(_HERE, f"{_shown(value)} is not a whole number", "write a number such as 3")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15 or value != value:
+        raise BadInput(_HERE, f"{_shown(value)} is not a number", "write a number such as 2.0")
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(_HERE, f"{_shown(value)} is neither true nor false", "write true or false, without quotes")
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise BadInput(_HERE, f"{_shown(value)} is not a list of names", "write [a, b]")
+    return tuple(given)
+
+
+def _kind(value: Any) -> StepKind:
+    if value not in list(StepKind):
+        near = suggestion(value, list(StepKind)) if isinstance(value, str) else ""
+        raise BadInput(_HERE, f"{_shown(value)} is no kind of step{near}", f"use {', '.join(StepKind)}")
+    return StepKind(value)
+
+
+def _texts(value: Any) -> Mapping[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
+        raise BadInput(_HERE, "labels are a table of texts", 'write {team: "payments"}')
+    return MappingProxyType(dict(value))
+
+
+def _retry(reading: _Reading, path: Path, value: Any) -> StepRetry:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return StepRetry(value)
+    return StepRetry(**reading.table(path, value, _RETRY))
+
+
+def _inputs(reading: _Reading, path: Path, value: Any) -> Mapping[str, Input]:
+    if not isinstance(value, Mapping):
+        raise BadInput(_HERE, f"{kind(value)} stands where a table belongs", "write {amount: number, note: text}")
+    return MappingProxyType({str(name): _input(reading, (*path, str(name)), each) for name, each in value.items()})
+
+
+def _input(reading: _Reading, path: Path, value: Any) -> Input:
+    if value is None:
+        return Input()
+    if isinstance(value, str):
+        return Input(value)
+    found = reading.table(path, value, _INPUT)
+    found.setdefault("required", found.get("default") is None)
+    return Input(**found)
+
+
+def _steps(reading: _Reading, path: Path, value: Any) -> Mapping[str, Step]:
+    if not isinstance(value, Mapping):
+        raise BadInput(_HERE, f"{kind(value)} stands where a table belongs", "write {fetch: {topic: crm.fetch}, …}")
+    return MappingProxyType({str(name): _step(reading, (*path, str(name)), each) for name, each in value.items()})
+
+
+def _step(reading: _Reading, path: Path, value: Any) -> Step:
+    found = reading.table(path, value, _STEP)
+    if "kind" not in found:
+        found["kind"] = next((each for field, each in _GIVEN_BY.items() if field in found), StepKind.TRANSFORM)
+        if isinstance(value, Mapping) and "kind" not in value and not any(field in value for field in _GIVEN_BY):
+            reading.add(path, "does not say what kind of step it is", f"write kind: {', '.join(StepKind)}")
+    return Step(name=str(path[-1]), **found)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _lists(value: Any) -> Any:
+    """A template as it is written: tuples and frozen tables become lists and tables."""
+    if isinstance(value, Mapping):
+        return {key: _lists(each) for key, each in value.items()}
+    return [_lists(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# The fields, in the order in which they are written.
+
+_GIVEN_BY: Final = {
+    "topic": StepKind.JOB,
+    "workflow": StepKind.WORKFLOW,
+    "delay": StepKind.DELAY,
+    "delay_ns": StepKind.DELAY,
+    "until": StepKind.DELAY,
+    "message": StepKind.APPROVAL,
+}
+_RETRY: Final = {
+    "retries": _Field("retries", _whole),
+    "initial": _Field("initial_ns", duration, written_duration),
+    "multiplier": _Field("multiplier", _number),
+    "cap": _Field("cap_ns", duration, written_duration),
+    "jitter": _Field("jitter", _number),
+}
+_INPUT: Final = {
+    "type": _Field("type", _text),
+    "required": _Field("required", _flag),
+    "default": _Field("default", _json, _lists),
+}
+_STEP: Final = {
+    "kind": _Field("kind", _kind, str),
+    "after": _Field("after", _names, list),
+    "join": _Field("join", _whole),
+    "cancel_rest": _Field("cancel_rest", _flag),
+    "when": _Field("when", _condition),
+    "for_each": _Field("for_each", _json, _lists),
+    "max_parallel": _Field("max_parallel", _whole),
+    "topic": _Field("topic", _text),
+    "priority": _Field("priority", _whole),
+    "workflow": _Field("workflow", _text),
+    "version": _Field("version", _whole),
+    "delay": _Field("delay_ns", duration, written_duration),
+    "until": _Field("until", _text),
+    "message": _Field("message", _json, _lists),
+    "input": _Field("input", _json, _lists),
+    "output": _Field("output", _json, _lists),
+    "timeout": _Field("timeout_ns", duration, written_duration),
+    "retry": _Field("retry", _retry, lambda value: _written(value, _RETRY), nested=True),
+    "on_error": _Field("on_error", _text),
+    "recover": _Field("recover", _flag),
+    "risk": _Field("risk", _text),
+}
+_WORKFLOW: Final = {
+    "name": _Field("name", _text),
+    "version": _Field("version", _whole),
+    "description": _Field("description", _text),
+    "risk": _Field("risk", _text),
+    "labels": _Field("labels", _texts, dict),
+    "timeout": _Field("timeout_ns", duration, written_duration),
+    "inputs": _Field(
+        "inputs", _inputs, lambda value: {name: _input_written(each) for name, each in value.items()}, nested=True
+    ),
+    "steps": _Field(
+        "steps", _steps, lambda value: {name: _written(each, _STEP) for name, each in value.items()}, nested=True
+    ),
+    "output": _Field("output", _json, _lists),
+}
+
+
+def as_document(workflow: Workflow) -> dict[str, Any]:
+    """A definition in its written form: JSON."""
+    return _written(workflow, _WORKFLOW)
+
+
+def from_document(document: object, source: str = "workflow") -> Workflow:
+    """The definition that a document is, or `BadWorkflow` with all that cannot be read. It is not judged."""
+    workflow, problems = read_document(document)
+    if problems:
+        raise BadWorkflow(source, problems)
+    return workflow
+
+
+def read_document(document: object) -> tuple[Workflow, tuple[Problem, ...]]:
+    """What can be read of a document, and all that cannot, which is left at its defaults."""
+    reading = _Reading()
+    found = reading.table((), document, _WORKFLOW)
+    if isinstance(document, Mapping):
+        for field, fix in (("name", "write name: refund"), ("steps", "write steps: {fetch: {topic: crm.fetch}}")):
+            if document.get(field) is None:
+                reading.add((field,), "is missing", fix)
+    return Workflow(**({"name": "", "steps": MappingProxyType({})} | found)), tuple(reading.problems)
+
+
+def _input_written(value: Input) -> dict[str, Any]:
+    return {"type": value.type, "required": value.required} | _written(value, {"default": _INPUT["default"]})
+
+
+def _written(value: Any, known: Mapping[str, _Field]) -> dict[str, Any]:
+    """What is not as it would be anyway."""
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(value)
+    }
+    now = {key: (field, getattr(value, field.attribute)) for key, field in known.items()}
+    return {key: field.write(it) for key, (field, it) in now.items() if it != defaults[field.attribute]}

@@ -1,0 +1,48 @@
+"""Several events of one run, worked in one after the other as one change. Pure.
+
+Promises: the run is the one that `advance` gives when it is called for each event in turn, at the same time and under
+the same lease. Effects and notes keep that order. Each event has its own `Heard`; an event that cannot be worked in
+changes nothing for the others. Once the expressions of these events cost as much as an advance may, the remaining
+events are left for another change: results of a fan-out whose outputs are costly are not one long computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from holdfast.core.backoff import Draw
+from holdfast.plane.workflows.core.advance import advance, always
+from holdfast.plane.workflows.core.run import Advance, Effect, Event, Heard, Note, Run
+from holdfast.plane.workflows.core.run_draft import ADVANCE_COST_MAX
+from holdfast.plane.workflows.expressions.builtins import Budget
+
+
+def advance_all(
+    run: Run,
+    events: Sequence[Event],
+    now_ns: int,
+    draw: Draw,
+    *,
+    may_start: Callable[[str], bool] = always,
+    budget: Budget | None = None,
+) -> tuple[Advance, list[Heard]]:
+    """Work at least one event into a run. Also returns the `Heard` of each event that was worked in.
+
+    All of them share the budget; the list is shorter than `events` if it was spent before the last one. The change as a
+    whole is `APPLIED` if one of the events was; otherwise it is like the last one's.
+    """
+    shared = Budget() if budget is None else budget
+    effects: list[Effect] = []
+    notes: list[Note] = []
+    heard: list[Heard] = []
+    found = Advance(run, Heard.NOTHING)
+    for event in events:
+        if heard and shared.spent >= ADVANCE_COST_MAX:
+            break
+        found = advance(found.run, event, now_ns, draw, may_start=may_start, budget=shared)
+        heard.append(found.heard)
+        effects += found.effects
+        notes += found.notes
+    whole = Heard.APPLIED if Heard.APPLIED in heard else found.heard
+    return replace(found, heard=whole, effects=tuple(effects), notes=tuple(notes)), heard

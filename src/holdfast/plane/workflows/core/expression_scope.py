@@ -1,0 +1,71 @@
+"""What the texts of a run can read: `input`, `run`, `steps`, and by place `item`, `index`, `result` and `error`. Pure.
+
+`steps.fetch` has `status`, `output`, `error` and `code`; a step that is not over has no output yet, and one that a
+handler recovered has the output of the handler. `error`, in a
+handler, is the failure that it stands in for: `step`, `status`, `code`, `message`, `attempt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.plane.workflows.core.definition import Workflow
+from holdfast.plane.workflows.core.run import Run, StepState, StepStatus
+from holdfast.plane.workflows.core.run_outcome import HANDLED
+from holdfast.types import NS
+
+
+class _Steps(Mapping[str, Any]):
+    """The steps as expressions see them, made when they are read: few of them ever are."""
+
+    __slots__ = ("_states", "_workflow")
+
+    def __init__(self, workflow: Workflow, states: Mapping[str, StepState]) -> None:
+        self._workflow = workflow
+        self._states = states
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        state = self._states[name]
+        output = None if state.kept else self._recovered(name).output
+        return {"status": state.status.value, "output": output, "error": state.error, "code": state.code}
+
+    def _recovered(self, name: str) -> StepState:
+        """The step that gives the output: the step itself, or the handler that recovered it."""
+        last, met = name, {name}
+        while self._states[last].status in HANDLED:
+            step = self._workflow.steps[last]
+            if step.on_error is None or step.on_error in met or not step.recover:
+                break
+            last = step.on_error
+            met.add(last)
+        return self._states[last if self._states[last].status is StepStatus.SUCCEEDED else name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+
+def run_names(run: Run, states: Mapping[str, StepState]) -> dict[str, Any]:
+    """What every text of a run can read. `states` may change afterwards: what is read is what is there then."""
+    about = {
+        "id": run.id,
+        "tenant": run.tenant,
+        "workflow": run.workflow.name,
+        "version": run.workflow.version,
+        "created": run.created_ns / NS,
+    }
+    return {"input": run.input, "run": about, "steps": _Steps(run.workflow, states)}
+
+
+def error_name(step: str, state: StepState) -> dict[str, Any]:
+    """What a handler can read about the failure that it stands in for."""
+    return {
+        "step": step,
+        "status": state.status.value,
+        "code": state.code,
+        "message": state.error,
+        "attempt": state.attempt,
+    }

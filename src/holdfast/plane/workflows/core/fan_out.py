@@ -1,0 +1,87 @@
+"""A step for each item of a list: one child for each, so many at once, and one list in the end. Pure.
+
+The items are read once, when the step's turn comes, and kept. Children begin in their order, as long as fewer than
+`max_parallel` of them run or wait; a child between two attempts takes no place. The output is the list of the
+children's outputs in the order of the items. The first child that fails for good fails the step in the same way, and
+the others are stopped (`Draft`): retries and time limits are each child's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.json_size import Unstorable
+from holdfast.errors import BadExpression, ExpressionFailed
+from holdfast.plane.workflows.core.definition import FAN_OUT_MAX
+from holdfast.plane.workflows.core.run import Note, Slot, StepState, StepStatus
+from holdfast.plane.workflows.core.run_draft import ACTIVE, Draft, bad_expression
+from holdfast.plane.workflows.core.step_attempts import Outcome
+from holdfast.plane.workflows.expressions import evaluate, render
+
+
+def open_fan_out(draft: Draft, name: str) -> None:
+    """Read the items of a step whose turn has come, and make its children."""
+    slot = Slot(name)
+    try:
+        items = _items(draft, slot)
+        size = draft.keep(items)
+    except (BadExpression, ExpressionFailed) as error:
+        draft.end(slot, bad_expression(error))
+        return
+    except Unstorable as problem:
+        draft.end(slot, Outcome(StepStatus.FAILED, error=f"for_each {problem}", code="too_many_items"))
+        return
+    begun = StepState(StepStatus.RUNNING, attempt=1, started_ns=draft.now_ns, items=tuple(items), size=size)
+    draft.put(slot, replace(begun, children=(StepState(),) * len(items)))
+    draft.notes.append(Note(name, "started", f"{len(items)} items", 1))
+    go_on(draft, name)
+
+
+def _items(draft: Draft, slot: Slot) -> list[Any]:
+    wanted = draft.step(slot).for_each
+    names = draft.names(slot)
+    budget = draft.budget
+    items = evaluate(wanted, names, budget) if isinstance(wanted, str) else render(wanted, names, budget)
+    if not isinstance(items, list):
+        raise ExpressionFailed(str(wanted), "gives no list")
+    if len(items) > FAN_OUT_MAX:
+        raise Unstorable(f"gives {len(items)} items, and {FAN_OUT_MAX} is the most")
+    return items
+
+
+def go_on(draft: Draft, name: str) -> None:
+    """Begin the children whose turn it is; end the step when all of them have succeeded."""
+    slot = Slot(name)
+    children = draft.children(name)
+    if draft.starting:
+        _begin_children(draft, name, children)
+    state = draft.states[name]
+    if state.status.terminal:
+        return
+    if all(child.status is StepStatus.SUCCEEDED for child in children):
+        output = [child.output for child in children]
+        over = replace(state, status=StepStatus.SUCCEEDED, ended_ns=draft.now_ns, output=output)
+        draft.put(slot, over)
+        draft.notes.append(Note(name, "succeeded", "", 1))
+        return
+    waiting = any(child.status is StepStatus.WAITING for child in children)
+    status = StepStatus.WAITING if waiting else StepStatus.RUNNING
+    if state.status is not status:
+        draft.put(slot, replace(state, status=status))
+
+
+def _begin_children(draft: Draft, name: str, children: list[StepState]) -> None:
+    most = draft.step(Slot(name)).max_parallel or len(children)
+    free = most - sum(child.status in ACTIVE for child in children)
+    for index, child in enumerate(children):
+        if free <= 0:
+            return
+        if child.status is not StepStatus.PENDING or (child.due_ns is not None and child.due_ns > draft.now_ns):
+            continue
+        if not draft.may_start(name):
+            return
+        draft.start(Slot(name, index))
+        if draft.states[name].status.terminal:
+            return
+        free -= children[index].status in ACTIVE

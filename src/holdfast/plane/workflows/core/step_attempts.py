@@ -1,0 +1,188 @@
+"""One attempt of a step: what it makes, what its end means, and how long after it the next one begins. Pure.
+
+Promises: an attempt makes at most one thing (a job, a gate, a run), whose id names it; an expression that gives no
+value ends the attempt with the code `bad_expression` and is not retried, since the same again gives the same. Denials,
+cancellations, fatal errors and quarantined outputs are not retried either: the first three because somebody decided,
+the last because the work *was* done. Times are the wall clock's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from holdfast.core.backoff import Draw
+from holdfast.core.json_size import Unstorable, json_size
+from holdfast.errors import ExpressionFailed
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.workflows.core.definition import DEPTH_MAX, Step, StepKind, StepRetry
+from holdfast.plane.workflows.core.run import (
+    ID_CHARS_MAX,
+    AskApproval,
+    ChildEnded,
+    Effect,
+    JobEnded,
+    Run,
+    RunStatus,
+    Slot,
+    StartRun,
+    StepStatus,
+    StopJob,
+    StopRun,
+    SubmitJob,
+    attempt_id,
+)
+from holdfast.plane.workflows.expressions import evaluate, render
+from holdfast.plane.workflows.expressions.builtins import Budget
+from holdfast.types import NS
+
+ERROR_CHARS_MAX: Final = 2_000
+BYTES_PER_UNIT: Final = 25  # of JSON that is encoded, for one unit of a budget
+TIME_MAX_NS: Final = 2**63 - 1  # what a database can hold
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended."""
+
+    status: StepStatus
+    result: Any = None
+    error: str | None = None
+    code: str | None = None
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An attempt that has begun."""
+
+    status: StepStatus
+    job: str | None = None  # the id of what it makes
+    effect: Effect | None = None
+    due_ns: int | None = None  # a delay: when it is over
+    outcome: Outcome | None = None  # it is over already
+
+
+def begin_attempt(
+    run: Run,
+    step: Step,
+    slot: Slot,
+    attempt: int,
+    names: Mapping[str, Any],
+    *,
+    now_ns: int,
+    limit_ns: int | None,
+    budget: Budget | None = None,
+) -> Begun:
+    """Begin an attempt of a step, or raise what its expressions raise."""
+    if step.kind is StepKind.TRANSFORM:
+        made = render(step.input, names, budget)
+        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.SUCCEEDED, made, retryable=False))
+    if step.kind is StepKind.DELAY:
+        return Begun(StepStatus.RUNNING, due_ns=_delay_ends(step, names, now_ns, budget))
+    if step.kind is StepKind.WORKFLOW and run.depth >= DEPTH_MAX:
+        problem = f"workflows that start workflows may be {DEPTH_MAX} deep, and this run is"
+        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.FAILED, error=problem, code="too_deep"))
+    job = attempt_id(run.id, slot, attempt)
+    if len(job) > ID_CHARS_MAX:
+        problem = f"its id would be {len(job)} characters long, and {ID_CHARS_MAX} is the most; use shorter names"
+        return Begun(StepStatus.RUNNING, outcome=Outcome(StepStatus.FAILED, error=problem, code="id_too_long"))
+    risk = run.workflow.risk_of(step.name)
+    deadline_ns = earliest(limit_ns, run.deadline_ns)
+    if step.kind is StepKind.APPROVAL:
+        asked = AskApproval(job, slot.path, _handed_on(step.message, names, budget), risk, attempt, deadline_ns)
+        return Begun(StepStatus.WAITING, job, asked)
+    given = _handed_on(step.input, names, budget)
+    if step.kind is StepKind.WORKFLOW:
+        name = step.workflow or ""
+        started = StartRun(job, slot.path, name, step.version, given, attempt, deadline_ns)
+        return Begun(StepStatus.RUNNING, job, started)
+    topic = step.topic or ""
+    most = step.retry.retries + 1
+    submitted = SubmitJob(
+        *(job, slot.path, topic, given, risk, attempt, step.priority, most),
+        timeout_ns=step.timeout_ns,
+        deadline_ns=deadline_ns,
+    )
+    return Begun(StepStatus.RUNNING, job, submitted)
+
+
+def _handed_on(template: Any, names: Mapping[str, Any], budget: Budget | None) -> Any:
+    """What a template gives, if whoever gets it can store it."""
+    value = render(template, names, budget)
+    try:
+        charge_bytes(budget, json_size(value))
+    except Unstorable as problem:
+        raise ExpressionFailed(template if isinstance(template, str) else "the template", str(problem)) from None
+    return value
+
+
+def charge_bytes(budget: Budget | None, size: int) -> None:
+    """Charge the encoding of a value as JSON, which happens several times on its way into a database."""
+    if budget is not None:
+        budget.charge(size // BYTES_PER_UNIT)
+
+
+def _delay_ends(step: Step, names: Mapping[str, Any], now_ns: int, budget: Budget | None) -> int:
+    if step.until is None:
+        return min(now_ns + (step.delay_ns or 0), TIME_MAX_NS)
+    seconds = evaluate(step.until, names, budget)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise ExpressionFailed(step.until, "gives no Unix time in seconds")
+    if not 0 <= seconds <= TIME_MAX_NS // NS:
+        raise ExpressionFailed(step.until, f"gives {seconds:g}, which is no Unix time in seconds")
+    return seconds * NS if isinstance(seconds, int) else int(seconds * NS)
+
+
+def stop_effect(step: Step, job: str, reason: str) -> Effect:
+    """What ends the thing that an attempt has made."""
+    return StopRun(job, reason) if step.kind is StepKind.WORKFLOW else StopJob(job, reason)
+
+
+_JOB_ENDS: Final[Mapping[JobState, tuple[StepStatus, str | None, bool]]] = {
+    JobState.SUCCEEDED: (StepStatus.SUCCEEDED, None, False),
+    JobState.FAILED: (StepStatus.FAILED, "failed", True),
+    JobState.TIMEOUT: (StepStatus.TIMED_OUT, "timeout", True),
+    JobState.DENIED: (StepStatus.DENIED, "denied", False),
+    JobState.CANCELLED: (StepStatus.CANCELLED, "cancelled", False),
+    JobState.OUTPUT_QUARANTINED: (StepStatus.FAILED, "output_quarantined", False),
+}
+_RUN_ENDS: Final[Mapping[RunStatus, tuple[StepStatus, str | None, bool]]] = {
+    RunStatus.SUCCEEDED: (StepStatus.SUCCEEDED, None, False),
+    RunStatus.FAILED: (StepStatus.FAILED, "run_failed", True),
+    RunStatus.TIMED_OUT: (StepStatus.TIMED_OUT, "timeout", True),
+    RunStatus.DENIED: (StepStatus.DENIED, "denied", False),
+    RunStatus.CANCELLED: (StepStatus.FAILED, "run_cancelled", False),
+}
+
+
+def outcome(event: JobEnded | ChildEnded) -> Outcome | None:
+    """What the end of a job or of a run means for the attempt that made it; None: it has not ended."""
+    if isinstance(event, JobEnded):
+        found, result, retryable = _JOB_ENDS.get(event.state), event.result, event.retryable
+        shown = f"its job ended as {event.state}"
+    else:
+        found, result, retryable = _RUN_ENDS.get(event.status), event.output, True
+        shown = f"its run ended as {event.status}"
+    if found is None:
+        return None
+    status, code, again = found
+    if status is StepStatus.SUCCEEDED:
+        return Outcome(status, result)
+    return Outcome(status, None, (event.reason or shown)[:ERROR_CHARS_MAX], code, again and retryable)
+
+
+def retry_delay_ns(retry: StepRetry, attempt: int, draw: Draw) -> int:
+    """How long after attempt number `attempt` the next begins: exponential, capped, and then spread."""
+    delay = float(min(retry.initial_ns, retry.cap_ns))
+    for _ in range(attempt - 1):
+        delay *= retry.multiplier
+        if delay >= retry.cap_ns:
+            delay = float(retry.cap_ns)
+            break
+    return int(delay) + draw(int(delay * retry.jitter) + 1)
+
+
+def earliest(*times: int | None) -> int | None:
+    """The first of the times that are given."""
+    return min((each for each in times if each is not None), default=None)

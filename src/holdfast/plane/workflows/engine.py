@@ -1,0 +1,370 @@
+"""The workflow engine: what it does with each message about a run. Any number of them may run at once.
+
+Promises: a run is moved under its lock, by a decision that only computes (`plane.workflows.core.advance`), and written
+with all that follows in one transaction (`runstore`). A message that was handled twice, late or out of order changes
+nothing the second time, and is counted. Messages about one run that arrive while it is being moved are worked in
+together, in one write: the results of a fan-out do not cost a write of the whole run each. What cannot be handled now
+is given back with a delay, `run lock busy` and store trouble apart, and uses up no budget: nothing is taken for done
+because somebody else had the lock. The lease that is held is passed down and never taken twice. A run whose message
+becomes a dead letter, because handling it failed or ended its process too often, ends as failed: no message comes for
+ever.
+
+When the store of leases fails, the risk class of the workflow decides whether its runs go on without it (`runlock`).
+Then steps whose own class does not allow that are held back, and looked at again until the store is there.
+
+Clock: the wall clock, for delays and time limits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from holdfast.aio.client import Locks
+from holdfast.aio.lease import DegradedLease, Lease
+from holdfast.core.lease.error_policy import OnError
+from holdfast.core.retry_delays import AnyDelays
+from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
+from holdfast.plane.bus.delivery_rules import Code as Undeliverable
+from holdfast.plane.db.batcher import Failed, Gathering, copy_of
+from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
+from holdfast.plane.jobs.rules import Code
+from holdfast.plane.locks.item_lock import ItemLockStatistics
+from holdfast.plane.locks.registry import RETRY_DELAYS, WORKFLOW_RUN, LockFamily
+from holdfast.plane.locks.run_lock import run_lock
+from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.records import ID_CHARS_MAX, Delivery, check_id, check_text
+from holdfast.plane.workflows.core.event_batch import advance_all
+from holdfast.plane.workflows.core.run import (
+    Advance,
+    CancelWanted,
+    ChildEnded,
+    Event,
+    GiveUp,
+    Heard,
+    JobEnded,
+    Look,
+    RunStatus,
+)
+from holdfast.plane.workflows.expression_quota import put_off
+from holdfast.plane.workflows.expressions.builtins import Budget
+from holdfast.plane.workflows.run_rows import StoredRun
+from holdfast.plane.workflows.run_store import HELD_BACK_NS, ChangedRun, RunStore
+from holdfast.types import check_label, duration_ns
+
+CONCURRENCY: Final = 32
+BATCH_MAX: Final = 128  # events of one run that are worked in together
+REASON_CHARS_MAX: Final = 1000
+_STOPPING_S: Final = 0.1
+NOT_AGAIN: Final = frozenset({str(Code.FATAL), str(Code.UNKNOWN_TOPIC), "refused"})
+
+
+def _any_run(_: StoredRun) -> bool:
+    return True
+
+
+class _Asked(NamedTuple):
+    """One event that is to happen to a run."""
+
+    event: Event
+    risk: str | None = None  # the class of the run, if it is known
+    meant: Callable[[StoredRun], bool] = _any_run  # False: it is about another run that had this id
+
+
+class Indicators(Protocol):
+    """Where signs of duplicates are counted: see `signals`."""
+
+    def step_repeated(self, *, run: str, step: str) -> None:
+        """A step was completed that had been completed already."""
+        ...
+
+    def publish_repeated(self, *, job: str) -> None:
+        """A job was to be made that was there already."""
+        ...
+
+    def submitted_without_store(self, jobs: int) -> None:
+        """Jobs were submitted by a run whose lock was had without the store."""
+        ...
+
+
+class Engine:
+    """One engine. `serving` runs it; `move` is what everything that moves a run goes through."""
+
+    def __init__(
+        self,
+        runs: RunStore,
+        locks: Locks,
+        bus: Bus,
+        *,
+        delays: AnyDelays = RETRY_DELAYS,
+        indicators: Indicators | None = None,
+        family: LockFamily = WORKFLOW_RUN,
+        name: str = "engine",
+    ) -> None:
+        self.runs = runs
+        self.delays = delays
+        self.lock_statistics = ItemLockStatistics()
+        self.tally: Counter[str] = Counter()
+        self.family = family
+        self._locks = locks
+        self._bus = bus
+        self._indicators = indicators
+        self._name = check_text("name", name, ID_CHARS_MAX)
+        self._stopping = False
+        self._consumers: list[Consumer] = []
+        self._gatherings: WeakValueDictionary[str, Gathering[_Asked, ChangedRun]] = WeakValueDictionary()
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What is called for each subject."""
+        return {
+            subjects.RUN_LOOK: self._guarded(_look),
+            subjects.RUN_RESULT: self._guarded(_job_ended),
+            subjects.RUN_CHILD: self._guarded(_child_ended),
+            subjects.RUN_CANCEL: self._guarded(_cancel_wanted),
+        }
+
+    @asynccontextmanager
+    async def serving(self, *, concurrency: int = CONCURRENCY, ack_wait: float | None = None) -> AsyncIterator[Engine]:
+        """Handle messages while the block runs. Leaving it takes no more, lets handlers finish, gives back the rest."""
+        wait_ns = duration_ns("ack_wait", self.family.ttl / 2 if ack_wait is None else ack_wait)
+        async with AsyncExitStack() as stack:
+            for subject, handler in self.handlers.items():
+                how = Consumption(
+                    *(subject, subjects.ENGINE),
+                    concurrency=concurrency,
+                    ack_wait_ns=wait_ns,
+                    ordered=False,
+                    on_dead=self.give_up,
+                )
+                self._consumers.append(await stack.enter_async_context(self._bus.consume(how, handler)))
+            try:
+                yield self
+            finally:
+                self.stop()
+
+    @property
+    def handling(self) -> int:
+        """How many messages are being handled now."""
+        return sum(each.handling for each in self._consumers)
+
+    def stop(self) -> None:
+        """Begin nothing any more. Deliveries from now on are given back, for another engine to take."""
+        self._stopping = True
+
+    def statistics(self) -> dict[str, int]:
+        """What became of events, by kind and outcome."""
+        return dict(self.tally)
+
+    # Moving runs.
+
+    async def move(
+        self,
+        run_id: str,
+        event: Event,
+        *,
+        actor: str | None = None,
+        risk: str | None = None,
+        timeout: float | None = None,
+    ) -> ChangedRun:
+        """Let an event happen to a run, under its lock. No run of that id: nothing before and nothing after.
+
+        `RetryLater`: the lock is busy, or a store is in trouble; nothing was done. `risk` saves a read.
+        """
+        self._check_quota(run_id, event)
+        risk = risk or await self.runs.risk(run_id)
+        if risk is None:
+            return self._noted(event, ChangedRun(None, None))
+        async with self._lock(run_id, risk, timeout) as lease:
+            return await self.move_held(lease, run_id, event, actor=actor)
+
+    async def move_held(
+        self, lease: Lease | DegradedLease, run_id: str, event: Event, *, actor: str | None = None
+    ) -> ChangedRun:
+        """The same for a caller that holds the run's lock already."""
+        return (await self.move_all_held(lease, run_id, [event], actor=actor))[0]
+
+    async def move_all_held(
+        self, lease: Lease | DegradedLease, run_id: str, events: Sequence[Event], *, actor: str | None = None
+    ) -> list[ChangedRun]:
+        """Let several events happen to a run, in their order and in one write. Returns the outcome of each.
+
+        Returns fewer outcomes than events if the expressions of the first ones cost as much as one advance may; the
+        others did not happen.
+        """
+        return await self._move_all_held(lease, run_id, [_Asked(event) for event in events], actor)
+
+    async def _move_all_held(
+        self, lease: Lease | DegradedLease, run_id: str, asked: Sequence[_Asked], actor: str | None = None
+    ) -> list[ChangedRun]:
+        draw = self.runs.entropy.below
+        heard: list[Heard] = []
+
+        def decide(stored: StoredRun, budget: Budget) -> Advance:
+            wanted = [each.event for each in asked if each.meant(stored)]
+            if not wanted:
+                heard[:] = [Heard.UNKNOWN] * len(asked)
+                return Advance(stored.run, Heard.UNKNOWN, wake_ns=stored.wake_ns)
+            now_ns, may_start = self.runs.clock.now().wall, self._may_start(lease)
+            whole, found = advance_all(stored.run, wanted, now_ns, draw, may_start=may_start, budget=budget)
+            each_heard = iter(found)
+            all_heard = (next(each_heard, None) if each.meant(stored) else Heard.UNKNOWN for each in asked)
+            heard[:] = [each for each in takewhile(lambda each: each is not None, all_heard) if each is not None]
+            return whole
+
+        changed = await self.runs.change(lease, run_id, decide, actor=actor or self._name)
+        if changed.before is None:
+            return [self._noted(each.event, changed) for each in asked]
+        if self._indicators is not None and not lease.guaranteed:
+            self._indicators.submitted_without_store(changed.submitted)
+        # What the write as a whole has met is told once, with the last event.
+        alone = [replace(changed, heard=each, held_back=(), repeated=()) for each in heard]
+        alone[-1] = replace(changed, heard=heard[-1])
+        told = [each if each.heard is Heard.APPLIED else replace(each, after=None) for each in alone]
+        return [self._noted(each.event, end) for each, end in zip(asked, told, strict=False)]
+
+    async def _move_together(self, run_id: str, asked: Sequence[_Asked]) -> Sequence[ChangedRun | Failed]:
+        """The events of messages that arrived at about the same time, under one lease."""
+        risk = next((each.risk for each in asked if each.risk), None) or await self.runs.risk(run_id)
+        if risk is None:
+            return [self._noted(each.event, ChangedRun(None, None)) for each in asked]
+        try:
+            async with self._lock(run_id, risk) as lease:
+                told = await self._move_all_held(lease, run_id, asked)
+        except RetryLater as later:
+            return [Failed(copy_of(later)) for _ in asked]
+        spent = put_off(HELD_BACK_NS)
+        return [*told, *(Failed(copy_of(spent)) for _ in asked[len(told) :])]
+
+    def _check_quota(self, run_id: str, event: Event) -> None:
+        """Return if the run may evaluate expressions now, or need not; otherwise raise `RetryLater`."""
+        if not isinstance(event, CancelWanted | GiveUp):
+            self.runs.expression_quota.check(run_id)
+
+    def _gathering(self, run_id: str) -> Gathering[_Asked, ChangedRun]:
+        """The batches of one run; kept as long as a handler waits for one."""
+        found = self._gatherings.get(run_id)
+        if found is None:
+            found = self._gatherings[run_id] = Gathering(partial(self._move_together, run_id), most=BATCH_MAX)
+        return found
+
+    def _lock(
+        self, run_id: str, risk: str, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[Lease | DegradedLease]:
+        counts, family = self.lock_statistics, self.family
+        return run_lock(self._locks, run_id, risk, self.delays, statistics=counts, timeout=timeout, family=family)
+
+    async def give_up(self, delivery: Delivery, reason: str, code: str) -> None:
+        """End the run whose message failed, or ended its process, too often: the next one would do the same.
+
+        A message that is only too old says nothing about its run; the reconciler comes for that.
+        """
+        run_id = delivery.message.body.get("run")
+        if code in (Undeliverable.FAILURES, Undeliverable.LOST) and isinstance(run_id, str):
+            why = f"given up: message {delivery.message.subject} {reason}"
+            await self.move(run_id, GiveUp(why[:REASON_CHARS_MAX]))
+
+    def _may_start(self, lease: Lease | DegradedLease) -> Callable[[str], bool]:
+        """Which steps may be started under this lease: all under a full one."""
+        if lease.guaranteed:
+            return _any_class
+        policy = self._locks.policy
+        return lambda risk: policy.on_error(risk) is OnError.FAIL_OPEN
+
+    def _noted(self, event: Event, changed: ChangedRun) -> ChangedRun:
+        heard = "missing" if changed.before is None else str(changed.heard)
+        self.tally[f"{type(event).__name__}.{heard}"] += 1
+        self.tally["held_back"] += len(changed.held_back)
+        self.tally["repeated_publishes"] += len(changed.repeated)
+        if self._indicators is not None and changed.before is not None:
+            run = changed.before.run.id
+            if changed.heard is Heard.REPEATED:
+                name = event.job if isinstance(event, JobEnded) else event.run if isinstance(event, ChildEnded) else ""
+                self._indicators.step_repeated(run=run, step=name.removeprefix(f"{run}:"))
+            for job in changed.repeated:
+                self._indicators.publish_repeated(job=job)
+        return changed
+
+    async def _with_output(self, run_id: str, event: ChildEnded) -> ChildEnded:
+        """The end of a child, with what it gives to its parent."""
+        child = await self.runs.get(event.run)
+        if child is None or child.run.parent is None or child.run.parent.run != run_id:
+            return event
+        return replace(event, output=child.run.output)
+
+    # What all handlers share.
+
+    def _guarded(self, read: Callable[[Mapping[str, Any]], Event]) -> Handler:
+        async def handle(delivery: Delivery) -> None:
+            if self._stopping:
+                self.tally["stopping"] += 1
+                raise RetryLater(_STOPPING_S, Unavailable("this engine is stopping"))
+            body = delivery.message.body
+            run_id, risk = check_id("run", body.get("run")), body.get("risk")
+            event = read(body)
+            self._check_quota(run_id, event)
+            try:
+                if isinstance(event, ChildEnded):
+                    event = await self._with_output(run_id, event)
+                asked = _Asked(event, check_label("risk", risk) if risk else None, partial(_meant, body))
+                await self._gathering(run_id).ask(asked)
+            except BackendError as error:
+                raise self.delays.later(error, self.runs.entropy.below) from error
+
+        return handle
+
+
+def _any_class(_: str) -> bool:
+    return True
+
+
+def _meant(body: Mapping[str, Any], stored: StoredRun) -> bool:
+    """Whether a message is about this run: of the tenant, and started by the run, that the message names, if any."""
+    tenant, parent = body.get("tenant"), body.get("parent")
+    if tenant is not None and tenant != stored.run.tenant:
+        return False
+    return parent is None or (stored.run.parent is not None and stored.run.parent.run == parent)
+
+
+# From messages to events.
+
+
+def _look(_: Mapping[str, Any]) -> Event:
+    return Look()
+
+
+def _job_ended(body: Mapping[str, Any]) -> Event:
+    try:
+        state = JobState(str(body.get("state")))
+    except ValueError:
+        raise BadInput("state", f"{body.get('state')!r:.60} is no state", "say how the job ended") from None
+    if not state.terminal:
+        raise BadInput("state", f"{state} is not an end", "say how the job ended")
+    again = body.get("code") not in NOT_AGAIN
+    return JobEnded(check_id("job", body.get("job")), state, body.get("result"), _reason(body), again)
+
+
+def _child_ended(body: Mapping[str, Any]) -> Event:
+    try:
+        status = RunStatus(str(body.get("status")))
+    except ValueError:
+        raise BadInput("status", f"{body.get('status')!r:.60} is no status", "say how the run ended") from None
+    if not status.terminal:
+        raise BadInput("status", f"{status} is not an end", "say how the run ended")
+    return ChildEnded(check_id("child", body.get("child")), status, None, _reason(body))
+
+
+def _cancel_wanted(body: Mapping[str, Any]) -> Event:
+    return CancelWanted(check_text("actor", body.get("actor"), ID_CHARS_MAX), _reason(body) or "cancelled")
+
+
+def _reason(body: Mapping[str, Any]) -> str | None:
+    reason = body.get("reason")
+    return None if reason is None else str(reason)[:REASON_CHARS_MAX]

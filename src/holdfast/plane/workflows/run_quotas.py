@@ -1,0 +1,62 @@
+"""How many runs a tenant, and one run with all that it starts, may have.
+
+Promises: a run that would exceed a quota is not made: `TooManyRuns` for a caller, a failed step with the reason for a
+run that starts another. Counting reads an index of at most so many entries as the quota allows, in the transaction that
+makes the run. Runs of one tree are counted one after the other. The quota of a tenant may be exceeded on Postgres, by
+as many runs as are made at the same moment.
+
+A *tree* is a run that a caller started, with the runs that its steps start, and so on; finished runs count too, as long
+as they are stored. How deep a tree may be is `plane.workflows.core.definition.DEPTH_MAX`; its deadline bounds all of
+it.
+
+Does not promise anything about runs that an older version has started: they count for their tenant only.
+
+Clock: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.plane.db.ports import Tx
+from holdfast.plane.jobs.rows import sql
+from holdfast.plane.workflows.core.run import Run, root_of
+
+_OF_TENANT: Final = sql("run_quota_tenant")
+_OF_TREE: Final = sql("run_quota_tree")
+_HOLD: Final = sql("run_quota_hold_postgres")
+
+
+class TooManyRuns(HoldfastError):
+    """The tenant, or the tree of the run, has as many runs as it may have. Nothing was done."""
+
+    retry_after: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuotas:
+    """The quotas of a plane."""
+
+    live_per_tenant: int = 10_000
+    per_tree: int = 2_000
+
+    async def check(self, tx: Tx, run: Run) -> None:
+        """Return if the run may be made, or raise `TooManyRuns`."""
+        where = {"tenant": run.tenant, "most": self.live_per_tenant}
+        if (await tx.query(_OF_TENANT, where))[0]["runs"] >= self.live_per_tenant:
+            raise TooManyRuns(
+                f"tenant {run.tenant} has {self.live_per_tenant} unfinished runs, which is the most "
+                "(runs.live_per_tenant); wait for some to finish, or cancel them"
+            )
+        if run.parent is None:
+            return
+        root = root_of(run.id)
+        if tx.dialect == "postgres":  # SQLite has one writer at a time anyway
+            await tx.query(_HOLD, {"root": root})
+        if (await tx.query(_OF_TREE, {"root": root, "most": self.per_tree}))[0]["runs"] >= self.per_tree - 1:
+            raise TooManyRuns(
+                f"run {root} has started {self.per_tree - 1} runs, directly and through them, which is the most "
+                "(runs.per_tree, with the run itself); start fewer, or start them as runs of their own"
+            )
