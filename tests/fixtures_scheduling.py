@@ -29,7 +29,6 @@ from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Row
-from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import DeadLetters
 from holdfast.plane.jobs.insert import Entry
@@ -40,8 +39,9 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState, legal
 from holdfast.plane.model.records import Delivery, Heartbeat, Job, JobEvent, Message, Submission
-from holdfast.plane.placement import Placement
-from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.scheduler.dispatcher import Dispatcher
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS, Instant
 from polling import pauses

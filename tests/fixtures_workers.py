@@ -30,8 +30,8 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Heartbeat, Job, Message
-from holdfast.plane.results import apart
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker.result_batcher import apart
+from holdfast.plane.worker.worker import Worker
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 _numbers = itertools.count(1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.asides import Aside, Rank, joined, picked, room_of
-from holdfast.core.fairness import Line
+from holdfast.plane.scheduler.fair_share import Line
+from holdfast.plane.scheduler.topic_backlog import Aside, Rank, joined, picked, room_of
 
 
 def ranks(*jobs: str) -> tuple[Rank, ...]:

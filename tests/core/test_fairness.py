@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.fairness import Line, Turn, next_turn
+from holdfast.plane.scheduler.fair_share import Line, Turn, next_turn
 
 
 def line(tenant: str, jobs: int, room: int | None = None) -> Line:

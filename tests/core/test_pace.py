@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.pace import AHEAD, BRIEF_NS, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
+from holdfast.plane.scheduler.prefetch import AHEAD, BRIEF_NS, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
 
 NOW = 10**12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.shortcut import FIRST_NS, LONGEST_NS, POOLS_MAX, Shortcut
+from holdfast.plane.scheduler.fast_path import FIRST_NS, LONGEST_NS, POOLS_MAX, Shortcut
 
 
 def test_it_is_tried_until_it_was_in_vain_and_again_after_a_while() -> None:

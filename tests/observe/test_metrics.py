@@ -20,7 +20,7 @@ from holdfast.plane import readings, sample
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.readings import bounded
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.types import NS
 
 PROMTOOL = shutil.which("promtool")

@@ -27,13 +27,13 @@ from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.naming import NatsNames
-from holdfast.plane.context import Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import GROUPS
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground, make_tables, opened
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
+from holdfast.plane.worker.context import Context
 from servers import start_redis
 from servers_nats import NatsExecutable, NatsServer, start_nats
 

@@ -9,13 +9,13 @@ import pytest
 from approval_stage import FROZEN, GATED, HANDLED, PAYMENTS, asked, decide, stage_of, waiting
 from fixtures_workflows import ASKER, FlowStage, holds, older_job
 from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
-from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission
-from holdfast.plane.placement import Placement
-from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.scheduler.dispatcher import Dispatcher
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.types import NS
 

@@ -21,11 +21,11 @@ from holdfast.plane.approvals.rules import (
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.readings import of_approvals
-from holdfast.plane.reconciler import Reconciler
 from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 from holdfast.types import NS
 

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures_scheduling import POOL, Planes, Replica
-from holdfast.plane import asides
-from holdfast.plane.asides import Asides, Looked, Scarce, look_aside
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.model.records import Submission
+from holdfast.plane.scheduler import topic_backlog
+from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
+from holdfast.plane.scheduler.topic_backlog import Asides, Looked, Scarce, look_aside
 
 pytestmark = pytest.mark.asyncio
 
@@ -66,11 +66,11 @@ async def test_one_statement_finds_what_steps_find(
     async def work(tx: Tx) -> tuple[Asides, Asides]:
         own = await look_aside(tx, at, scarce)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asides, "_at_once", asides._in_steps)
+            patch.setattr(topic_backlog, "_at_once", topic_backlog._in_steps)
             return own, await look_aside(tx, at, scarce)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asides, "TENANTS", most)
+        patch.setattr(topic_backlog, "TENANTS", most)
         own, steps = await plane.database.read(work)
     assert own == steps
     assert own.waiting or served != SERVED
@@ -105,7 +105,7 @@ async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_late
     for tenant, aside in (("a", False), ("b", True), ("c", False), ("d", True)):
         wanted = Submission("t1", tenant=tenant, id=tenant)
         await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), aside))])
-    monkeypatch.setattr("holdfast.plane.lines.TENANTS", 2)
+    monkeypatch.setattr("holdfast.plane.scheduler.dispatch_queue.TENANTS", 2)
     found = await plane.database.read(lambda tx: look(tx, Look(POOL, 100, 64, scarce=Scarce({"t1": 9}, SERVED))))
     assert [line.tenant for line in found.lines] == ["a", "b", "c"]
 

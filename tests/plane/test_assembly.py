@@ -19,7 +19,6 @@ from holdfast.plane import sample
 from holdfast.plane.app import App
 from holdfast.plane.approvals.service import GATE_TOPIC
 from holdfast.plane.assembly import PARTS, Plane, check_parts
-from holdfast.plane.context import Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.opening import Ground, opened
@@ -34,6 +33,7 @@ from holdfast.plane.settings.settings import (
     SnapshotSettings,
     WorkerSettings,
 )
+from holdfast.plane.worker.context import Context
 
 ME = Caller("test")
 OWN = tuple(part for part in PARTS if part != "api")

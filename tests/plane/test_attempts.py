@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fixtures_scheduling import enqueue
-from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
@@ -16,6 +15,7 @@ from holdfast.plane.jobs.quotas import WITH_WORKERS
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Submission
+from holdfast.plane.worker.staleness import Attempts, Look
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
 

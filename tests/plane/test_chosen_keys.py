@@ -25,7 +25,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground, note_bus, note_keys, opened
-from holdfast.plane.scheduler import report_of
+from holdfast.plane.scheduler.scheduler import report_of
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import key_prefix
 from holdfast.plane.settings.sections import NameSettings

@@ -18,11 +18,11 @@ from holdfast.aio.lease import Lease
 from holdfast.core.ports import RidesAlong
 from holdfast.errors import LockBusy, RetryLater, Unavailable
 from holdfast.plane.app import App
-from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.db.ports import Consumption, Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import WORKERS, work_subject
+from holdfast.plane.worker.claim_leases import ClaimedLeases
 from holdfast.testing import faults
 
 pytestmark = pytest.mark.asyncio

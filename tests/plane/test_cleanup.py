@@ -11,11 +11,11 @@ import pytest
 from fixtures_scheduling import Planes, Replica, finished, run_of, started, submitted
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import carried
-from holdfast.plane.cleanup import DAY_NS, Cleanup, CleanupStatistics, Retention
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs.rows import sql
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.retention import DAY_NS, Cleanup, CleanupStatistics, Retention
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job

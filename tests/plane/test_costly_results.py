@@ -6,7 +6,7 @@ import pytest
 
 from fixtures_workflows import FlowStage
 from holdfast.plane.loops.loop import Tick
-from holdfast.plane.run_reconciler import RunReconciler
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.workflows.core.run import Look, RunStatus
 from holdfast.plane.workflows.expressions.builtins import Budget
 

@@ -22,12 +22,12 @@ from fixtures_scheduling import (
     started,
     submitted,
 )
-from holdfast.core.pace import AHEAD, BRIEF_NS, IN_A_ROW
-from holdfast.plane.attempts import Attempts
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job, Submission
-from holdfast.plane.placement import Placed
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.prefetch import AHEAD, BRIEF_NS, IN_A_ROW
+from holdfast.plane.worker.staleness import Attempts
 from holdfast.types import MS
 
 pytestmark = pytest.mark.asyncio

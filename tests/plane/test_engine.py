@@ -15,14 +15,14 @@ from fixtures_workflows import ASKER, FlowStage, holds
 from holdfast.aio.lease import Lease
 from holdfast.errors import FencedOut, RetryLater
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.delays import Delays
 from holdfast.plane.jobs.rules import Code
 from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
+from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.run_service import NotOver
 from holdfast.plane.workflows.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.plane.workflows.run_store import ChangedRun

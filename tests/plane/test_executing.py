@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.plane import App
-from holdfast.plane.executing import Crew, Execution, Interruption, Unfinished
+from holdfast.plane.worker.executor import Crew, Execution, Interruption, Unfinished
 from holdfast.testing.simloop import run_virtual
 from holdfast.types import NS
 

@@ -16,7 +16,6 @@ from holdfast.errors import BadInput
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import Verdict, parse_rules
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.attempt import lease_family
 from holdfast.plane.flowparts import engine_of
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.records import Submission
@@ -27,6 +26,7 @@ from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, 
 from holdfast.plane.settings.sections import ApprovalSettings, EngineSettings
 from holdfast.plane.settings.settings import KEYS, SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.settings.sources import BadSettings, load
+from holdfast.plane.worker.attempt import lease_family
 from holdfast.plane.workflows.core.run import Look
 from holdfast.types import NS, LossReason
 from sim.small import SmallWorld

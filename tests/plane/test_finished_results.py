@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.plane.finished import Finished
 from holdfast.plane.model.records import Message
+from holdfast.plane.worker.result_cache import Finished
 
 
 def result(n: int) -> Message:

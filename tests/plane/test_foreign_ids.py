@@ -10,13 +10,13 @@ import pytest
 from fixtures_workflows import FlowReplica, FlowStage, holds, older_job
 from holdfast.errors import BadInput
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.placement import Placement
-from holdfast.plane.run_reconciler import RunReconciler
-from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X19")]

@@ -10,8 +10,8 @@ from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.workflows.core.run import Look, RunStatus
 
 pytestmark = pytest.mark.asyncio

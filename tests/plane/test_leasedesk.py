@@ -13,8 +13,8 @@ import pytest_asyncio
 import holdfast.aio
 from holdfast.aio.client import Locks
 from holdfast.errors import Unavailable
-from holdfast.plane.leasedesk import LeaseDesk
 from holdfast.plane.locks.registry import WORKER_JOB
+from holdfast.plane.worker.lease_batcher import LeaseDesk
 
 pytestmark = pytest.mark.asyncio
 

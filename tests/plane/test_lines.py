@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures_scheduling import POOL, Planes, Replica, enqueue
-from holdfast.core.fairness import Line
-from holdfast.plane import lines
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.lines import Found, Look, look
 from holdfast.plane.model.records import Submission
+from holdfast.plane.scheduler import dispatch_queue
+from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
+from holdfast.plane.scheduler.fair_share import Line
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +42,7 @@ async def both(plane: Replica, at: Look) -> tuple[Found, Found]:
     async def work(tx: Tx) -> tuple[Found, Found]:
         own = await look(tx, at)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lines, "_at_once", lines._in_steps)
+            patch.setattr(dispatch_queue, "_at_once", dispatch_queue._in_steps)
             return own, await look(tx, at)
 
     return await plane.database.read(work)
@@ -64,7 +64,7 @@ async def test_one_statement_finds_what_steps_find(
     if not await plane.query("SELECT 1 AS n FROM plane_pool"):
         await fill(plane, 40)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "TENANTS", most)
+        patch.setattr(dispatch_queue, "TENANTS", most)
         own, steps = await both(plane, Look(POOL, capacity, batch, after, frozenset(passed), slots))
     assert own == steps
 

@@ -16,7 +16,6 @@ from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import Unavailable
 from holdfast.plane import App
 from holdfast.plane.assembly import Plane
-from holdfast.plane.attempts import Attempts, Look
 from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
@@ -25,6 +24,7 @@ from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.parts import worker_of
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import SchedulerSettings, Settings, WorkerSettings
+from holdfast.plane.worker.staleness import Attempts, Look
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 
@@ -215,7 +215,7 @@ async def test_a_run_that_cannot_be_excused_is_given_back_all_the_same(
     app, gate = waiting()
     told = Told(0)
     told.trouble = trouble  # None: it does not answer
-    monkeypatch.setattr("holdfast.plane.currency.EXCUSE_S", 0.01)
+    monkeypatch.setattr("holdfast.plane.worker.staleness.EXCUSE_S", 0.01)
     worker = await work_stage.worker(app, currency=told)
     job = await work_stage.send("wait")
     await asyncio.wait_for(gate.come.wait(), 60)

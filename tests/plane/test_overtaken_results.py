@@ -9,14 +9,14 @@ import pytest
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, delivered, holds, started, submitted
 from holdfast.guards.bearer import carried
 from holdfast.plane import App
-from holdfast.plane.attempts import Attempts
 from holdfast.plane.bus.envelope import message_of
-from holdfast.plane.context import Context
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.placement import Placed
-from holdfast.plane.worker import Worker
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.worker.context import Context
+from holdfast.plane.worker.staleness import Attempts
+from holdfast.plane.worker.worker import Worker
 
 pytestmark = pytest.mark.asyncio
 

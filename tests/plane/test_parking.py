@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.plane.parking import KEPT_MAX, TOPICS_MAX, Parking
+from holdfast.plane.scheduler.returned_jobs import KEPT_MAX, TOPICS_MAX, Parking
 
 
 def test_the_one_that_has_waited_for_longest_is_next_and_is_not_remembered_any_more() -> None:

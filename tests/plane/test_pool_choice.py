@@ -7,11 +7,11 @@ import pytest
 from fixtures_scheduling import FakeWorkers, Planes, Replica, check_histories
 from holdfast.plane.fleet.registry import Pool, View
 from holdfast.plane.locks.registry import REPLAYER
+from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job, Submission
-from holdfast.plane.placement import Placed
-from holdfast.plane.replayer import Replayer
+from holdfast.plane.scheduler.placement import Placed
 from holdfast.plane.service import Caller, Parts, Service
 from holdfast.types import NS
 from loop_ticks import one_tick

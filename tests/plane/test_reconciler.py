@@ -14,10 +14,10 @@ from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks.registry import RECONCILER
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job
-from holdfast.plane.reconciler import Reconciler
 from holdfast.types import NS
 from loop_ticks import one_tick, ticking
 

@@ -21,18 +21,18 @@ from fixtures_scheduling import (
     submitted,
 )
 from holdfast.errors import BadInput, Unavailable
-from holdfast.plane.attempts import Attempts
 from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import RECONCILER, REPLAYER
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.reconciler import Reconciler
+from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job
-from holdfast.plane.reconciler import Reconciler
-from holdfast.plane.replayer import Replayer
+from holdfast.plane.worker.staleness import Attempts
 from holdfast.types import NS
 from loop_ticks import one_tick
 

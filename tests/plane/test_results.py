@@ -20,7 +20,7 @@ from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.results import TOGETHER_CHARS, TOGETHER_MAX, ResultDesk, apart, together
+from holdfast.plane.worker.result_batcher import TOGETHER_CHARS, TOGETHER_MAX, ResultDesk, apart, together
 from holdfast.runtime.system import SystemEntropy
 
 

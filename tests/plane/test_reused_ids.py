@@ -12,7 +12,6 @@ from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
 from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
-from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
 from holdfast.plane.fleet.registry import Workers
@@ -22,10 +21,10 @@ from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.run_cleanup import finished_runs, old_approvals
 from holdfast.plane.service import Caller
 from holdfast.runtime.system import SystemClock
 from loop_ticks import one_tick

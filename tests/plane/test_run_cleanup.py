@@ -8,14 +8,13 @@ import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.errors import RowMissing
-from holdfast.plane import run_cleanup
 from holdfast.plane.approvals.rules import Verdict
-from holdfast.plane.cleanup import Cleanup, CleanupStatistics
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance import retention
+from holdfast.plane.maintenance.retention import Cleanup, CleanupStatistics, finished_runs, old_approvals
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.run_cleanup import finished_runs, old_approvals
-from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look, RunStatus
 
 pytestmark = pytest.mark.asyncio
@@ -104,7 +103,7 @@ async def test_a_run_is_kept_for_thirty_days_from_its_end_with_its_timeline_and_
 async def test_many_runs_and_long_timelines_go_in_bounded_steps(
     flow_stage: FlowStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_cleanup, "LINES_MAX", 5)
+    monkeypatch.setattr(retention, "LINES_MAX", 5)
     replica = await flow_stage.replica(serve=False)
     await replica.define(LONG)
     runs = [await ended(replica) for _ in range(3)]

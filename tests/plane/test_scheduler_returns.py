@@ -8,10 +8,10 @@ import pytest
 
 from fixtures_scheduling import POOL, Replica, check_histories, finished, run_of, started, submitted
 from holdfast.plane.locks.registry import RECONCILER
+from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job
-from holdfast.plane.reconciler import Reconciler
 from holdfast.types import NS
 from loop_ticks import one_tick
 

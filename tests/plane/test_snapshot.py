@@ -15,8 +15,15 @@ from holdfast.plane.locks.registry import RECONCILER, SNAPSHOT_WRITER
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.maintenance.worker_snapshot import (
+    NAME,
+    PoolCount,
+    Snapshots,
+    SnapshotWriter,
+    TopicCount,
+    snapshot_of,
+)
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.snapshot import NAME, PoolCount, Snapshots, SnapshotWriter, TopicCount, snapshot_of
 from holdfast.types import NS
 from loop_ticks import one_tick
 

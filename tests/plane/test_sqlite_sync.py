@@ -26,7 +26,7 @@ from holdfast.plane.jobs.store import Writing
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.opening import opened
-from holdfast.plane.placement import Placement
+from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import Settings, WorkerSettings
 from holdfast.stores.sqlite.engine import SqliteEngine

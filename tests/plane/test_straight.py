@@ -17,8 +17,8 @@ from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
+from holdfast.plane.scheduler.fast_path import CROWD, Straight
 from holdfast.plane.service import Caller, Service
-from holdfast.plane.straight import CROWD, Straight
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,16 +11,16 @@ import pytest
 
 from fixtures_buses import ScriptedClock
 from fixtures_scheduling import POOL, TOPIC, Planes, Replica, cancelled, delivered, finished, holds, run_of, submitted
-from holdfast.core.pace import AHEAD
 from holdfast.plane import App
-from holdfast.plane.attempts import Attempts
 from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.placement import Placed
-from holdfast.plane.worker import Worker
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.prefetch import AHEAD
+from holdfast.plane.worker.staleness import Attempts
+from holdfast.plane.worker.worker import Worker
 from holdfast.runtime.system import SystemClock
 
 pytestmark = pytest.mark.asyncio

@@ -7,7 +7,7 @@ import pytest
 from fixtures_buses import ScriptedClock
 from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.errors import LockBusy
-from holdfast.plane.takeover_times import SEEN_MAX, SLACK_NS, TakeoverTimes
+from holdfast.plane.scheduler.takeover_latency import SEEN_MAX, SLACK_NS, TakeoverTimes
 from holdfast.types import NS
 
 TTL = 60.0

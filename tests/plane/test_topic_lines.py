@@ -18,16 +18,16 @@ from fixtures_scheduling import (
     run_of,
     submitted,
 )
-from holdfast.core.pace import AHEAD
 from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.jobs.topic_limits import ASIDE_NS
 from holdfast.plane.locks.registry import REPLAYER
+from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.placement import Placed
-from holdfast.plane.replayer import Replayer
-from holdfast.plane.straight import Straight
+from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.prefetch import AHEAD
 from holdfast.plane.submitting import Submitting
 from loop_ticks import one_tick
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, states, submit, with_workers

@@ -17,7 +17,6 @@ from fixtures_scheduling import (
     finished,
     run_of,
 )
-from holdfast.core.pace import AHEAD, IN_A_ROW
 from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import Entry
@@ -26,7 +25,8 @@ from holdfast.plane.jobs.updates import Leased, Writing
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Heartbeat, Submission
-from holdfast.plane.placement import Placed
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.prefetch import AHEAD, IN_A_ROW
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, submit
 
 pytestmark = pytest.mark.asyncio

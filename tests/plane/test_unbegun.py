@@ -9,8 +9,8 @@ from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.placement import Placed
-from holdfast.plane.unbegun import WATCH_NS
+from holdfast.plane.scheduler.placement import Placed
+from holdfast.plane.scheduler.prefetch import WATCH_NS
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

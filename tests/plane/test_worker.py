@@ -16,7 +16,7 @@ from holdfast.plane import App, BlockingContext, Context
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker.worker import Worker
 
 pytestmark = pytest.mark.asyncio
 
@@ -107,7 +107,7 @@ async def test_a_start_that_cannot_be_said_keeps_the_result_until_it_is(
     work_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of what is said about an attempt does not depend on when it is said."""
-    monkeypatch.setattr("holdfast.plane.attempt.BRIEF_NS", 1)  # the start is said while the function runs
+    monkeypatch.setattr("holdfast.plane.worker.attempt.BRIEF_NS", 1)  # the start is said while the function runs
     app, gate = App("billing"), Gate()
 
     @app.job("charge")

@@ -12,8 +12,8 @@ from holdfast.aio.lease import Lease
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane import App, BlockingContext, Context
-from holdfast.plane.context import LeaseView
 from holdfast.plane.locks import registry as families
+from holdfast.plane.worker.context import LeaseView
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS
 

@@ -15,11 +15,11 @@ from fixtures_workers import Ear, Gate, WorkerStage
 from holdfast.errors import BadInput, LockBusy, RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Drained
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
-from holdfast.plane.executing import Interruption
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
-from holdfast.plane.worker import Worker, _patience_ns, _stopping_ns
+from holdfast.plane.worker.executor import Interruption
+from holdfast.plane.worker.worker import Worker, _patience_ns, _stopping_ns
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio
@@ -166,7 +166,7 @@ async def test_the_end_does_not_wait_for_a_function_that_was_told_to_stop_before
     job = await work_stage.send("deaf")
     await until(lambda: work_stage.said(subjects.STARTED, job))
     worker.running()[0].interrupt(Interruption.TIME_LIMIT, "it has run for as long as it may")
-    monkeypatch.setattr("holdfast.plane.worker._stopping_ns", lambda *_: 0)
+    monkeypatch.setattr("holdfast.plane.worker.worker._stopping_ns", lambda *_: 0)
     assert (await asyncio.wait_for(worker.drain(3600), 60)).stuck == 1
     over.set()
     await until(lambda: worker.statistics().stuck == 0)

@@ -10,9 +10,10 @@ import pytest
 from fixtures_databases import until
 from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import LockBusy, RetryLater
-from holdfast.plane import App, station
+from holdfast.plane import App
 from holdfast.plane.jobs.topic_limits import ASIDE_NS
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker import slots
+from holdfast.plane.worker.worker import Worker
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,7 +48,7 @@ async def test_what_the_scheduler_has_counted_a_place_for_is_left_to_the_worker_
 async def test_what_nobody_has_a_place_for_after_all_goes_back_to_the_scheduler(
     work_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(station, "PASSES_MAX", 3)
+    monkeypatch.setattr(slots, "PASSES_MAX", 3)
     app, gate = App("billing"), Gate()
 
     @app.job("charge", max_concurrency=1)

@@ -14,10 +14,10 @@ from fixtures_workers import WorkerStage, ordered
 from holdfast.core.json_size import DEPTH_MAX
 from holdfast.errors import RetryLater, Unavailable
 from holdfast.plane import App, BlockingContext, Fatal
-from holdfast.plane.attempts import Look
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
+from holdfast.plane.worker.staleness import Look
 
 pytestmark = pytest.mark.asyncio
 

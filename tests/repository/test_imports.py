@@ -55,8 +55,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("plane.jobs.summaries", "plane.approvals.rows"): "not at its place yet",
     ("plane.jobs.summaries", "plane.approvals.rules"): "not at its place yet",
     ("plane.model.caller", "plane.jobs.queries"): "not at its place yet",
+    ("plane.settings.settings", "plane.maintenance.retention"): "not at its place yet",
     ("plane.settings.settings", "plane.policy.escalation_rules"): "the rules of escalation are a setting; pure values",
     ("plane.settings.types", "plane.app"): "not at its place yet",
+    ("plane.worker.attempt", "plane.scheduler.prefetch"): "not at its place yet",
     ("plane.workflows.effects", "plane.app"): "not at its place yet",
 }
 

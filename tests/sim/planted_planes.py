@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BackendError, RowExists
-from holdfast.plane import attempt, scheduler
 from holdfast.plane.approvals.rules import ApprovalConflict
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db import bulk
@@ -21,6 +20,8 @@ from holdfast.plane.model import job_states
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.parts import WorkerPart
+from holdfast.plane.scheduler import scheduler
+from holdfast.plane.worker import attempt
 from holdfast.testing.simresource import FencedResource
 
 Plant = Callable[[pytest.MonkeyPatch], None]

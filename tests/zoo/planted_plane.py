@@ -38,8 +38,8 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
 from holdfast.plane.opening import Ground
-from holdfast.plane.placement import Placement
 from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.workflows import engine
 from holdfast.plane.workflows.engine import Engine
 from holdfast.types import NS

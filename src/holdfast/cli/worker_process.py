@@ -35,7 +35,7 @@ from holdfast.plane.rollcall import stores_ready
 from holdfast.plane.settings.sections import TEXT
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.vitals import Vitals
-from holdfast.plane.worker import Drained, Worker
+from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.runtime.system import this_owner
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from holdfast.drills.effects import Effects
 from holdfast.plane.app import DEFAULT_POOL, App
-from holdfast.plane.context import BlockingContext
+from holdfast.plane.worker.context import BlockingContext
 
 PLACE: Final = "HOLDFAST_DRILL_PLACE"  # the variable that says where traces go
 GATE: Final = "closed"  # a file there, as long as it is; jobs that have begun do not go on

@@ -35,11 +35,11 @@ from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.quotas import Slots, Tenants
 from holdfast.plane.jobs.rows import event_of, job_of, sql
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
+from holdfast.plane.maintenance.worker_snapshot import Snapshots
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, TERMINAL
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.plane.policy.store import PlanePolicy
-from holdfast.plane.snapshot import Snapshots
 from holdfast.plane.workflows.core.run import RunStatus, StepStatus
 from holdfast.plane.workflows.run_rows import event_of as line_of
 from holdfast.runtime.gather import pause, together, within

@@ -1,9 +1,9 @@
 """The plane: a control plane for agent jobs in which every lock is used as it should be."""
 
 from holdfast.plane.app import App
-from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model.outcome import Fatal, Quarantine
-from holdfast.plane.worker import Drained, Worker
+from holdfast.plane.worker.context import BlockingContext, Context
+from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.plane.workflows.builder import Flow, retrying, workflow
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.problems import BadWorkflow

@@ -10,11 +10,11 @@ from typing import Any
 
 from holdfast.core.metric_reading import Reading
 from holdfast.plane import readings
-from holdfast.plane.delays import Delays
 from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
+from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.opening import Ground
 from holdfast.plane.parts import LoopPart
-from holdfast.plane.run_reconciler import RunReconciler
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.workflows.engine import Engine
 

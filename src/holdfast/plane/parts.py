@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from holdfast.core.metric_reading import Reading
 from holdfast.plane import readings
 from holdfast.plane.app import App
-from holdfast.plane.attempts import Attempts
-from holdfast.plane.cleanup import Cleanup
 from holdfast.plane.jobs.progress import ProgressStore
 from holdfast.plane.locks.registry import (
     DEAD_LETTER_CLEANUP,
@@ -28,16 +26,17 @@ from holdfast.plane.locks.registry import (
     WORKER_JOB,
 )
 from holdfast.plane.loops.loop import Loop
+from holdfast.plane.maintenance.reconciler import Reconciler
+from holdfast.plane.maintenance.replayer import Replayer
+from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
+from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.opening import Ground
-from holdfast.plane.placement import Placement
-from holdfast.plane.reconciler import Reconciler
-from holdfast.plane.replayer import Replayer
-from holdfast.plane.run_cleanup import finished_runs, old_approvals
-from holdfast.plane.scheduler import Scheduler
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.snapshot import Snapshots, SnapshotWriter
-from holdfast.plane.worker import Worker
+from holdfast.plane.worker.staleness import Attempts
+from holdfast.plane.worker.worker import Worker
 
 
 class State(StrEnum):

@@ -18,19 +18,19 @@ from holdfast.core.metric_reading import Reading, Value
 from holdfast.plane.approvals.rules import ConflictCode, SelfApproval, Verdict
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.delivery_rules import Kind
-from holdfast.plane.cleanup import CleanupStatistics
-from holdfast.plane.delays import Delays
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.locks.item_lock import ItemLockStatistics
 from holdfast.plane.locks.job_lock import JobLockStatistics
 from holdfast.plane.loops.loop import LoopStatistics
-from holdfast.plane.placement import Placement
-from holdfast.plane.reconciler import Reconciler
-from holdfast.plane.replayer import Replayer
-from holdfast.plane.run_reconciler import RunReconciler
-from holdfast.plane.scheduler import Scheduler
-from holdfast.plane.straight import Straight
-from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.plane.maintenance.reconciler import Reconciler
+from holdfast.plane.maintenance.replayer import Replayer
+from holdfast.plane.maintenance.retention import CleanupStatistics
+from holdfast.plane.maintenance.run_reconciler import RunReconciler
+from holdfast.plane.maintenance.timers import Delays
+from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.scheduler.scheduler import Scheduler
+from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.plane.workflows.engine import Engine
 from holdfast.plane.workflows.run_store import RunStore
 

@@ -24,11 +24,11 @@ from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, Verdict
-from holdfast.plane.context import BlockingContext, Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
 from holdfast.plane.settings.settings import Settings
+from holdfast.plane.worker.context import BlockingContext, Context
 from holdfast.plane.workflows.builder import Flow, retrying
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.runtime.system import SystemEntropy

@@ -41,15 +41,15 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
-from holdfast.plane.placement import Placement
 from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.run_service import RunService
+from holdfast.plane.scheduler.fast_path import Straight
+from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.status import Brief, StatusQueries, Tally
-from holdfast.plane.straight import Straight
 from holdfast.plane.submitting import Answer, Submitting
 from holdfast.plane.waiting_facts import WaitingFacts
 

@@ -27,7 +27,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.model.records import ID_CHARS_MAX, Job, Submission, check_text
-from holdfast.plane.straight import Straight
+from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.workflows.core.run import is_attempt_id
 
 Answer: TypeAlias = tuple[Job, bool] | HoldfastError

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from holdfast.errors import BackendError, Closed, FencedOut, LeaseLost, LockBusy, RetryLater, RowMissing
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval, Verdict
-from holdfast.plane.context import Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service import Caller, Service
+from holdfast.plane.worker.context import Context
 from holdfast.plane.workflows.builder import Flow
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.testing.simclock import SimEntropy

@@ -16,7 +16,7 @@ import pytest
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.loops.cadence import Mode
-from holdfast.plane.snapshot import Snapshot, Snapshots
+from holdfast.plane.maintenance.worker_snapshot import Snapshot, Snapshots
 from holdfast.runtime.system import SystemClock
 
 pytestmark = pytest.mark.asyncio
@@ -27,7 +27,7 @@ import holdfast.aio
 from holdfast.errors import FencedOut
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 from holdfast.plane.loops.loop import Loop
-from holdfast.plane.snapshot import Snapshots, SnapshotWriter
+from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.fleet.registry import Workers
 from holdfast.runtime.system import SystemClock

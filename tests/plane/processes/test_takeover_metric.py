@@ -21,10 +21,10 @@ from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.opening import Ground, opened
+from holdfast.plane.scheduler.takeover_latency import SLACK_NS
 from holdfast.plane.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.settings.sources import load
-from holdfast.plane.takeover_times import SLACK_NS
 from holdfast.types import NS
 from plane.processes.worker_fleet import Places, WorkerProcess
 from servers import redis_executables, start_redis

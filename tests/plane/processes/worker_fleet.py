@@ -26,7 +26,7 @@ from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.results import apart
+from holdfast.plane.worker.result_batcher import apart
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 HERE = Path(__file__).resolve().parent

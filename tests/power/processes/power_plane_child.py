@@ -22,7 +22,6 @@ from holdfast.observe.ledger import Ledger
 from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane.app import App
 from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.context import Context
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.opening import Ground
@@ -36,6 +35,7 @@ from holdfast.plane.settings.settings import (
     SnapshotSettings,
     WorkerSettings,
 )
+from holdfast.plane.worker.context import Context
 from holdfast.runtime.policy_file import edit_policy_file
 from power_stage import mark
 

@@ -8,7 +8,7 @@ heartbeats, and what they have between them is what a pool has for that topic (`
   got hold of the row of the pool, as everybody must who hands out; so there is no number that could go wrong.
 - Who finds no place stands aside: in a line of its topic, out of the line of its pool. So nobody waits behind it, and a
   look at the line of the pool costs the same however many stand aside. When a place is free, the dispatcher finds
-  the next one where its priority, its age and its tenant's turn put it (`core.asides`).
+  the next one where its priority, its age and its tenant's turn put it (`plane.scheduler.topic_backlog`).
 - A job of any other topic is counted and written as if all this did not exist, and a dispatcher decides about it in
   another transaction than about those whose topics have to be counted. (New jobs that come at the same moment may
   share one.)

@@ -209,7 +209,7 @@ WORKER_JOB: Final = LockFamily(
     release=Release.EXPLICIT,
     on_busy="somebody runs it: retry after {busy}",
     on_error="retry after {failed}",
-    used_by="holdfast.plane.attempt",
+    used_by="holdfast.plane.worker.attempt",
     acquire_timeout=0.0,
 )
 
@@ -221,7 +221,7 @@ RECONCILER: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the tick",
     on_error="skip the tick",
-    used_by="holdfast.plane.reconciler",
+    used_by="holdfast.plane.maintenance.reconciler",
     per_interval=2.0,
 )
 
@@ -233,7 +233,7 @@ REPLAYER: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the tick",
     on_error="skip the tick",
-    used_by="holdfast.plane.replayer",
+    used_by="holdfast.plane.maintenance.replayer",
     per_interval=2.0,
 )
 
@@ -245,7 +245,7 @@ SNAPSHOT_WRITER: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the write",
     on_error="skip the write",
-    used_by="holdfast.plane.snapshot",
+    used_by="holdfast.plane.maintenance.worker_snapshot",
     per_interval=2.0,
 )
 
@@ -257,7 +257,7 @@ DEAD_LETTER_CLEANUP: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the tick",
     on_error="skip the tick",
-    used_by="holdfast.plane.cleanup",
+    used_by="holdfast.plane.maintenance.retention",
     per_interval=2.0,
 )
 
@@ -295,7 +295,7 @@ WORKFLOW_RECONCILER: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the tick",
     on_error="skip the tick",
-    used_by="holdfast.plane.run_reconciler",
+    used_by="holdfast.plane.maintenance.run_reconciler",
     per_interval=2.0,
 )
 
@@ -307,7 +307,7 @@ WORKFLOW_DELAYS: Final = LockFamily(
     release=Release.SHUTDOWN,
     on_busy="skip the tick",
     on_error="skip the tick",
-    used_by="holdfast.plane.delays",
+    used_by="holdfast.plane.maintenance.timers",
     per_interval=2.0,
 )
 

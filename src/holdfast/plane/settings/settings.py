@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import Exercise, parse_exercise
 from holdfast.core.retry_delays import RetryDelays
-from holdfast.plane.cleanup import Retention
 from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.locks import registry as families
+from holdfast.plane.maintenance.retention import Retention
 from holdfast.plane.policy.escalation_rules import Rule
 from holdfast.plane.settings.declare import KIND as _KIND
 from holdfast.plane.settings.declare import failures as _failures

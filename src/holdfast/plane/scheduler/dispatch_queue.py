@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from holdfast.core.fairness import Line
-from holdfast.plane.asides import Asides, Going, Looked, Scarce, join, look_aside
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs.rows import sql
+from holdfast.plane.scheduler.fair_share import Line
+from holdfast.plane.scheduler.topic_backlog import Asides, Going, Looked, Scarce, join, look_aside
 
 TENANTS: Final = 256  # read in one go
 

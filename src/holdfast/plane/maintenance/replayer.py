@@ -40,7 +40,7 @@ from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import AT_ONCE, BATCH, Scan
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import RESULT, SCHEDULER
-from holdfast.plane.placement import Placed, Placement
+from holdfast.plane.scheduler.placement import Placed, Placement
 from holdfast.types import NS, Duration, duration_ns
 
 INTERVAL: Final = 30.0

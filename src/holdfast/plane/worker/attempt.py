@@ -28,30 +28,29 @@ from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.lease.timing import settle
-from holdfast.core.pace import BRIEF_NS
 from holdfast.core.ports import Clock, Entropy
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, LockBusy, RetryLater
 from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.app import JobFunction
-from holdfast.plane.attempts import Look
 from holdfast.plane.bus.delivery_rules import DeadLetter, given_up
-from holdfast.plane.context import AnyContext, BlockingContext, Context
-from holdfast.plane.currency import Currency, excuse, waited
 from holdfast.plane.db.ports import Bus
-from holdfast.plane.executing import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
-from holdfast.plane.finished import Finished
 from holdfast.plane.jobs.progress import ProgressReporter
-from holdfast.plane.leasedesk import LeaseDesk
 from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model import outcome
 from holdfast.plane.model.assignment import Order
 from holdfast.plane.model.outcome import Outcome, Status
 from holdfast.plane.model.records import Delivery, Message
-from holdfast.plane.results import ResultDesk
-from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.plane.scheduler.prefetch import BRIEF_NS
+from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
+from holdfast.plane.worker.executor import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
+from holdfast.plane.worker.lease_batcher import LeaseDesk
+from holdfast.plane.worker.result_batcher import ResultDesk
+from holdfast.plane.worker.result_cache import Finished
+from holdfast.plane.worker.staleness import Currency, Look, excuse, waited
+from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 _WANTED: Final = Look(wanted=True)

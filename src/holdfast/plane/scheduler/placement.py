@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
-from holdfast.core.pace import Pace
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import RetryLater
 from holdfast.guards.bearer import CarriedFence
@@ -43,7 +42,7 @@ from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamil
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Message
-from holdfast.plane.unbegun import UNBEGUN_NS, Unbegun
+from holdfast.plane.scheduler.prefetch import UNBEGUN_NS, Pace, Unbegun
 
 _WAITING: Final = frozenset({JobState.PENDING, JobState.RETRYING})
 _Full: TypeAlias = TenantFull | PoolFull | TopicFull

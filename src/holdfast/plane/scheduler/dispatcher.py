@@ -8,9 +8,9 @@ pool rings for all; and everybody looks every second or so, for rings that were 
 costs the same however many jobs are stored. Several dispatchers at once never hand out a job twice, nor more jobs than
 the workers can take, of a topic or in all: the job's lock and the counts decide.
 
-What was sent to workers ahead of time (`core.pace`), or to workers that have left, and is not begun within a second, is
-put back in line, without having cost an attempt. So are jobs of a topic that has fewer slots than jobs were sent, or
-that no worker serves any more, although the pool as a whole has room.
+What was sent to workers ahead of time (`plane.scheduler.prefetch`), or to workers that have left, and is not begun
+within a second, is put back in line, without having cost an attempt. So are jobs of a topic that has fewer slots than
+jobs were sent, or that no worker serves any more, although the pool as a whole has room.
 
 Jobs of a topic that no worker serves wait in the queue of the topic. When a worker announces the topic they go
 immediately, and those that wait in another pool are moved to one that serves it.
@@ -31,18 +31,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.fairness import next_turn
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.asides import Scarce
 from holdfast.plane.bus.subscription import finished
 from holdfast.plane.db.ports import Bell
 from holdfast.plane.fleet.registry import View
 from holdfast.plane.jobs.quotas import EVERY_POOL, pool_channel
 from holdfast.plane.jobs.rows import sql
-from holdfast.plane.lines import Found, Look, look
-from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.unbegun import UNBEGUN_NS
+from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
+from holdfast.plane.scheduler.fair_share import next_turn
+from holdfast.plane.scheduler.placement import Placed, Placement
+from holdfast.plane.scheduler.prefetch import UNBEGUN_NS
+from holdfast.plane.scheduler.topic_backlog import Scarce
 from holdfast.types import MS, NS
 
 BATCH: Final = 64  # looks at once

@@ -11,11 +11,11 @@ from __future__ import annotations
 from holdfast.aio import batch as many
 from holdfast.errors import BackendError, LockBusy
 from holdfast.guards.bearer import carried
-from holdfast.plane.attempt import Workplace
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.assignment import Order
 from holdfast.plane.model.outcome import Outcome, Status
+from holdfast.plane.worker.attempt import Workplace
 
 
 async def give_back(place: Workplace, order: Order, reason: str) -> None:

@@ -29,7 +29,6 @@ from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, RowMis
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
-from holdfast.plane.dispatcher import Dispatcher
 from holdfast.plane.jobs.locked_updates import Deciding
 from holdfast.plane.jobs.rules import (
     NO_WORKER_SPREAD_NS,
@@ -61,10 +60,11 @@ from holdfast.plane.model.records import (
     check_text,
     check_whole,
 )
-from holdfast.plane.parking import Parking
-from holdfast.plane.placement import Placed, Placement
-from holdfast.plane.results import apart
-from holdfast.plane.takeover_times import TakeoverTimes
+from holdfast.plane.scheduler.dispatcher import Dispatcher
+from holdfast.plane.scheduler.placement import Placed, Placement
+from holdfast.plane.scheduler.returned_jobs import Parking
+from holdfast.plane.scheduler.takeover_latency import TakeoverTimes
+from holdfast.plane.worker.result_batcher import apart
 from holdfast.types import Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)

@@ -30,18 +30,18 @@ from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
-from holdfast.plane.attempt import Attempt, Workplace, lease_family
-from holdfast.plane.currency import Currency
 from holdfast.plane.db.ports import Bus, Consumption
-from holdfast.plane.executing import Crew
-from holdfast.plane.finished import Finished
 from holdfast.plane.jobs.progress import ProgressReporter, ProgressStore
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Heartbeat, check_whole
-from holdfast.plane.station import Station
-from holdfast.plane.worker_statistics import WorkerStatistics
+from holdfast.plane.worker.attempt import Attempt, Workplace, lease_family
+from holdfast.plane.worker.executor import Crew
+from holdfast.plane.worker.result_cache import Finished
+from holdfast.plane.worker.slots import Station
+from holdfast.plane.worker.staleness import Currency
+from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import NS, Duration, duration_ns
 

@@ -1,4 +1,10 @@
-"""New jobs on the short way: made and handed to workers by one transaction, without a look of the scheduler's.
+"""Whether it is worth trying to hand a new job to the workers of a pool at once. Pure: no clock.
+
+The short way costs more than standing in line if it turns out that there is no place. So after a try in vain it is left
+alone for a while, and for twice as long each time, until one succeeds: under a load that fills the pool, hardly
+anything is tried. Times are nanoseconds of any clock that does not go back.
+
+New jobs on the short way: made and handed to workers by one transaction, without a look of the scheduler's.
 
 Promises: what is accepted is accepted as on the long way, and durable when it is said. The short way is taken only if
 there is a place with the workers, nobody waits for it, and the job's own lock is had, under whose fence all of it is
@@ -12,14 +18,52 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.core.shortcut import Shortcut
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.store import Changed
 from holdfast.plane.model.records import Job
-from holdfast.plane.placement import Placement
+from holdfast.plane.scheduler.placement import Placement
+from holdfast.types import MS, NS
+
+FIRST_NS: Final = 20 * MS
+LONGEST_NS: Final = NS
+POOLS_MAX: Final = 10_000
+"""So many are remembered; pools come and go, and names are chosen by people."""
+
+
+class _Vain(NamedTuple):
+    pause_ns: int
+    until_ns: int
+
+
+class Shortcut:
+    """What one process has found."""
+
+    def __init__(self) -> None:
+        self._vain: dict[str, _Vain] = {}
+
+    def open(self, pool: str, now_ns: int) -> bool:
+        """Whether to try."""
+        vain = self._vain.get(pool)
+        return vain is None or now_ns >= vain.until_ns
+
+    def worked(self, pool: str) -> None:
+        """A job of this pool went the short way."""
+        self._vain.pop(pool, None)
+
+    def in_vain(self, pool: str, now_ns: int) -> None:
+        """One did not. Several that were on their way together are one finding."""
+        vain = self._vain.pop(pool, None)
+        if vain is not None and now_ns < vain.until_ns:
+            self._vain[pool] = vain
+            return
+        pause_ns = FIRST_NS if vain is None else min(2 * vain.pause_ns, LONGEST_NS)
+        if len(self._vain) >= POOLS_MAX:
+            self._vain.pop(next(iter(self._vain)))  # the one that was noted first
+        self._vain[pool] = _Vain(pause_ns, now_ns + pause_ns)
+
 
 CROWD: Final = 16
 """More that come in one call are no matter of milliseconds."""

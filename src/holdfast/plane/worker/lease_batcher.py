@@ -14,9 +14,9 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.flows.acquire import CLEANUP_WAIT_NS
-from holdfast.plane.claimed_leases import ClaimedLeases
 from holdfast.plane.db.batcher import Gathering
 from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
+from holdfast.plane.worker.claim_leases import ClaimedLeases
 
 
 class _Asked:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.flows.log import say
 from holdfast.plane.app import JobFunction
-from holdfast.plane.context import AnyContext
+from holdfast.plane.worker.context import AnyContext
 from holdfast.types import NS
 
 _log: Final = logging.getLogger("holdfast.plane.worker")

@@ -19,14 +19,14 @@ from typing import Any, Final
 from holdfast.errors import BackendError, RetryLater
 from holdfast.flows.log import say
 from holdfast.plane.app import App, JobFunction
-from holdfast.plane.attempt import Attempt, NotHere, Workplace
-from holdfast.plane.currency import LATE_NS
 from holdfast.plane.db.ports import Along, Consumer
-from holdfast.plane.executing import Interruption
 from holdfast.plane.model.assignment import Order, order_of
 from holdfast.plane.model.messages import work_subject
 from holdfast.plane.model.records import Delivery, Heartbeat, Message
-from holdfast.plane.returning import give_back
+from holdfast.plane.worker.attempt import Attempt, NotHere, Workplace
+from holdfast.plane.worker.executor import Interruption
+from holdfast.plane.worker.hand_back import give_back
+from holdfast.plane.worker.staleness import LATE_NS
 from holdfast.types import MS, NS
 
 ROOM_NS: Final = 100 * MS

@@ -1,0 +1,1 @@
+"""Background work: reconcile, replay, timers, retention, snapshots."""

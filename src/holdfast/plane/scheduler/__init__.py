@@ -1,0 +1,1 @@
+"""From a pending job to an assignment: queues, fair share, placement, dispatch."""

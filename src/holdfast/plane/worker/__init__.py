@@ -1,0 +1,1 @@
+"""A worker: fetch, run, report, drain."""
