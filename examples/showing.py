@@ -10,9 +10,9 @@ from typing import Final
 
 from holdfast.plane import App
 from holdfast.plane.approvals.rules import Verdict
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model import Job
-from holdfast.plane.opening import Ground
+from holdfast.plane.process.components import Ground
+from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
 from holdfast.plane.workflows.run_rows import StoredRun

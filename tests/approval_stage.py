@@ -21,7 +21,7 @@ from holdfast.plane.approvals.service import Approvals, Decision
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.opening import Ground
+from holdfast.plane.process.components import Ground
 
 PAYMENTS = parse_rules([{"name": "payments", "topics": ["bank.*"], "message": "Check the amount."}])
 FROZEN = parse_rules([{"name": "frozen", "effect": "deny", "topics": ["bank.*"]}])

@@ -18,10 +18,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
 from holdfast.cli.serving import ApiPart
 from holdfast.plane.app import App
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ApiSettings, ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
 from holdfast.web.auth import Access
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 import pytest_asyncio
 
-from holdfast.plane.opening import opened
-from holdfast.plane.service import Service
+from holdfast.plane.process.components import opened
+from holdfast.plane.service.service import Service
 from holdfast.plane.settings.settings import Settings
 from servers import redis_executables, start_redis
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from holdfast.plane.service import Service
+from holdfast.plane.service.service import Service
 from web_stage import Stage, service_at, stage_at
 
 

@@ -25,8 +25,8 @@ from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.opening import Ground, opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document

@@ -19,9 +19,9 @@ from holdfast.errors import BadInput, HoldfastError, RowMissing
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger_reading import Findings, load
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from power_stage import PowerStage
 from servers_postgres import START_LIMIT_S, STOP_LIMIT_S, PostgresExecutable, _as_user

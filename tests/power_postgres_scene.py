@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from power_checks import Lost, Said, Tally, check_jobs
 from power_disk import crashes

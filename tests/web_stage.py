@@ -30,8 +30,8 @@ from holdfast.plane.jobs.store import JobStore, Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
-from holdfast.plane.run_service import RunService
-from holdfast.plane.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Parts, Service
+from holdfast.plane.service.workflows import RunService
 from holdfast.plane.workflows.definitions import Definitions
 from holdfast.plane.workflows.run_store import RunStore
 from holdfast.runtime.system import SystemClock, SystemEntropy

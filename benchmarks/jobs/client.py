@@ -108,7 +108,7 @@ class HoldfastClient:
     def __init__(self, ground: Any) -> None:
         self._ground = ground
         self._model = module("holdfast.plane.model.records")
-        self._caller = module("holdfast.plane.service").Caller("bench")
+        self._caller = module("holdfast.plane.service.service").Caller("bench")
 
     async def noops(self, number: int) -> None:
         wanted = self._model.Submission("noop")
@@ -146,7 +146,7 @@ async def connected(name: str) -> AsyncIterator[Client]:
             yield ProcrastinateClient(tasks)
     else:
         settings = module("benchmarks.jobs.ours").settings()
-        async with module("holdfast.plane.opening").opened(settings) as ground:
+        async with module("holdfast.plane.process.components").opened(settings) as ground:
             yield HoldfastClient(ground)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from benchmarks.jobs.stamps import note
 from holdfast.plane import App
-from holdfast.plane.assembly import Plane
+from holdfast.plane.process.gc import collect_patiently
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings, WorkerSettings
-from holdfast.runtime.garbage import collect_patiently
 
 PARTS = ("scheduler", "worker")
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.jobs.ours import app
 from benchmarks.measure import Measurement
-from holdfast.plane.assembly import Plane
 from holdfast.plane.db.ports import Database
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
 
 BACKLOG_PER_S = 5000.0  # more than it can do

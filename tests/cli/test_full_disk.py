@@ -12,7 +12,7 @@ import httpx
 from cli.planes import Up, furnish
 from cli.sessions import Shell, until
 from cli.test_probes import Working, asked
-from holdfast.plane.parts import writes_needed
+from holdfast.plane.process.parts import writes_needed
 from holdfast.plane.settings.settings import Settings
 from small_disk import small_disk
 

@@ -9,7 +9,7 @@ import pytest
 
 from cli.planes import Up, furnish
 from cli.sessions import Shell, Typing
-from holdfast.plane.opening import make_tables
+from holdfast.plane.process.components import make_tables
 from holdfast.plane.settings.settings import Settings
 
 

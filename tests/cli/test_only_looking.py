@@ -14,8 +14,8 @@ import pytest
 
 from cli.sessions import Shell
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import make_tables, opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import make_tables, opened
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
 NOBODY = 65_534

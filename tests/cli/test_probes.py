@@ -20,7 +20,7 @@ from holdfast.cli import probing
 from holdfast.cli.listening import check_http
 from holdfast.cli.worker_process import WorkerProcess
 from holdfast.errors import BadInput
-from holdfast.plane import sample
+from holdfast.plane.process import sample
 from holdfast.plane.settings.settings import Origin, ProbeSettings, Settings
 
 

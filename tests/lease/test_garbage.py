@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.cli.app import run_app
-from holdfast.runtime.garbage import PATIENCE, collect_patiently
+from holdfast.plane.process.gc import PATIENCE, collect_patiently
 
 
 @pytest.fixture(autouse=True)

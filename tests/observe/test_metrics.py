@@ -16,9 +16,10 @@ from holdfast.observe import prometheus
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.metric_table import TABLE, MetricKind
 from holdfast.observe.metrics import markdown, samples
-from holdfast.plane import readings, sample
-from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.readings import bounded
+from holdfast.plane.process import metrics as readings
+from holdfast.plane.process import sample
+from holdfast.plane.process.metrics import bounded
+from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.types import NS

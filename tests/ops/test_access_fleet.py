@@ -24,14 +24,14 @@ from holdfast.ops.access_nats import nats_access
 from holdfast.ops.access_postgres import postgres_access
 from holdfast.ops.access_redis import redis_access
 from holdfast.plane.app import App
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import GROUPS
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import Ground, make_tables, opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import Ground, make_tables, opened
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
 from holdfast.plane.worker.context import Context
 from servers import start_redis

@@ -30,7 +30,7 @@ from holdfast.ops.runbook_ttl import PREFIX
 from holdfast.ops.runbook_waves import GROWTH
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from ops.runbook_stage import found, reported
 from servers import RedisExecutable, RedisServer, start_redis

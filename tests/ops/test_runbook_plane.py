@@ -30,7 +30,7 @@ from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.process.components import Ground, opened
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.plane.workflows.core.definition_codec import from_document

@@ -36,7 +36,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document

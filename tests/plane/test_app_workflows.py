@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.plane import App, Flow
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.caller import Caller
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
 
 pytestmark = pytest.mark.asyncio

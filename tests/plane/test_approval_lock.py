@@ -23,7 +23,7 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import MS
 from servers import RedisServer

@@ -25,7 +25,7 @@ from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.readings import of_approvals
+from holdfast.plane.process.metrics import of_approvals
 from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 from holdfast.types import NS
 

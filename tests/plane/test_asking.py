@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from holdfast.plane.asking import Asking
+from holdfast.plane.process.bounded_call import Asking
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,15 +15,15 @@ from fixtures_databases import until
 from fixtures_workers import Gate
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, RowMissing, Unavailable
-from holdfast.plane import sample
 from holdfast.plane.app import App
 from holdfast.plane.approvals.service import GATE_TOPIC
-from holdfast.plane.assembly import PARTS, Plane, check_parts
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.opening import Ground, opened
-from holdfast.plane.parts import State
-from holdfast.plane.service import Caller
+from holdfast.plane.process import sample
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.parts import State
+from holdfast.plane.process.plane import PARTS, Plane, check_parts
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,

@@ -16,15 +16,15 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.observe.ledger import Ledger
 from holdfast.observe.ledger_reading import Findings, Wanted, load, read
 from holdfast.observe.metrics import samples
-from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane.app import App
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job, Submission
-from holdfast.plane.opening import Ground
-from holdfast.plane.service import Caller
+from holdfast.plane.process.audit_ledger import plane_ledger
+from holdfast.plane.process.components import Ground
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.settings.sources import BadSettings
 from holdfast.plane.settings.sources import load as load_settings

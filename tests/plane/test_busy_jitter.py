@@ -15,7 +15,6 @@ from fixtures_databases import until
 from holdfast.errors import BadInput
 from holdfast.observe.metrics import samples
 from holdfast.plane.app import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.db.open import open_database
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model import messages as subjects
@@ -23,8 +22,9 @@ from holdfast.plane.model.records import Submission
 from holdfast.plane.policy.busy_jitter import check_jitter
 from holdfast.plane.policy.model import BUSY_JITTER, JitterStanding, PolicyMoved, Source
 from holdfast.plane.policy.store import PlanePolicy
-from holdfast.plane.policy_service import policy_at
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.policy import policy_at
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Origin, SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.runtime.system import SystemClock

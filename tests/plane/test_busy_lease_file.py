@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import PolicyDenied, RetryLater, Unavailable
 from holdfast.plane.locks.run_lock import run_lock
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import note_bus, opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import note_bus, opened
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
 ME = Caller("me")

@@ -19,14 +19,14 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.ops.runbook_facts import LocksFact
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import Verdict
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.opening import Ground, note_bus, note_keys, opened
+from holdfast.plane.process.components import Ground, note_bus, note_keys, opened
+from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.scheduler.scheduler import report_of
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings import key_prefix
 from holdfast.plane.settings.sections import NameSettings
 from holdfast.plane.settings.settings import (

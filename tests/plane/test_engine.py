@@ -23,7 +23,7 @@ from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.run_service import NotOver
+from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.plane.workflows.run_store import ChangedRun
 from servers import RedisServer

@@ -12,11 +12,11 @@ from fixtures_databases import until
 from holdfast import PolicyDenied
 from holdfast.observe import prometheus
 from holdfast.plane.locks.registry import WORKFLOW_RUN
-from holdfast.plane.opening import Ground, opened
 from holdfast.plane.policy.escalation_rules import Rule
 from holdfast.plane.policy.model import Source
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.health import Vitals
 from holdfast.plane.settings.settings import EscalationSettings, Settings
-from holdfast.plane.vitals import Vitals
 from holdfast.types import NS
 from policy_stage import Replica, ShiftedClock, replica
 from servers import RedisServer

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.observe.metrics import samples
-from holdfast.plane.flowparts import engine_of
-from holdfast.plane.opening import Ground, opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.workflow_parts import engine_of
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import Vitals
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import Look
 

@@ -15,11 +15,11 @@ from holdfast.core.history.events import Kind
 from holdfast.errors import BadInput
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import Verdict, parse_rules
-from holdfast.plane.assembly import PARTS, Plane
-from holdfast.plane.flowparts import engine_of
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.process.workflow_parts import engine_of
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.inventory import inventory
 from holdfast.plane.settings.lock_times import FAMILY_KEYS, families_in_effect, family_in_effect

@@ -24,7 +24,7 @@ from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, JobState
 from holdfast.plane.model.records import Heartbeat
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 

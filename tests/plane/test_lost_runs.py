@@ -15,14 +15,14 @@ from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import Unavailable
 from holdfast.plane import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.parts import worker_of
-from holdfast.plane.service import Caller
+from holdfast.plane.process.parts import worker_of
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import SchedulerSettings, Settings, WorkerSettings
 from holdfast.plane.worker.staleness import Attempts, Look
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream

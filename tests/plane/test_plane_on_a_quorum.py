@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.plane.app import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings, WorkerSettings
 from holdfast.plane.worker.context import Context
 from servers import redis_executables, start_redis

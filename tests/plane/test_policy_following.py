@@ -13,8 +13,8 @@ from holdfast import PolicyDenied
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import parse_exercise
 from holdfast.errors import BadInput, Unavailable
-from holdfast.plane.opening import opened
 from holdfast.plane.policy.model import Source
+from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import ExerciseSettings, Settings
 from holdfast.runtime.policy_file import edit_policy_file
 from holdfast.types import NS

@@ -12,7 +12,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job, Submission
 from holdfast.plane.scheduler.placement import Placed
-from holdfast.plane.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Parts, Service
 from holdfast.types import NS
 from loop_ticks import one_tick
 

@@ -14,10 +14,10 @@ import pytest_asyncio
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from holdfast import RetryLater
 from holdfast.plane import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import RunStatus

@@ -16,12 +16,12 @@ from fixtures_workers import Gate, WorkerStage
 from holdfast.cli.jobviews import job_rows
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine
-from holdfast.plane.assembly import Plane
 from holdfast.plane.jobs import progress
 from holdfast.plane.jobs.progress import Progress, ProgressReporter, ProgressStore, Report
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Service
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Service
 from holdfast.types import NS
 from holdfast.web.schemas import JobShown
 from plane.test_assembly import ME, OWN, over, quick

@@ -25,7 +25,7 @@ from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_app
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.runtime.system import SystemClock
 from loop_ticks import one_tick
 

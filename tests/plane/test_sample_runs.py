@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from fixtures_workflows import FlowReplica, FlowStage, holds
-from holdfast.plane import sample
-from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.approvals.rules import ApprovalStatus
 from holdfast.plane.model.caller import Caller
+from holdfast.plane.process import sample
+from holdfast.plane.process.register_workflows import keep_workflows
 from holdfast.plane.workflows.core.run import RunStatus
 
 pytestmark = pytest.mark.asyncio

@@ -15,7 +15,7 @@ from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Heartbeat, Job, Submission
-from holdfast.plane.service import SNAPSHOT, Caller, NotAllowed, Service
+from holdfast.plane.service.service import SNAPSHOT, Caller, NotAllowed, Service
 from holdfast.types import NS
 
 ANYBODY = Caller("ann")

@@ -18,16 +18,16 @@ import pytest_asyncio
 from fixtures_databases import THINGS, insert, numbers, until
 from holdfast.errors import RowExists, Timeout, Unavailable
 from holdfast.plane.app import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.sqlite.database import SqliteDatabase
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.scheduler.placement import Placement
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings, WorkerSettings
 from holdfast.stores.sqlite.engine import SqliteEngine
 from holdfast.types import NS, Grant

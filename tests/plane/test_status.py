@@ -8,7 +8,7 @@ from fixtures_scheduling import Replica, cancelled, finished, run_of, submitted
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.status import SPAN_NS, SPANS, Ends, StatusQueries
+from holdfast.plane.service.status import SPAN_NS, SPANS, Ends, StatusQueries
 from holdfast.types import NS
 
 pytestmark = pytest.mark.asyncio

@@ -10,10 +10,10 @@ import pytest
 
 from fixtures_workflows import ASKER, FlowStage
 from holdfast.plane import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.messages import attempts_of
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import RunStatus

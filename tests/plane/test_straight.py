@@ -18,7 +18,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.scheduler.fast_path import CROWD, Straight
-from holdfast.plane.service import Caller, Service
+from holdfast.plane.service.service import Caller, Service
 
 pytestmark = pytest.mark.asyncio
 

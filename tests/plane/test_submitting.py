@@ -12,7 +12,7 @@ from holdfast.plane.approvals.rules import parse_rules
 from holdfast.plane.fleet.registry import View
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller, NotAllowed, Service
+from holdfast.plane.service.service import Caller, NotAllowed, Service
 from web_stage import service_at
 
 ANN = Caller("ann")

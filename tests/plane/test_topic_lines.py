@@ -28,7 +28,7 @@ from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placed
 from holdfast.plane.scheduler.prefetch import AHEAD
-from holdfast.plane.submitting import Submitting
+from holdfast.plane.service.submission import Submitting
 from loop_ticks import one_tick
 from topic_stage import HEAVY, LIGHT, STATES, beat, end, states, submit, with_workers
 

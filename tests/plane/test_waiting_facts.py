@@ -7,7 +7,7 @@ import pytest
 from fixtures_scheduling import POOL, Planes, submitted
 from holdfast.plane.jobs.waiting_reason import WaitCode
 from holdfast.plane.model.records import Heartbeat, Submission
-from holdfast.plane.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Parts, Service
 from holdfast.types import NS
 from topic_stage import HEAVY, LIGHT, beat
 

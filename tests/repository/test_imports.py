@@ -34,8 +34,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("core.alerting", "plane.loops.cadence"): "not at its place yet",
     ("observe.otel_exporters", "plane.settings.sections"): "not at its place yet",
     ("observe.otel_sending", "plane.settings.sections"): "not at its place yet",
-    ("observe.plane_ledger", "plane.settings.sections"): "not at its place yet",
-    ("observe.plane_ledger", "plane.settings.settings"): "not at its place yet",
     ("plane.approvals.service", "plane.app"): "not at its place yet",
     ("plane.approvals.service", "plane.workflows.effects"): "not at its place yet",
     (

@@ -19,7 +19,7 @@ from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import job_states
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.parts import WorkerPart
+from holdfast.plane.process.parts import WorkerPart
 from holdfast.plane.scheduler import scheduler
 from holdfast.plane.worker import attempt
 from holdfast.testing.simresource import FencedResource

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from holdfast.cli.serving import HttpServer
+from holdfast.plane.process.health import Vitals
 from holdfast.plane.resources.client_wait import Parting, Patience
-from holdfast.plane.service import Service
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.service.service import Service
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access
 from web_stage import service_at

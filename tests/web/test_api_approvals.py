@@ -19,9 +19,9 @@ from holdfast.plane.approvals.service import NOTE_CHARS_MAX, Approvals
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import APPROVAL
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.opening import Ground, opened
-from holdfast.plane.run_service import RunService
-from holdfast.plane.service import Service
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.service.service import Service
+from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CancelWanted, Look

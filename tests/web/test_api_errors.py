@@ -17,8 +17,8 @@ from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfA
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy.model import PolicyMoved
-from holdfast.plane.run_service import NotOver
-from holdfast.plane.service import NotAllowed, Parts, Service
+from holdfast.plane.service.service import NotAllowed, Parts, Service
+from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.core.problems import Problem as WorkflowProblem
 from holdfast.plane.workflows.run_quotas import TooManyRuns

@@ -10,7 +10,7 @@ import pytest
 
 from fixtures_workflows import holds
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.plane.workflows.core.run import CancelWanted, JobEnded, Look
 from holdfast.plane.workflows.engine import Engine
 from web_stage import Stage

@@ -19,9 +19,9 @@ from fixtures_buses import ScriptedClock
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.parts import Health, State
-from holdfast.plane.service import SNAPSHOT
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.parts import Health, State
+from holdfast.plane.service.service import SNAPSHOT
 from holdfast.plane.workflows.core.run import JobEnded, Look
 from holdfast.plane.workflows.engine import Engine
 from holdfast.web.api import create_app, description, needed

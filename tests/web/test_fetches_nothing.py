@@ -18,10 +18,10 @@ import pytest
 from fixtures_databases import until
 from fixtures_workflows import holds
 from holdfast.plane.app import App
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
+from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.settings.settings import Settings
 from web_stage import Stage
 

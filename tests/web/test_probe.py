@@ -16,9 +16,9 @@ import pytest
 from holdfast.aio.lease import Lease
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import LeaseLost
-from holdfast.plane.parts import Health, State
-from holdfast.plane.service import Service
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.parts import Health, State
+from holdfast.plane.service.service import Service
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access
 from holdfast.web.probe import create_probe

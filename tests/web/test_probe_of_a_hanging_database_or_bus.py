@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from fault_proxy import FaultProxy
-from holdfast.plane.opening import opened
+from holdfast.plane.process.components import opened
+from holdfast.plane.process.health import CHECK_LIMIT_S, Vitals
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals
 from holdfast.web.auth import Access
 from holdfast.web.probe import create_probe
 from servers_nats import NatsServer, own_stream

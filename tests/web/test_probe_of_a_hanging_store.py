@@ -18,8 +18,8 @@ from holdfast.plane.db.open import open_database
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
-from holdfast.plane.service import Parts, Service
-from holdfast.plane.vitals import CHECK_LIMIT_S, Vitals
+from holdfast.plane.process.health import CHECK_LIMIT_S, Vitals
+from holdfast.plane.service.service import Parts, Service
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from servers import RedisServer, start_redis
 

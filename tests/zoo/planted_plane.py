@@ -21,7 +21,6 @@ from holdfast.errors import BackendError, LockBusy, Unavailable
 from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane import flowparts, parts
 from holdfast.plane.approvals import service
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus import delivery_rules
@@ -37,8 +36,9 @@ from holdfast.plane.model import job_states as jobs
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.opening import Ground
 from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.process import parts, workflow_parts
+from holdfast.plane.process.components import Ground
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.workflows import engine
 from holdfast.plane.workflows.engine import Engine
@@ -284,25 +284,25 @@ def _spread(at: str) -> Test:
 
 @keep(
     "many: a setting that is read and never used",
-    where="plane/flowparts.py",
+    where="plane/process/workflow_parts.py",
     found_by=_spread("assert varies(delays[subjects.RUN_LOOK])"),
     attacks=("R165",),
 )
 def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
     """The engine of a plane is made without the retry delays of the plane: busy runs come back in step."""
-    engine_of = flowparts.engine_of
+    engine_of = workflow_parts.engine_of
 
     def unwired(ground: Ground, name: str = "engine") -> Engine:
         made = engine_of(ground, name)
         made.delays = RETRY_DELAYS
         return made
 
-    patch.setattr(flowparts, "engine_of", unwired)
+    patch.setattr(workflow_parts, "engine_of", unwired)
 
 
 @keep(
     "many: a setting that is read and never used",
-    where="plane/parts.py",
+    where="plane/process/parts.py",
     found_by=_spread("assert varies(delays[subjects.CANCEL])"),
     attacks=("R165",),
 )

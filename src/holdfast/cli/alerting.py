@@ -84,7 +84,7 @@ def _write_rules(plan: Plan, path: Path) -> None:
 
 def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:
     from holdfast.ops.alert_plan import Plan
-    from holdfast.plane.assembly import PARTS
+    from holdfast.plane.process.plane import PARTS
 
     parts = PARTS if only is None else tuple(each.strip() for each in only.split(",") if each.strip())
     pairs: dict[str, str] = {}

@@ -15,8 +15,8 @@ from holdfast.cli.screen import cell, out, put_json, put_page, say
 
 if TYPE_CHECKING:
     from holdfast.plane.approvals.rules import Verdict
-    from holdfast.plane.opening import Ground
-    from holdfast.plane.service import Caller
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="What waits, as the list names it.", show_default=False)]
 Who = Annotated[

@@ -18,8 +18,8 @@ from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
-    from holdfast.plane.opening import Ground
-    from holdfast.plane.service import Caller
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.", show_default=False)]
 Shown = Annotated[str | None, typer.Option("--workflow", metavar="NAME", help="Only of this workflow.")]
@@ -317,7 +317,7 @@ def rerun(
     """Run a run that is over again, as a new one with the same definition and input. Exits 1 if it is not over."""
     from holdfast.cli.runfollowing import follow as watch
     from holdfast.cli.runviews import run_dict
-    from holdfast.plane.run_service import NotOver
+    from holdfast.plane.service.workflows import NotOver
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         try:

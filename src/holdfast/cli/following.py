@@ -17,8 +17,8 @@ from holdfast.cli.screen import cell, out, seconds
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import attempts_of
 from holdfast.plane.model.records import Job, JobEvent
-from holdfast.plane.opening import Ground
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import Ground
+from holdfast.plane.service.service import Caller
 from holdfast.types import NS
 
 _View: TypeAlias = View[Job, JobEvent]

@@ -19,8 +19,8 @@ from holdfast.runtime.strict_json import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
-    from holdfast.plane.opening import Ground
-    from holdfast.plane.service import Caller
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
 

@@ -17,11 +17,11 @@ from holdfast.cli.log_lines import log_lines
 from holdfast.cli.probing import Probe
 from holdfast.cli.starting import first, started
 from holdfast.cli.up_screen import UpScreen
-from holdfast.observe.plane_ledger import plane_ledger
-from holdfast.plane import sample as sampled
 from holdfast.plane.app import App
-from holdfast.plane.assembly import API, WORKER, PartMaker, Plane
 from holdfast.plane.db.ports import Audit
+from holdfast.plane.process import sample as sampled
+from holdfast.plane.process.audit_ledger import plane_ledger
+from holdfast.plane.process.plane import API, WORKER, PartMaker, Plane
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from holdfast.cli.actor import actor
 from holdfast.cli.screen import named_in_errors, say
 
 if TYPE_CHECKING:
-    from holdfast.plane.opening import Ground
-    from holdfast.plane.service import Caller
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
     from holdfast.plane.settings.settings import Settings
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ def on_plane(
     `makes`: it is about something new, for which a database may be made. Others act on what is there.
     """
     from holdfast.plane.db.open import check_there
-    from holdfast.plane.opening import opened
+    from holdfast.plane.process.components import opened
 
     chosen = settings(config, **flags)
     if not makes:
@@ -153,7 +153,7 @@ def on_plane(
 
 def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
     """Look at the plane that the settings name. Needs its database alone, makes none, and changes nothing."""
-    from holdfast.plane.opening import opened
+    from holdfast.plane.process.components import opened
 
     chosen = database_settings(config, database)
     with preparing_named(config, database):
@@ -180,7 +180,7 @@ def _run(
     work: Callable[[Ground, Caller], Awaitable[T]],
     who: str | None,
 ) -> T:
-    from holdfast.plane.service import Caller
+    from holdfast.plane.service.service import Caller
 
     async def run() -> T:
         async with opening() as ground:

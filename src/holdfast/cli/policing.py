@@ -23,7 +23,7 @@ from holdfast.core.duration_text import parse_seconds
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.plane.policy_service import PolicyService
+    from holdfast.plane.service.policy import PolicyService
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ def exercise(
 def _on(
     work: Callable[[PolicyService], Awaitable[T]], config: str | None, database: str | None, *, looks: bool = False
 ) -> T:
-    from holdfast.plane.policy_service import policy_at
+    from holdfast.plane.service.policy import policy_at
 
     chosen = database_settings(config, database)
 

@@ -11,7 +11,7 @@ from holdfast.types import NS
 
 if TYPE_CHECKING:
     from holdfast.plane.policy.model import PlaneExercise, PolicyChange
-    from holdfast.plane.policy_service import PolicyReport
+    from holdfast.plane.service.policy import PolicyReport
 
 _STYLES: Final = {"fail_open": "yellow", "fail_closed": "green", "wait": "cyan"}
 _DUPLICATES: Final = {"step": "steps completed again", "publish": "jobs published again", "end": "second ends of jobs"}

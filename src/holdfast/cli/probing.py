@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.listening import Wish, address_of, check_http, listen
+from holdfast.plane.process.health import Vitals
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import Vitals
 
 if TYPE_CHECKING:
     from holdfast.web.auth import Access

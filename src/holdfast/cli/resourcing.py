@@ -19,9 +19,9 @@ from holdfast.types import NS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from holdfast.plane.opening import Ground
+    from holdfast.plane.process.components import Ground
     from holdfast.plane.resources.model import ResourceBreak, ResourceHolder
-    from holdfast.plane.service import Caller
+    from holdfast.plane.service.service import Caller
 
 
 EPILOG: Final = "\n\n".join(

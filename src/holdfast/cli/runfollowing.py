@@ -15,8 +15,8 @@ from holdfast.cli.following_views import Shown, View, followed, looked_at, view_
 from holdfast.cli.jobviews import as_json, short
 from holdfast.cli.runviews import event_dict, run_dict, run_tree, timeline_line
 from holdfast.cli.screen import cell, out
-from holdfast.plane.opening import Ground
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import Ground
+from holdfast.plane.service.service import Caller
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
 

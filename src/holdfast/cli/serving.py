@@ -20,7 +20,7 @@ from holdfast.cli.listening import BACKLOG, address_of
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
-from holdfast.plane.assembly import Plane
+from holdfast.plane.process.plane import Plane
 from holdfast.runtime.strict_toml import toml_of
 from holdfast.web.api import create_app
 from holdfast.web.auth import Access, TokenEntry, check_role
@@ -193,7 +193,7 @@ class HttpServer:
 
 
 class ApiPart:
-    """See `plane.parts.Part`."""
+    """See `plane.process.parts.Part`."""
 
     name = "api"
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import Misconfigured
 from holdfast.flows.log import say
+from holdfast.plane.process.health import Vitals
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import Vitals
 
 if TYPE_CHECKING:
     from holdfast.observe.otel_sending import Sending

@@ -30,9 +30,9 @@ from holdfast.cli.writer import Writer
 from holdfast.errors import BackendError, Closed
 from holdfast.observe.tracebacks import message_of
 from holdfast.plane.app import App
-from holdfast.plane.assembly import API, LOOPS, WORKER, Plane
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import API, LOOPS, WORKER, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.sections import TEXT
 from holdfast.plane.settings.settings import FILE, Settings

@@ -126,14 +126,14 @@ def up(
         return _switch_keys(settings(config, **flags, **places))
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.plane_process import PlaneProcess
-    from holdfast.runtime.garbage import collect_patiently
+    from holdfast.plane.process.gc import collect_patiently
 
     collect_patiently()
     chosen = settings(config, **flags, **places)
     parts = _parts(only)
     code = _code(chosen, parts, only, sample=sample)
     if sample:
-        from holdfast.plane.sample import kept_briefly
+        from holdfast.plane.process.sample import kept_briefly
 
         chosen = kept_briefly(chosen)
     if code is None:
@@ -157,7 +157,7 @@ def _check(config: str | None, flags: dict[str, object], only: str | None, *, sa
 
 
 def _prepare(config: str | None, database: str | None) -> int:
-    from holdfast.plane.opening import make_tables
+    from holdfast.plane.process.components import make_tables
     from holdfast.stores.registry import redacted
 
     chosen = database_settings(config, database)
@@ -167,7 +167,7 @@ def _prepare(config: str | None, database: str | None) -> int:
 
 
 def _switch_bus(chosen: Settings) -> int:
-    from holdfast.plane.opening import note_bus
+    from holdfast.plane.process.components import note_bus
 
     before, after = asyncio.run(note_bus(chosen))
     say(f"the plane speaks through {after}" + ("" if before in (None, after) else f"; until now through {before}"))
@@ -175,7 +175,7 @@ def _switch_bus(chosen: Settings) -> int:
 
 
 def _switch_keys(chosen: Settings) -> int:
-    from holdfast.plane.opening import note_keys
+    from holdfast.plane.process.components import note_keys
 
     before, after = asyncio.run(note_keys(chosen))
     until = "" if before in (None, after) else f"; until now with {before}:"
@@ -184,7 +184,7 @@ def _switch_keys(chosen: Settings) -> int:
 
 
 def _parts(only: str | None) -> tuple[str, ...]:
-    from holdfast.plane.assembly import PARTS, check_parts
+    from holdfast.plane.process.plane import PARTS, check_parts
 
     if only is None:
         return PARTS
@@ -198,7 +198,7 @@ def _parts(only: str | None) -> tuple[str, ...]:
 def _code(chosen: Settings, parts: tuple[str, ...], only: str | None, *, sample: bool) -> App | None:
     """What the workers run; None: there are to be none, as nobody said what they should run."""
     if sample:
-        from holdfast.plane import sample as sampled
+        from holdfast.plane.process import sample as sampled
 
         if chosen.worker.app is not None:
             raise BadInput("--sample", f"is given with the app {chosen.worker.app}", "choose one of them")

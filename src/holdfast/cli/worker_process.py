@@ -22,19 +22,19 @@ from holdfast.cli.screen import printable, seconds
 from holdfast.cli.starting import first, started
 from holdfast.cli.writer import Writer
 from holdfast.core.metric_reading import Reading
-from holdfast.observe.plane_ledger import plane_ledger
-from holdfast.plane import readings
 from holdfast.plane.app import App
-from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
 from holdfast.plane.fleet.registry import check_free
-from holdfast.plane.opening import TABLES, Ground, opened
-from holdfast.plane.parts import Health, State, WorkerPart, worker_of, writes_needed
-from holdfast.plane.rollcall import stores_ready
+from holdfast.plane.process import metrics as readings
+from holdfast.plane.process.audit_ledger import plane_ledger
+from holdfast.plane.process.components import TABLES, Ground, opened
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.parts import Health, State, WorkerPart, worker_of, writes_needed
+from holdfast.plane.process.register_workflows import keep_workflows
+from holdfast.plane.process.startup_check import stores_ready
 from holdfast.plane.settings.sections import TEXT
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import Vitals
 from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.runtime.system import this_owner
 

@@ -96,7 +96,7 @@ def worker(
     # The plane is large, and the other commands should not wait for it.
     from holdfast.cli.worker_process import WorkerProcess
     from holdfast.plane.app import load_app
-    from holdfast.runtime.garbage import collect_patiently
+    from holdfast.plane.process.gc import collect_patiently
 
     collect_patiently()
     report = Reporter(as_json=json)

@@ -14,7 +14,7 @@ from holdfast.drills.places import FilePlace, LeasePlace, Place
 from holdfast.drills.schemas import SchemaPlace
 from holdfast.drills.streams import StreamPlace
 from holdfast.errors import BadInput
-from holdfast.plane.opening import make_state_directory
+from holdfast.plane.process.components import make_state_directory
 from holdfast.plane.settings.settings import Settings
 
 

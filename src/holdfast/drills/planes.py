@@ -32,8 +32,8 @@ from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import opened
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 
 LOOPS: Final = "scheduler,reconciler,replayer"

@@ -30,7 +30,7 @@ class Metric(NamedTuple):
     name: str
     kind: MetricKind
     help: str
-    source: str  # see `plane.readings`
+    source: str  # see `plane.process.metrics`
     field: str
     labels: tuple[str, ...] = ()
     worst: bool = False  # of several sources in one process the largest is shown, because a sum would say nothing

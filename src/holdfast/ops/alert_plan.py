@@ -14,8 +14,8 @@ from holdfast.core.lease.timing import Timing
 from holdfast.errors import BadInput
 from holdfast.ops.alert_model import lasting
 from holdfast.ops.alert_queries import PROCESS, Queries
-from holdfast.plane.assembly import PARTS, check_parts
 from holdfast.plane.locks.registry import FAMILIES, Scope
+from holdfast.plane.process.plane import PARTS, check_parts
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.inventory import inventory
 from holdfast.plane.settings.lock_times import LOOPS

@@ -11,7 +11,7 @@ from holdfast.ops.alert_loops import runbook_of
 from holdfast.ops.alert_model import COUNT, INSTANCE, PART, Alert, Group, Runbook, Severity, lasting, number
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_queries import PROCESS, REMEMBERED_S
-from holdfast.plane.assembly import ENGINE, LOOPS
+from holdfast.plane.process.plane import ENGINE, LOOPS
 
 
 def processes(plan: Plan) -> Group:

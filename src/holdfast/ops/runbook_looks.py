@@ -25,7 +25,7 @@ from holdfast.ops.runbook_metrics import Query, queried, scraped
 from holdfast.ops.runbook_scene import Scene
 from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release
 from holdfast.plane.policy.escalation_rules import Evidence, judge
-from holdfast.plane.policy_service import PolicyService
+from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.runtime.gather import in_thread
 from holdfast.types import NS

@@ -12,7 +12,7 @@ from holdfast.ops.runbook_ledger import LedgerFact
 from holdfast.ops.runbook_looks import POLICY_STEP, STORE_STEP, ledger_step, metrics_step
 from holdfast.ops.runbook_metrics import How, MetricsFact, Query
 from holdfast.plane.policy.model import Source as Word
-from holdfast.plane.policy_service import NEAR_ZERO
+from holdfast.plane.service.policy import NEAR_ZERO
 
 LOG_TEXT: Final = "distributed lock failed — using local-only lock; a cross-replica race is possible"
 

@@ -23,9 +23,9 @@ from holdfast.aio.lease import Lease
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.errors import BackendError
-from holdfast.plane.assembly import ENGINE, LOOPS, WORKER
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import TERMINAL
+from holdfast.plane.process.plane import ENGINE, LOOPS, WORKER
 from holdfast.plane.workflows.core.run import RUN_OVER
 from holdfast.testing.simclock import WALL_EPOCH_NS, SimClock, SimEntropy
 from holdfast.testing.simhost import SimHost

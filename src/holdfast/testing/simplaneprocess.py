@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from holdfast.plane.app import App
-from holdfast.plane.assembly import WORKER, Plane
-from holdfast.plane.opening import Ground, founded
-from holdfast.plane.parts import Part, WorkerPart
+from holdfast.plane.process.components import Ground, founded
+from holdfast.plane.process.parts import Part, WorkerPart
+from holdfast.plane.process.plane import WORKER, Plane
 from holdfast.plane.settings.settings import Settings
 from holdfast.testing.simhost import SimHost
 from holdfast.testing.simloop import SimLoop

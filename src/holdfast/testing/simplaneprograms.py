@@ -18,7 +18,7 @@ from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval, Verdict
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller, Service
+from holdfast.plane.service.service import Caller, Service
 from holdfast.plane.worker.context import Context
 from holdfast.plane.workflows.builder import Flow
 from holdfast.plane.workflows.core.definition import Workflow

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from holdfast.plane.service import Service
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.service.service import Service
 from holdfast.web import (
     assets,
     described,

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final
 
 from holdfast.errors import BadInput
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.types import check_label
 
 EVERY_TENANT: Final = "*"

@@ -24,8 +24,8 @@ from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.summaries import LetterOutline
 from holdfast.plane.locks.registry import Scope
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.service import CHECKED, DATABASE, Caller, Document, Service, Worker
-from holdfast.plane.status import LETTERS, Brief, Tally
+from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Document, Service, Worker
+from holdfast.plane.service.status import LETTERS, Brief, Tally
 from holdfast.web.schemas import Told, moment
 from holdfast.web.schemas_status import (
     EndsShown,

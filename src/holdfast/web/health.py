@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from holdfast.errors import BackendError
-from holdfast.plane.vitals import OK, Vitals
+from holdfast.plane.process.health import OK, Vitals
 from holdfast.web import metrics, problems
 from holdfast.web.auth import Access, Role
 from holdfast.web.intake import Intake

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.core.ports import Entropy
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
 from holdfast.types import NS
 from holdfast.web import assets
 from holdfast.web.auth import Access, Expired, Principal

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.observe import prometheus
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
 from holdfast.web.rates import Rates
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from holdfast.plane.vitals import Vitals
+from holdfast.plane.process.health import Vitals
 from holdfast.web import health
 from holdfast.web.auth import Access
 from holdfast.web.bodies import refuse_unknown_parameters

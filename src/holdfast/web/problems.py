@@ -29,8 +29,8 @@ from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.policy.model import PolicyMoved
-from holdfast.plane.run_service import NotOver
-from holdfast.plane.service import NotAllowed
+from holdfast.plane.service.service import NotAllowed
+from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
 from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.wanted import A_NAME, Wanted

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from starlette.requests import Request
 
 from holdfast.plane.model.records import ID_CHARS_MAX
-from holdfast.plane.service import Caller, NotAllowed, Service
+from holdfast.plane.service.service import Caller, NotAllowed, Service
 from holdfast.types import LABEL_CHARS_MAX
 from holdfast.web.auth import Principal, Role
 from holdfast.web.schemas import LABEL_PATTERN

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.quotas import SLOTS_MAX, Tenant
-from holdfast.plane.service import Document, Worker
+from holdfast.plane.service.service import Document, Worker
 from holdfast.web.schemas import (
     AS_WHOLE,
     Asked,

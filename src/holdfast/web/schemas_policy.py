@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS
 from holdfast.plane.policy.model import JitterStanding, PlaneExercise, PolicyChange, Standing
 from holdfast.plane.policy.store import HISTORY_PAGE_MAX, REASON_CHARS_MAX
-from holdfast.plane.policy_service import ClassReport, PolicyReport
+from holdfast.plane.service.policy import ClassReport, PolicyReport
 from holdfast.types import NS
 from holdfast.web.schemas import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
 

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from holdfast.plane.jobs.summaries import WorkflowOutline
 from holdfast.plane.model.caller import REASON_CHARS_MAX, TRACE_CHARS_MAX
-from holdfast.plane.run_service import RUN_ID_CHARS_MAX
+from holdfast.plane.service.workflows import RUN_ID_CHARS_MAX
 from holdfast.plane.workflows.core.definition_codec import as_document
 from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus
 from holdfast.plane.workflows.definitions import Definition

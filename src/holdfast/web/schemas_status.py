@@ -16,8 +16,8 @@ from pydantic import Field, StringConstraints
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.summaries import LetterOutline
 from holdfast.plane.locks.registry import LockFamily, Scope
-from holdfast.plane.service import Document, Worker
-from holdfast.plane.status import SPAN_NS, Brief, Ends
+from holdfast.plane.service.service import Document, Worker
+from holdfast.plane.service.status import SPAN_NS, Brief, Ends
 from holdfast.types import NS
 from holdfast.web.schemas import Filter, Given, StateName, Told, moment
 

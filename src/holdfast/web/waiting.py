@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.types import Receive
 
+from holdfast.plane.process.health import Vitals
 from holdfast.plane.resources.client_wait import Parting, Patience
-from holdfast.plane.vitals import Vitals
 
 
 @asynccontextmanager

@@ -35,8 +35,8 @@ from holdfast.drills.streams import StreamPlace
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane.bus.open import nats_connection
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import opened
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sources import load
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables

@@ -22,11 +22,11 @@ from typing import Final
 
 from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
 from fixtures_scheduling import PushedClock
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.bus import delivery_rules
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,

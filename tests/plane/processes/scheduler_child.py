@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.plane.assembly import Plane
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.sources import load
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.plane.assembly import Plane
 from holdfast.plane.bus.delivery_rules import LOST_MAX
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sources import load
 from plane.processes.worker_fleet import Places, WorkerProcess
 

@@ -15,12 +15,12 @@ from fixtures_databases import until
 from fixtures_scheduling import read_history
 from freezing import freeze
 from holdfast.plane.app import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import opened
-from holdfast.plane.service import Caller
+from holdfast.plane.process.components import opened
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.sources import load
 

@@ -17,12 +17,12 @@ from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.errors import RetryLater
 from holdfast.observe.metrics import samples
 from holdfast.plane import App, Context
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.scheduler.takeover_latency import SLACK_NS
-from holdfast.plane.service import Caller
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.settings.sources import load
 from holdfast.types import NS

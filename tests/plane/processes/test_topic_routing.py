@@ -14,10 +14,10 @@ import pytest_asyncio
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_scheduling import holds
 from holdfast.cli.exits import Exit
-from holdfast.plane.assembly import Plane
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller, Service
+from holdfast.plane.process.plane import Plane
+from holdfast.plane.service.service import Caller, Service
 from holdfast.plane.settings.settings import Settings
 from plane.processes.worker_fleet import Places, WorkerProcess
 from servers import redis_executables, start_redis

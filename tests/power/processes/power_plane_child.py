@@ -19,13 +19,13 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger import Ledger
-from holdfast.observe.plane_ledger import plane_ledger
 from holdfast.plane.app import App
-from holdfast.plane.assembly import PARTS, Plane
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
-from holdfast.plane.opening import Ground
-from holdfast.plane.service import Caller
+from holdfast.plane.process.audit_ledger import plane_ledger
+from holdfast.plane.process.components import Ground
+from holdfast.plane.process.plane import PARTS, Plane
+from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import (
     CleanupSettings,
     LimitSettings,

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from holdfast.plane.app import App
-from holdfast.plane.assembly import Plane
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.opening import Ground, opened
+from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import LimitSettings
 from holdfast.plane.worker.context import Context
 from holdfast.types import NS

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.core.metric_reading import Reading
-from holdfast.plane import readings
 from holdfast.plane.app import App
 from holdfast.plane.jobs.progress import ProgressStore
 from holdfast.plane.locks.registry import (
@@ -30,7 +29,8 @@ from holdfast.plane.maintenance.reconciler import Reconciler
 from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
-from holdfast.plane.opening import Ground
+from holdfast.plane.process import metrics as readings
+from holdfast.plane.process.components import Ground
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.settings.lock_times import family_in_effect

@@ -34,8 +34,8 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
 from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
-from holdfast.plane.run_service import RunService
-from holdfast.plane.service import Parts, Service
+from holdfast.plane.service.service import Parts, Service
+from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.key_prefix import check_keys, switch_keys
 from holdfast.plane.settings.lock_times import families_in_effect
 from holdfast.plane.settings.settings import Settings

@@ -42,16 +42,16 @@ from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotA
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
 from holdfast.plane.policy.runtime import Policing
-from holdfast.plane.policy_service import PolicyService
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
-from holdfast.plane.run_service import RunService
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placement
+from holdfast.plane.service.policy import PolicyService
+from holdfast.plane.service.status import Brief, StatusQueries, Tally
+from holdfast.plane.service.submission import Answer, Submitting
+from holdfast.plane.service.waiting_facts import WaitingFacts
+from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.status import Brief, StatusQueries, Tally
-from holdfast.plane.submitting import Answer, Submitting
-from holdfast.plane.waiting_facts import WaitingFacts
 
 __all__ = ["CHECKED", "DATABASE", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
 

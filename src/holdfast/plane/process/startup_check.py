@@ -24,8 +24,8 @@ from holdfast.core.backoff import Exponential
 from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.opening import Ground
-from holdfast.plane.service import CHECKED, DATABASE, Service
+from holdfast.plane.process.components import Ground
+from holdfast.plane.service.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings.settings import Settings
 from holdfast.stores.registry import redacted
 from holdfast.types import MS, NS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.errors import BadInput
 from holdfast.observe.ledger import MIB, Ledger
-from holdfast.plane.opening import make_state_directory
+from holdfast.plane.process.components import make_state_directory
 from holdfast.plane.settings.sections import EVERYTHING
 from holdfast.plane.settings.settings import Settings
 

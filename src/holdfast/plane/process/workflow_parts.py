@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from holdfast.core.metric_reading import Reading
-from holdfast.plane import readings
 from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.maintenance.timers import Delays
-from holdfast.plane.opening import Ground
-from holdfast.plane.parts import LoopPart
+from holdfast.plane.process import metrics as readings
+from holdfast.plane.process.components import Ground
+from holdfast.plane.process.parts import LoopPart
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.workflows.engine import Engine
 

@@ -26,7 +26,7 @@ from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import ApprovalConflict, Verdict
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
-from holdfast.plane.service import Caller, Service
+from holdfast.plane.service.service import Caller, Service
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.worker.context import BlockingContext, Context
 from holdfast.plane.workflows.builder import Flow, retrying

@@ -28,13 +28,13 @@ from holdfast.core.metric_reading import Reading, Value
 from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, say
 from holdfast.guards.refusals import REFUSALS
-from holdfast.plane import readings
-from holdfast.plane.asking import Asking
 from holdfast.plane.db.migrations import Outgrown
 from holdfast.plane.locks import registry as families
-from holdfast.plane.parts import Health, State
+from holdfast.plane.process import metrics as readings
+from holdfast.plane.process.bounded_call import Asking
+from holdfast.plane.process.parts import Health, State
 from holdfast.plane.resources.client_wait import Parting, Patience
-from holdfast.plane.service import CHECKED, DATABASE, Caller, Service
+from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.lock_statistics import of_locks
 
 CHECK_LIMIT_S: Final = 2.0

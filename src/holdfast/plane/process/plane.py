@@ -31,17 +31,17 @@ from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.plane.app import App
-from holdfast.plane.app_workflows import keep_workflows
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
-from holdfast.plane.flowparts import EnginePart, flow_loop_part
-from holdfast.plane.opening import TABLES, Ground, opened
-from holdfast.plane.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
-from holdfast.plane.rollcall import stores_ready
-from holdfast.plane.service import CHECKED, DATABASE
+from holdfast.plane.process.components import TABLES, Ground, opened
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
+from holdfast.plane.process.register_workflows import keep_workflows
+from holdfast.plane.process.startup_check import stores_ready
+from holdfast.plane.process.workflow_parts import EnginePart, flow_loop_part
+from holdfast.plane.service.service import CHECKED, DATABASE
 from holdfast.plane.settings.key_prefix import end_at_switch
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.vitals import Vitals
 
 API: Final = "api"
 WORKER: Final = "worker"
@@ -76,7 +76,8 @@ class Plane:
     ) -> None:
         """`app` is what the workers run; `api` makes the part that answers HTTP, which is not the plane's own.
 
-        `audit` is told what happens to leases, such as the ledger of `observe.plane_ledger`. It is closed elsewhere.
+        `audit` is told what happens to leases, such as the ledger of `plane.process.audit_ledger`. It is closed
+        elsewhere.
         """
         self.settings = settings
         self.names = check_parts(parts)

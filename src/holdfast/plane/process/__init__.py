@@ -1,0 +1,1 @@
+"""One process of a control plane: its components, health, metrics."""

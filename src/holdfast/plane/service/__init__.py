@@ -1,0 +1,5 @@
+"""What clients ask of a control plane, behind the HTTP API and the command line."""
+
+from holdfast.plane.model.caller import Caller
+
+__all__ = ["Caller"]
