@@ -18,7 +18,7 @@ import holdfast
 from holdfast.errors import BadInput, HoldfastError, RowMissing
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
-from holdfast.observe.ledger_reading import Findings, load
+from holdfast.observe.ledger.reader import Findings, load
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.components import Ground, opened
 from holdfast.plane.process.plane import Plane

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.observe.metrics import markdown
+from holdfast.observe.metrics.samples import markdown
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "metrics.md"

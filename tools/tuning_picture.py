@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.tuning.percentiles import Figure
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.ops.tuning_history import read_history
 from holdfast.ops.tuning_plot import draw as draw_reports
 from holdfast.ops.tuning_report import family_report

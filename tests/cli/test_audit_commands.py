@@ -13,8 +13,8 @@ from cli.sessions import Shell
 from holdfast.cli.moments import moment_ns
 from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.ledger_lines import Remark, line
+from holdfast.observe.ledger.codec import Remark, line
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.types import NS
 
 NOON = round(datetime(2026, 3, 1, 12, 0, 0).astimezone().timestamp()) * NS

@@ -10,7 +10,7 @@ import pytest
 
 from cli.planes import Up, furnish
 from cli.sessions import Shell, until
-from holdfast.observe.ledger_reading import load
+from holdfast.observe.ledger.reader import load
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from cli.planes import furnish
 from cli.sessions import Shell, until
-from holdfast.observe.tracebacks import CHARS_MAX, LINES_MAX
+from holdfast.observe.logs import CHARS_MAX, LINES_MAX
 from holdfast.plane.model.outcome import ERROR_CHARS_MAX
 
 FAILING = """

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.planes import SETTINGS, Up, furnish
 from cli.sessions import Done, Shell, until
-from holdfast.observe.metric_table import TABLE, MetricKind
+from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.observe.otel import name_of
 from otlp_receiver import Collector, Export, Labels
 

@@ -22,8 +22,8 @@ from holdfast.errors import BadExpression, BadInput, ExpressionFailed, FencedOut
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.guards.files.names import generation_name
-from holdfast.observe.ledger_lines import Damaged, Remark, line, parse, parse_block
-from holdfast.observe.ledger_reading import Findings, load, read
+from holdfast.observe.ledger.codec import Damaged, Remark, line, parse, parse_block
+from holdfast.observe.ledger.reader import Findings, load, read
 from holdfast.plane.settings import edit
 from holdfast.plane.settings.settings import KEYS
 from holdfast.plane.settings.sources import BadSettings

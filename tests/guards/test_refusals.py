@@ -15,7 +15,8 @@ from holdfast.guards import admission
 from holdfast.guards.refusals import GUARDS_MAX, OTHER, REASONS, Refusals
 from holdfast.guards.settings import sql
 from holdfast.guards.sqlite import GuardedTable
-from holdfast.observe import gathering, prometheus
+from holdfast.observe import prometheus
+from holdfast.observe.metrics import collect
 
 
 def test_a_guard_is_there_before_its_first_refusal_and_each_reason_is_counted() -> None:
@@ -41,7 +42,7 @@ def test_names_are_bounded() -> None:
 
 def test_a_stale_write_in_a_program_without_a_plane_is_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals, registry = Refusals(), CollectorRegistry()
-    for module in (admission, gathering):
+    for module in (admission, collect):
         monkeypatch.setattr(module, "REFUSALS", refusals)
     data = sqlite3.connect(tmp_path / "app.db")
     data.execute("CREATE TABLE invoices (id INTEGER PRIMARY KEY, total INTEGER, holdfast_fence INTEGER)")

@@ -17,9 +17,9 @@ import holdfast
 from campaigns import campaign
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import check
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, line
-from holdfast.observe.ledger_reading import Findings, Wanted, read
+from holdfast.observe.ledger.codec import LINE_BYTES_MAX, line
+from holdfast.observe.ledger.reader import Findings, Wanted, read
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.types import NS, Instant
 
 

@@ -16,10 +16,10 @@ from holdfast.core.history import prefilter
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.holds import lost
 from holdfast.core.history.invariants import check
-from holdfast.observe.ledger_check import Verdict, check_files
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, line, parse_block
-from holdfast.observe.ledger_reading import Findings, Wanted, files_by_process, load
-from holdfast.observe.ledger_survey import Part, Survey, fetch, survey
+from holdfast.observe.ledger.check import Verdict, check_files
+from holdfast.observe.ledger.codec import LINE_BYTES_MAX, Damaged, Remark, line, parse_block
+from holdfast.observe.ledger.prefilter import Part, Survey, fetch, survey
+from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process, load
 
 START = 1_772_366_400_000_000_000
 GRANTS = {Kind.GRANTED, Kind.PROMOTED, Kind.HANDED}
@@ -206,7 +206,7 @@ def test_the_usual_lines_are_recognised(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def no_json(*_: object, **__: object) -> list[Record]:
         raise AssertionError("a usual line was read as JSON")
 
-    monkeypatch.setattr("holdfast.observe.ledger_survey.parse_block", no_json)
+    monkeypatch.setattr("holdfast.observe.ledger.prefilter.parse_block", no_json)
     assert len(survey(Part((write(tmp_path, {"p.000001": lines}) / "p.000001.jsonl",)))) == 3
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history.events import Kind, Record
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
+from holdfast.observe.ledger.codec import LINE_BYTES_MAX, TEXT_CHARS_MAX, Damaged, Remark, line, parse, parse_block
 
 numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(), max_size=40)

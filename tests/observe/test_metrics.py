@@ -13,9 +13,9 @@ import pytest
 from holdfast.core.histogram import Distribution, Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.observe import prometheus
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.metric_table import TABLE, MetricKind
-from holdfast.observe.metrics import markdown, samples
+from holdfast.observe.ledger.writer import Ledger
+from holdfast.observe.metrics.samples import markdown, samples
+from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process import sample
 from holdfast.plane.process.metrics import bounded

@@ -16,8 +16,8 @@ import holdfast
 from holdfast.core.histogram import LADDER_NS
 from holdfast.errors import BadInput
 from holdfast.observe import otel
-from holdfast.observe.gathering import SOURCES
-from holdfast.observe.metric_table import TABLE, MetricKind
+from holdfast.observe.metrics.collect import SOURCES
+from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.types import NS
 
 

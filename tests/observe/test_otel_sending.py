@@ -18,9 +18,8 @@ from holdfast.cli import telemetry
 from holdfast.core.histogram import LADDER_NS, Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.observe import otel_exporters, otel_sending
-from holdfast.observe.metric_table import TABLE, MetricKind
-from holdfast.observe.otel import name_of, unit_of
+from holdfast.observe.metrics.table import TABLE, MetricKind
+from holdfast.observe.otel import exporters, name_of, push, unit_of
 from holdfast.plane.settings.sections import OtelSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
@@ -46,7 +45,7 @@ def on(address: str) -> OtelSettings:
 
 
 def sent(collector: Collector, *readings: Reading) -> Export:
-    with otel_sending.opened(on(collector.address)) as sending:
+    with push.opened(on(collector.address)) as sending:
         assert sending is not None
         sending.send(readings)
     return collector.exports[-1]
@@ -112,7 +111,7 @@ def test_address_and_headers_come_from_the_variables_of_the_sdk(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
-    with otel_sending.opened(OtelSettings(enabled=True)) as sending:
+    with push.opened(OtelSettings(enabled=True)) as sending:
         assert sending is not None
         sending.send([])
     assert [each["x-key"] for each in collector.headers] == ["secret"]
@@ -125,7 +124,7 @@ def test_a_collector_that_refuses_is_told_of_once_and_once_when_it_is_back(
         return [each.getMessage() for each in caplog.records]
 
     collector.status = 400
-    with otel_sending.opened(on(collector.address)) as sending:
+    with push.opened(on(collector.address)) as sending:
         assert sending is not None
         for number in range(1, 4):
             sending.send([])
@@ -142,7 +141,7 @@ def test_a_collector_that_refuses_is_told_of_once_and_once_when_it_is_back(
 def test_nobody_who_listens_costs_the_sender_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with Collector() as gone:
         address = gone.address
-    with otel_sending.opened(on(address)) as sending:
+    with push.opened(on(address)) as sending:
         assert sending is not None
         sending.send([])
         until(lambda: exports(sending)["failed"] == 1, "an export in vain")
@@ -155,9 +154,9 @@ def test_a_collector_that_hangs_holds_up_nobody_and_not_the_end(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
-    monkeypatch.setattr(otel_sending, "CLOSE_S", 0.05)
+    monkeypatch.setattr(push, "CLOSE_S", 0.05)
     collector.answers.clear()
-    with otel_sending.opened(on(collector.address)) as sending:
+    with push.opened(on(collector.address)) as sending:
         assert sending is not None
         sending.send([])
         until(lambda: collector.asked, "a request that hangs")
@@ -169,7 +168,7 @@ def test_a_collector_that_hangs_holds_up_nobody_and_not_the_end(
 
 
 def test_the_last_moment_is_sent_at_the_end(collector: Collector) -> None:
-    with otel_sending.opened(on(collector.address)) as sending:
+    with push.opened(on(collector.address)) as sending:
         assert sending is not None
         sending.send([Reading("worker", {"taken": 1})])
         sending.send([Reading("worker", {"taken": 2})])
@@ -177,11 +176,11 @@ def test_the_last_moment_is_sent_at_the_end(collector: Collector) -> None:
     assert collector.exports[-1].value("holdfast.worker.taken") == 2
 
 
-def _failed(sending: otel_sending.Sending, number: int) -> bool:
+def _failed(sending: push.Sending, number: int) -> bool:
     return bool(exports(sending)["failed"] == number)
 
 
-def exports(sending: otel_sending.Sending) -> Any:
+def exports(sending: push.Sending) -> Any:
     return sending.reading().values["exports"]
 
 
@@ -190,7 +189,7 @@ def exports(sending: otel_sending.Sending) -> Any:
 )
 def test_the_sdk_switched_off_sends_nothing(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
-    with otel_sending.opened(OtelSettings(enabled=True)) as sending:
+    with push.opened(OtelSettings(enabled=True)) as sending:
         assert sending is None
 
 
@@ -202,7 +201,7 @@ def test_nothing_is_sent_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 def test_other_exporters_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console, otlp")
-    made = otel_exporters.exporters_of(OtelSettings(enabled=True))
+    made = exporters.exporters_of(OtelSettings(enabled=True))
     assert list(made) == ["console", "otlp_proto_http"]
     assert isinstance(made["console"], ConsoleMetricExporter)
 
@@ -220,24 +219,22 @@ def test_variables_that_cannot_work_are_named(
     variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(BadInput, match=said), otel_sending.opened(OtelSettings(enabled=True)):
+    with pytest.raises(BadInput, match=said), push.opened(OtelSettings(enabled=True)):
         raise AssertionError("it was made")
 
 
 def test_an_exporter_that_waits_to_be_asked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = metadata.EntryPoint("pull", "opentelemetry.sdk.metrics.export:InMemoryMetricReader", "x")
-    monkeypatch.setattr(otel_exporters, "entry_points", lambda **_: (reader,))
+    monkeypatch.setattr(exporters, "entry_points", lambda **_: (reader,))
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "pull")
     with pytest.raises(BadInput, match="answered at /metrics anyway"):
-        otel_exporters.exporters_of(OtelSettings(enabled=True))
+        exporters.exporters_of(OtelSettings(enabled=True))
 
 
 def test_an_exporter_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        otel_exporters, "entry_points", lambda **_: (metadata.EntryPoint("x", "holdfast:nothing", "x"),)
-    )
+    monkeypatch.setattr(exporters, "entry_points", lambda **_: (metadata.EntryPoint("x", "holdfast:nothing", "x"),))
     with pytest.raises(BadInput, match=r"otlp_proto_http cannot be made: .*nothing.*; look at the OTEL_\* variables"):
-        otel_exporters.exporters_of(OtelSettings(enabled=True))
+        exporters.exporters_of(OtelSettings(enabled=True))
 
 
 @pytest.mark.parametrize(
@@ -251,14 +248,14 @@ def test_an_exporter_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatc
 def test_an_exporter_that_is_not_installed_is_named_with_what_to_do(
     named: str, install: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otel_exporters, "entry_points", lambda **_: ())
+    monkeypatch.setattr(exporters, "entry_points", lambda **_: ())
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", named)
     with pytest.raises(Misconfigured, match=install):
-        otel_exporters.exporters_of(OtelSettings(enabled=True))
+        exporters.exporters_of(OtelSettings(enabled=True))
 
 
 def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "holdfast.observe.otel_sending")
+    monkeypatch.delitem(sys.modules, "holdfast.observe.otel.push")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics.export", None)
     with (
         pytest.raises(Misconfigured, match=r"pip install 'holdfast\[otlp\]'"),
@@ -277,16 +274,16 @@ def test_without_the_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_an_address_is_completed(given: str, used: str) -> None:
-    (made,) = otel_exporters.exporters_of(on(given)).values()
+    (made,) = exporters.exporters_of(on(given)).values()
     assert made._endpoint == used  # type: ignore[attr-defined] # of the exporter, which does not tell
     made.shutdown()
 
 
 def test_how_often_is_said_by_the_settings_then_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert otel_exporters.interval_of(OtelSettings()) == 60
+    assert exporters.interval_of(OtelSettings()) == 60
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "15000")
-    assert otel_exporters.interval_of(OtelSettings()) == 15
-    assert otel_exporters.interval_of(OtelSettings(interval=5.0)) == 5
+    assert exporters.interval_of(OtelSettings()) == 15
+    assert exporters.interval_of(OtelSettings(interval=5.0)) == 5
 
 
 def test_the_exporters_own_log_goes_on_where_it_went(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.observe.logs import JsonFormatter, TextFormatter
-from holdfast.observe.tracebacks import CHARS_MAX, DEPTH_MAX, LINES_MAX, bounded, message_of, traced
+from holdfast.observe.logs import (
+    CHARS_MAX,
+    DEPTH_MAX,
+    LINES_MAX,
+    JsonFormatter,
+    TextFormatter,
+    bounded,
+    message_of,
+    traced,
+)
 from holdfast.plane.model import outcome
 
 MEGABYTE = 1_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.observe.metric_table import TABLE, MetricKind
+from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.ops.alert_files import rules_document, yaml_text
 from holdfast.ops.alert_model import Alert, Recording, Severity, lasting
 from holdfast.ops.alert_plan import Plan

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.app import COMMANDS
-from holdfast.observe.metric_table import TABLE, Metric, MetricKind
+from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.ops import dashboard_queries as queries
 from holdfast.ops.alert_model import Runbook
 from holdfast.ops.dashboard import dashboard

@@ -15,7 +15,7 @@ import holdfast.aio
 from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import prometheus
-from holdfast.observe.ledger_lines import line
+from holdfast.observe.ledger.codec import line
 from holdfast.ops.runbook import NotGiven, Source
 from holdfast.ops.runbook_facts import span
 from holdfast.ops.runbook_ledger import Cause, cause_of, ledger_fact

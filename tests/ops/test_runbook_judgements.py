@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.observe.metric_table import TABLE, MetricKind
+from holdfast.observe.metrics.table import TABLE, MetricKind
 from holdfast.ops.runbook import Finding, Severity
 from holdfast.ops.runbook_examples import EXAMPLES, report_of
 from holdfast.ops.runbook_metrics import How

@@ -20,7 +20,7 @@ from fixtures_redis import NEWEST
 from fixtures_scheduling import holds
 from holdfast.aio.client import Locks
 from holdfast.observe import prometheus
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.ops.runbook import Severity
 from holdfast.ops.runbook_facts import ProofFact, StoreFact
 from holdfast.ops.runbook_metrics import MetricsFact

@@ -15,8 +15,8 @@ from fixtures_scheduling import Planes, PushedClock, Replica, finished, run_of, 
 from fixtures_workflows import ASKER
 from holdfast.core.history.events import Kind, Record
 from holdfast.errors import Unavailable
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.ledger_lines import line
+from holdfast.observe.ledger.codec import line
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.ops.runbook import Fact, Severity, Source
 from holdfast.ops.runbook_examples import SEARCHED, held_lock, policy, rates, searched_of
 from holdfast.ops.runbook_facts import LockFact, LocksFact

@@ -21,7 +21,7 @@ from holdfast.core.lease.timing import settle
 from holdfast.core.metric_reading import Reading
 from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.observe.prometheus import rendered
 from holdfast.ops import bounded_http
 from holdfast.ops.bounded_http import ask, check_url

@@ -13,9 +13,9 @@ from holdfast.core.history.holds import End, holds
 from holdfast.core.history.invariants import check
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import CarriedFence
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.ledger_reading import Findings, Wanted, load, read
-from holdfast.observe.metrics import samples
+from holdfast.observe.ledger.reader import Findings, Wanted, load, read
+from holdfast.observe.ledger.writer import Ledger
+from holdfast.observe.metrics.samples import samples
 from holdfast.plane.app import App
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB

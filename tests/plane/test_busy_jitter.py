@@ -13,7 +13,7 @@ import pytest
 
 from fixtures_databases import until
 from holdfast.errors import BadInput
-from holdfast.observe.metrics import samples
+from holdfast.observe.metrics.samples import samples
 from holdfast.plane.app import App
 from holdfast.plane.db.open import open_database
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN

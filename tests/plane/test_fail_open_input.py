@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe.metrics import samples
+from holdfast.observe.metrics.samples import samples
 from holdfast.plane.process.components import Ground, opened
 from holdfast.plane.process.health import Vitals
 from holdfast.plane.process.workflow_parts import engine_of

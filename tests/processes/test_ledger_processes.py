@@ -15,8 +15,8 @@ from freezing import freeze
 from holdfast.core.history.holds import lost
 from holdfast.core.history.invariants import check
 from holdfast.core.lease.loss_diagnosis import cause
-from holdfast.observe.ledger import Ledger
-from holdfast.observe.ledger_reading import Findings, load, read
+from holdfast.observe.ledger.reader import Findings, load, read
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.types import NS
 from repository.source import ROOT
 
@@ -25,7 +25,7 @@ EACH = 1_500
 _WRITER = """
 import sys
 from holdfast.core.history.events import Kind, Record
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 path, name, each, stays = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "stays"
 ledger = Ledger(path, file_bytes=16384)
 for number in range(1, each + 1):
@@ -40,7 +40,7 @@ if stays:
 _FORKER = """
 import os, sys
 import holdfast
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 ledger = Ledger(sys.argv[1])
 with holdfast.connect("sqlite:///" + sys.argv[2], observers=[ledger]) as locks:
     with locks.lock("before"):
@@ -59,7 +59,7 @@ ledger.close(60)
 _HOLDER = """
 import sys
 import holdfast
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 with Ledger(sys.argv[1]) as ledger, holdfast.connect(sys.argv[2], service="frozen", observers=[ledger]) as locks:
     lease = locks.lock("k", ttl=2).acquire()
     print("held", flush=True)

@@ -32,8 +32,11 @@ ORDER: tuple[str, ...] = (
 # Imports against the order: (importing module, imported module), and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("core.alerting", "plane.loops.cadence"): "not at its place yet",
-    ("observe.otel_exporters", "plane.settings.sections"): "not at its place yet",
-    ("observe.otel_sending", "plane.settings.sections"): "not at its place yet",
+    (
+        "observe.otel.exporters",
+        "plane.settings.sections",
+    ): "its settings are declared like the other settings of a plane",
+    ("observe.otel.push", "plane.settings.sections"): "its settings are declared like the other settings of a plane",
     ("plane.approvals.service", "plane.app"): "not at its place yet",
     ("plane.approvals.service", "plane.workflows.effects"): "not at its place yet",
     (

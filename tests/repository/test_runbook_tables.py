@@ -27,7 +27,7 @@ from holdfast.core.retry_delays import RetryDelays
 from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, NotOwner, Unavailable
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
-from holdfast.observe.metric_table import TABLE
+from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.runbook_page import page
 from holdfast.plane.db.bulk import script
 from holdfast.plane.locks import registry as families

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.guards.records import SqliteRecord
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.runtime.policy_file import edit_policy_file

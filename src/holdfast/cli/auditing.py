@@ -19,8 +19,8 @@ from holdfast.cli.screen import cell, out, plain_table, put_json, put_table, say
 from holdfast.core.history.holds import End, Held, Hold, held_at, holds
 from holdfast.core.history.invariants import Violation
 from holdfast.errors import BadInput
-from holdfast.observe.ledger_check import Verdict, check_files
-from holdfast.observe.ledger_reading import Findings, Wanted, read
+from holdfast.observe.ledger.check import Verdict, check_files
+from holdfast.observe.ledger.reader import Findings, Wanted, read
 from holdfast.types import NS, duration_ns
 
 _SHOWN_SKIPPED = 10

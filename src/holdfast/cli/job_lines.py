@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.observe.logs import JOBS, OURS, event_of
-from holdfast.observe.tracebacks import traced
+from holdfast.observe.logs import JOBS, OURS, event_of, traced
 
 
 class JobLine(NamedTuple):

@@ -25,7 +25,7 @@ from holdfast.plane.process.plane import API, WORKER, PartMaker, Plane
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel_sending import Sending
+    from holdfast.observe.otel.push import Sending
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 

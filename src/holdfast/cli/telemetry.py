@@ -20,7 +20,7 @@ from holdfast.plane.process.health import Vitals
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel_sending import Sending
+    from holdfast.observe.otel.push import Sending
 
 _log: Final = logging.getLogger("holdfast.observe")
 
@@ -32,7 +32,7 @@ def opened(settings: Settings) -> Iterator[Sending | None]:
         yield None
         return
     try:
-        from holdfast.observe.otel_sending import opened as sending
+        from holdfast.observe.otel.push import opened as sending
     except ModuleNotFoundError as error:
         raise Misconfigured("sending metrics needs OpenTelemetry's SDK: pip install 'holdfast[otlp]'") from error
 

@@ -28,7 +28,7 @@ from holdfast.cli.log_lines import chosen_format
 from holdfast.cli.screen import cell, json_line, out, plain_table, printable, put_json, put_table, said, seconds
 from holdfast.cli.writer import Writer
 from holdfast.errors import BackendError, Closed
-from holdfast.observe.tracebacks import message_of
+from holdfast.observe.logs import message_of
 from holdfast.plane.app import App
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.process.plane import API, LOOPS, WORKER, Plane

@@ -39,7 +39,7 @@ from holdfast.plane.worker.worker import Drained, Worker
 from holdfast.runtime.system import this_owner
 
 if TYPE_CHECKING:
-    from holdfast.observe.otel_sending import Sending
+    from holdfast.observe.otel.push import Sending
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -24,7 +24,7 @@ from holdfast.drills.permission import PREFIX
 from holdfast.drills.stores import Way
 from holdfast.errors import BackendError, BadInput
 from holdfast.leases.sync.client import Locks
-from holdfast.observe.ledger_reading import Findings, load
+from holdfast.observe.ledger.reader import Findings, load
 from holdfast.types import NS
 
 _FREEZES_MAX: Final = 50

@@ -37,7 +37,7 @@ from holdfast.drills.model import Guard
 from holdfast.drills.resident import Resident
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
 from holdfast.leases.sync.lease import DegradedLease, Lease
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 
 POLICY = {"closed": "fail_closed", "open": "fail_open", "wait": "wait"}
 _BREATH_S = 0.02

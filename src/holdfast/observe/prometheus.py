@@ -19,9 +19,9 @@ from holdfast.core.histogram import LADDER_NS, Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import Misconfigured
-from holdfast.observe.gathering import Gathering, HasHouse, families_of, house_of
-from holdfast.observe.metric_table import Metric, MetricKind
-from holdfast.observe.metrics import Sample, samples
+from holdfast.observe.metrics.collect import Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metrics.samples import Sample, samples
+from holdfast.observe.metrics.table import Metric, MetricKind
 from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS

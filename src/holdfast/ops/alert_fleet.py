@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from holdfast.core.alerting import bound_above
 from holdfast.core.histogram import LADDER_NS
-from holdfast.observe.metric_table import TABLE
+from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.alert_plan import Plan
 from holdfast.ops.alert_series import Course, beginning, first_of, flat, notation, rising, series_text
 from holdfast.plane.locks.registry import FAMILIES, Scope

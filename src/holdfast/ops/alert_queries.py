@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.observe.metric_table import TABLE, Metric, MetricKind
+from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.ops.alert_model import lasting
 from holdfast.types import NS
 

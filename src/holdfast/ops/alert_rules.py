@@ -2,7 +2,7 @@
 
     groups(Plan(settings))
 
-Promises: every metric and label that a rule asks for is declared in `observe.metric_table`; every threshold says which
+Promises: every metric and label that a rule asks for is declared in `observe.metrics.table`; every threshold says which
 setting it follows from; normal failover pages nobody (a leader is replaced, a process is killed, a fleet is restarted
 one by one, the store is away for half a minute), which `alert_scenarios` has for promtool to prove, for any settings.
 """

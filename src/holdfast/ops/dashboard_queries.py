@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from holdfast.observe.metric_table import TABLE, Metric, MetricKind
+from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.plane.locks.registry import FAMILIES, Scope
 
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

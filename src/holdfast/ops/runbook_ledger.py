@@ -22,8 +22,8 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.history.invariants import check
 from holdfast.core.lease.loss_diagnosis import NOISE_NS, cause
 from holdfast.core.ports import Clock
-from holdfast.observe.ledger import SUFFIX
-from holdfast.observe.ledger_reading import Findings, read
+from holdfast.observe.ledger.reader import Findings, read
+from holdfast.observe.ledger.writer import SUFFIX
 from holdfast.ops.runbook import NotGiven
 from holdfast.ops.runbook_facts import span
 from holdfast.types import NS, LossReason

@@ -54,7 +54,7 @@ class Query:
     """One question."""
 
     key: str  # for rules and people: "not owned"
-    metric: str  # as in `observe.metric_table`
+    metric: str  # as in `observe.metrics.table`
     how: How = How.RATE
     by: tuple[str, ...] = ()
     where: tuple[tuple[str, str], ...] = ()

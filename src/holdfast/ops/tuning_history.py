@@ -15,7 +15,7 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease.timing import TTL_MAX_NS
 from holdfast.core.tuning.contention import ContentionReader
 from holdfast.core.tuning.percentiles import Figure, of_durations
-from holdfast.observe.ledger_reading import Findings, Wanted, read
+from holdfast.observe.ledger.reader import Findings, Wanted, read
 from holdfast.ops.tuning_evidence import Gathered
 from holdfast.ops.tuning_metrics import FALSE_REASONS
 

@@ -1,6 +1,6 @@
 """Evidence for tuning from the metrics of processes, asked directly: `/metrics` of one, or of several together.
 
-Which metrics those are is read off the table (`observe.metric_table`), so that a new name there is the name here. A
+Which metrics those are is read off the table (`observe.metrics.table`), so that a new name there is the name here. A
 scrape says what a process has seen since it started. Whatever answers is not trusted: what is no page of metrics, or
 has none of ours, is refused with what it was; numbers that cannot be are left out and said.
 """
@@ -16,7 +16,7 @@ from holdfast.core.histogram import LADDER_NS, NOTHING, Histogram, Outcome
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.tuning.percentiles import Figure, of_counts
 from holdfast.errors import Misconfigured
-from holdfast.observe.metric_table import TABLE
+from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.bounded_http import ask
 from holdfast.ops.tuning_evidence import Gathered, spreads
 from holdfast.plane.locks import registry as families

@@ -14,7 +14,7 @@ import holdfast
 from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
 from holdfast.drills.account import Account, Balance
 from holdfast.drills.model import Guard
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 
 KEY = "balance"
 PATIENCE_S = 20.0  # far below the TTL: whoever follows a dead process does not wait for that

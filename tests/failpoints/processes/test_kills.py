@@ -18,7 +18,7 @@ from holdfast.core.history.invariants import check
 from holdfast.drills.account import Account
 from holdfast.drills.judging import overwritten
 from holdfast.drills.model import Guard
-from holdfast.observe.ledger_reading import load
+from holdfast.observe.ledger.reader import load
 from holdfast.plane.model.job_states import JobState
 
 TESTS = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import holdfast
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 
 if __name__ == "__main__":
     with Ledger(sys.argv[2]) as ledger, holdfast.connect(sys.argv[1], service="worker", observers=[ledger]) as locks:

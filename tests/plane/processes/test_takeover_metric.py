@@ -15,7 +15,7 @@ import pytest
 from fixtures_databases import until
 from holdfast.core.histogram import NOTHING, Histogram
 from holdfast.errors import RetryLater
-from holdfast.observe.metrics import samples
+from holdfast.observe.metrics.samples import samples
 from holdfast.plane import App, Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission

@@ -18,7 +18,7 @@ import holdfast
 from holdfast.core.history.events import Kind, Record
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
-from holdfast.observe.ledger import Ledger
+from holdfast.observe.ledger.writer import Ledger
 from holdfast.plane.app import App
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission

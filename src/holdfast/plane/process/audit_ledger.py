@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.errors import BadInput
-from holdfast.observe.ledger import MIB, Ledger
+from holdfast.observe.ledger.writer import MIB, Ledger
 from holdfast.plane.process.components import make_state_directory
 from holdfast.plane.settings.sections import EVERYTHING
 from holdfast.plane.settings.settings import Settings

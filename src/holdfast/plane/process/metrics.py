@@ -2,7 +2,7 @@
 
 A reading is what one source says at one moment: numbers by field, and where a field is kept by kind (outcomes, states,
 topics) a mapping of those. Reading is cheap: no store is asked, nothing waits. What the fields mean to the outside is
-declared elsewhere (`observe.metrics`); a test holds that nothing is counted here and left out there.
+declared elsewhere (`observe.metrics.samples`); a test holds that nothing is counted here and left out there.
 
 Does not promise one consistent moment over several sources, nor that counts survive the process.
 """

@@ -30,8 +30,8 @@ from typing import Final, TypeAlias
 
 from holdfast.core.history import prefilter
 from holdfast.core.history.events import Kind, Record
-from holdfast.observe.ledger_lines import LINE_BYTES_MAX, Damaged, Remark, parse_block
-from holdfast.observe.ledger_reading import TOO_LONG, Block, Findings, Wanted, blocks, met, sums_in
+from holdfast.observe.ledger.codec import LINE_BYTES_MAX, Damaged, Remark, parse_block
+from holdfast.observe.ledger.reader import TOO_LONG, Block, Findings, Wanted, blocks, met, sums_in
 
 _BLOCK_BYTES: Final = 256 * 1024
 _FETCHED_AT_ONCE: Final = 256

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from holdfast.errors import BadInput
 from holdfast.guards.refusals import REFUSALS
-from holdfast.observe.metric_table import MetricKind
-from holdfast.observe.metrics import Sample, samples, together
+from holdfast.observe.metrics.samples import Sample, samples, together
+from holdfast.observe.metrics.table import MetricKind
 from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.lock_statistics import of_locks
 from holdfast.runtime.thread_runtime import Mutex

@@ -30,9 +30,9 @@ from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT
 from holdfast.core.ports import Clock
 from holdfast.flows.log import Trouble
-from holdfast.observe.metrics import Sample, samples, together
-from holdfast.observe.otel_exporters import INTERVAL_S, exporters_of, interval_of, this_resource
-from holdfast.observe.otel_points import data_of
+from holdfast.observe.metrics.samples import Sample, samples, together
+from holdfast.observe.otel.exporters import INTERVAL_S, exporters_of, interval_of, this_resource
+from holdfast.observe.otel.points import data_of
 from holdfast.plane.settings.sections import OtelSettings
 from holdfast.runtime.background_writer import Scribe
 from holdfast.runtime.system import SystemClock

@@ -33,7 +33,7 @@ from typing import Final, Self
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
-from holdfast.observe.ledger_lines import Remark, line
+from holdfast.observe.ledger.codec import Remark, line
 from holdfast.runtime.background_writer import Scribe
 from holdfast.runtime.fsync import make_directory, sync_directory
 from holdfast.runtime.private_files import PRIVATE, set_mode

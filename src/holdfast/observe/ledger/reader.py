@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.history.events import Record
 from holdfast.errors import BadInput
-from holdfast.observe.ledger import SUFFIX
-from holdfast.observe.ledger_lines import (
+from holdfast.observe.ledger.codec import (
     LINE_BYTES_MAX,
     REMARK,
     Damaged,
@@ -31,6 +30,7 @@ from holdfast.observe.ledger_lines import (
     needle,
     parse_block,
 )
+from holdfast.observe.ledger.writer import SUFFIX
 
 _PEEK_BYTES: Final = 1 << 20
 BLOCK_BYTES: Final = 64 * 1024

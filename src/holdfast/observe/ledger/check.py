@@ -21,8 +21,8 @@ from typing import Final
 
 from holdfast.core.history.holds import Hold, lost
 from holdfast.core.history.invariants import Violation, check
-from holdfast.observe.ledger_reading import Findings, Wanted, files_by_process
-from holdfast.observe.ledger_survey import Part, Survey, fetch, survey
+from holdfast.observe.ledger.prefilter import Part, Survey, fetch, survey
+from holdfast.observe.ledger.reader import Findings, Wanted, files_by_process
 from holdfast.runtime.process_pool import cores, spread
 
 _WORTH_BYTES: Final = 64 * 1024 * 1024  # less than this is looked through before other processes have started

@@ -24,9 +24,9 @@ from holdfast import __version__
 from holdfast.core.histogram import LADDER_NS, Histogram, Measure, Outcome
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.observe.gathering import SOURCES, Gathering, HasHouse, families_of, house_of
-from holdfast.observe.metric_table import TABLE, Metric, MetricKind
-from holdfast.observe.metrics import Sample
+from holdfast.observe.metrics.collect import SOURCES, Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metrics.samples import Sample
+from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.runtime.lease_manager import Household
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS

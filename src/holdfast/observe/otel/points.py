@@ -19,9 +19,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from holdfast import __version__
 from holdfast.core.histogram import Histogram
 from holdfast.core.name_prefixes import DEFAULT
-from holdfast.observe.gathering import SOURCES
-from holdfast.observe.metric_table import Metric, MetricKind
-from holdfast.observe.metrics import Sample
+from holdfast.observe.metrics.collect import SOURCES
+from holdfast.observe.metrics.samples import Sample
+from holdfast.observe.metrics.table import Metric, MetricKind
 from holdfast.observe.otel import BOUNDS, name_of, unit_of
 from holdfast.types import NS
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.histogram import Histogram
 from holdfast.core.metric_reading import Number, Reading
-from holdfast.observe.metric_table import TABLE, Metric
+from holdfast.observe.metrics.table import TABLE, Metric
 
 
 class Sample(NamedTuple):

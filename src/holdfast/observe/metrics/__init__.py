@@ -1,0 +1,1 @@
+"""Metrics: their table, their samples and their collection."""
