@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from holdfast.ops.alert_model import RUNBOOKS, Alert, lasting, plainly
-from holdfast.ops.alert_plan import Plan
-from holdfast.ops.alert_rules import groups
+from holdfast.ops.alerts import groups
+from holdfast.ops.alerts.model import RUNBOOKS, Alert, lasting, plainly
+from holdfast.ops.alerts.plan import Plan
 from holdfast.plane.settings.settings import Settings
 from pages import ROOT
 

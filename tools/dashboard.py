@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.ops.dashboard_layout import rows
+from holdfast.ops.dashboard.layout import rows
 from holdfast.plane.settings.settings import Settings
 from pages import ROOT
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.ops.runbook_page import page
+from holdfast.ops.runbooks.page import page
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "runbooks.md"

@@ -16,10 +16,10 @@ from typing import Any
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.tuning.percentiles import Figure
 from holdfast.observe.ledger.writer import Ledger
-from holdfast.ops.tuning_history import read_history
-from holdfast.ops.tuning_plot import draw as draw_reports
-from holdfast.ops.tuning_report import family_report
-from holdfast.ops.tuning_subjects import subjects
+from holdfast.ops.tuning.history import read_history
+from holdfast.ops.tuning.plot import draw as draw_reports
+from holdfast.ops.tuning.report import family_report
+from holdfast.ops.tuning.subjects import subjects
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import MS, NS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cli.sessions import Shell
-from holdfast.ops.access_nats import nats_access
-from holdfast.ops.access_postgres import postgres_access, writer_access
-from holdfast.ops.access_redis import redis_access
+from holdfast.ops.access.nats import nats_access
+from holdfast.ops.access.postgres import postgres_access, writer_access
+from holdfast.ops.access.redis import redis_access
 
 MADE = {
     ("redis", "--prefix", "app:"): redis_access(prefix="app:"),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cli.sessions import Shell
-from holdfast.ops.alert_rules import alerts
+from holdfast.ops.alerts import alerts
 from ops.alert_plans import PLANS, needs_promtool
 
 

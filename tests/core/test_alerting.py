@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from holdfast.core.alerting import BUDGET, VOLUME, WAVE, Pace, overdue_s, slow_renewal_ns, thin_ns, wave_fano
 from holdfast.core.histogram import LADDER_NS
 from holdfast.core.lease.timing import guard_ns, settle
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burstiness
+from holdfast.ops.alerts.thresholds import BUDGET, VOLUME, WAVE, Pace, overdue_s, slow_renewal_ns, thin_ns, wave_fano
 from holdfast.types import MS, NS
 
 TTLS = some.integers(200, 3600 * 1000).map(lambda ms: ms / 1000)

@@ -17,8 +17,8 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.http import headers as http_headers
 from holdfast.guards.http.client import Presenter
 from holdfast.guards.messaging import headers as message_headers
-from holdfast.ops import tuning_metrics
-from holdfast.ops.runbook_metrics import Query, vector_of
+from holdfast.ops.runbooks.evidence.metrics import Query, vector_of
+from holdfast.ops.tuning import metrics as tuning_metrics
 from holdfast.plane.bus.envelope import (
     Unreadable,
     from_wire,

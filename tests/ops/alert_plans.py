@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 
 from holdfast.core.lease.error_policy import OnError
-from holdfast.ops.alert_files import rules_document, yaml_text
-from holdfast.ops.alert_model import lasting
-from holdfast.ops.alert_plan import Plan
-from holdfast.ops.alert_scenario import Scenario
+from holdfast.ops.alerts.files import rules_document, yaml_text
+from holdfast.ops.alerts.model import lasting
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.scenarios.scenario import Scenario
 from holdfast.plane.settings.settings import (
     EscalationSettings,
     ReconcilerSettings,

@@ -10,8 +10,8 @@ from typing import Any
 from holdfast.core.history.events import Kind
 from holdfast.errors import Unavailable
 from holdfast.leases.inspection import ForcedRelease
-from holdfast.ops.runbook_examples import AT_NS, held_lock, policy
-from holdfast.ops.runbook_facts import (
+from holdfast.ops.runbooks.evidence.ledger import Cause, LedgerFact, Loss
+from holdfast.ops.runbooks.evidence.locks import (
     ClassFact,
     FamilyHeld,
     ForcedFact,
@@ -21,12 +21,8 @@ from holdfast.ops.runbook_facts import (
     ProofFact,
     StoreFact,
 )
-from holdfast.ops.runbook_ledger import Cause, LedgerFact, Loss
-from holdfast.ops.runbook_plane_facts import (
-    JobFact,
-    RunFact,
-    SnapshotFact,
-)
+from holdfast.ops.runbooks.evidence.plane import JobFact, RunFact, SnapshotFact
+from holdfast.ops.runbooks.examples import AT_NS, held_lock, policy
 from holdfast.plane.model.job_states import JobState
 from ops.runbook_cases_debt import CALM, DEBT_WELL, DEBTS, WAVES
 from ops.runbook_told import FREE_LOOP, LOOPS, Facts, Told, numbers

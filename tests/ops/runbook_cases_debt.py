@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.ops.runbook_examples import held_lock
-from holdfast.ops.runbook_facts import FamilyHeld, HeldFact
-from holdfast.ops.runbook_plane_facts import DebtFact, PendingFact, PoolDebt, RetryFact, TenantDebt
+from holdfast.ops.runbooks.evidence.locks import FamilyHeld, HeldFact
+from holdfast.ops.runbooks.evidence.plane import DebtFact, PendingFact, PoolDebt, RetryFact, TenantDebt
+from holdfast.ops.runbooks.examples import held_lock
 from ops.runbook_told import FREE_LOOP, LOOPS, Facts, Told, numbers
 
 _OWES = TenantDebt("acme", 4, 4, 20, 9.0)

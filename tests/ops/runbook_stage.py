@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.ports import Clock
-from holdfast.ops.runbook import Finding, Report
-from holdfast.ops.runbook_running import run
-from holdfast.ops.runbook_scene import Given, Scene
-from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.model import Finding, Report
+from holdfast.ops.runbooks.runner import run
+from holdfast.ops.runbooks.sources import Given, Scene
+from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.testing.checks import expect_no_token

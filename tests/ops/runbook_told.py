@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from holdfast.ops.runbook import Fact
-from holdfast.ops.runbook_examples import held_lock, rates
-from holdfast.ops.runbook_facts import LockFact, LocksFact
-from holdfast.ops.runbook_metrics import MetricsFact
 from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact
+from holdfast.ops.runbooks.evidence.metrics import MetricsFact
+from holdfast.ops.runbooks.examples import held_lock, rates
+from holdfast.ops.runbooks.model import Fact
 
 Facts = Mapping[str, Fact | Exception]
 

@@ -20,9 +20,9 @@ from nats.aio.client import Client
 
 from fixtures_redis import EXECUTABLES
 from holdfast.errors import BackendError, BadInput, Misconfigured, Unavailable
-from holdfast.ops.access_nats import nats_access
-from holdfast.ops.access_postgres import postgres_access
-from holdfast.ops.access_redis import redis_access
+from holdfast.ops.access.nats import nats_access
+from holdfast.ops.access.postgres import postgres_access
+from holdfast.ops.access.redis import redis_access
 from holdfast.plane.app import App
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.naming import NatsNames

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.errors import BadInput, FencedOut, LeaseLost
 from holdfast.guards import CarriedFence
 from holdfast.guards.redis import GuardedKeys
-from holdfast.ops.access_redis import redis_access
+from holdfast.ops.access.redis import redis_access
 from holdfast.plane.locks.registry import FAMILIES
 from servers import RedisExecutable, RedisServer, start_redis
 

@@ -11,7 +11,7 @@ from fixtures_guards import carried
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.install import install
 from holdfast.guards.postgres import GuardedTable
-from holdfast.ops.access_postgres import writer_access
+from holdfast.ops.access.postgres import writer_access
 
 pytestmark = [pytest.mark.server, pytest.mark.threat("X7")]
 

@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe.metrics.table import TABLE, MetricKind
-from holdfast.ops.alert_files import rules_document, yaml_text
-from holdfast.ops.alert_model import Alert, Recording, Severity, lasting
-from holdfast.ops.alert_plan import Plan
-from holdfast.ops.alert_queries import Queries
-from holdfast.ops.alert_rules import alerts, groups
-from holdfast.ops.alert_series import added, beginning, burst, first_of, flat, notation, rising
+from holdfast.ops.alerts import alerts, groups
+from holdfast.ops.alerts.files import rules_document, yaml_text
+from holdfast.ops.alerts.model import Alert, Recording, Severity, lasting
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.promql import Queries
+from holdfast.ops.alerts.scenarios.series import added, beginning, burst, first_of, flat, notation, rising
 from holdfast.ops.runbooks import RUNBOOKS
 from holdfast.plane.policy.escalation_rules import Rule
 from holdfast.plane.settings.sections import EngineSettings

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ops.alert_files import rules_document, yaml_text
-from holdfast.ops.alert_rules import alerts, groups
-from holdfast.ops.alert_scenarios import scenarios
+from holdfast.ops.alerts import alerts, groups
+from holdfast.ops.alerts.files import rules_document, yaml_text
+from holdfast.ops.alerts.scenarios import scenarios
 from ops.alert_plans import PLANS, needs_promtool, promtool, proved
 
 DEFAULT = PLANS["default"]

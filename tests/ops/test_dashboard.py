@@ -14,11 +14,11 @@ import pytest
 
 from holdfast.cli.app import COMMANDS
 from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
-from holdfast.ops import dashboard_queries as queries
-from holdfast.ops.alert_model import Runbook
+from holdfast.ops.alerts.model import Runbook
 from holdfast.ops.dashboard import dashboard
-from holdfast.ops.dashboard_layout import MARKS, placed, rows
-from holdfast.ops.dashboard_panels import COLUMNS, Colour, Kind, Panel, Steps
+from holdfast.ops.dashboard import promql as queries
+from holdfast.ops.dashboard.layout import MARKS, placed, rows
+from holdfast.ops.dashboard.panels import COLUMNS, Colour, Kind, Panel, Steps
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.ops.bounded_http import metrics_url
+from holdfast.ops.http_client import metrics_url
 
 
 @pytest.mark.parametrize(

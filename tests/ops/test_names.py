@@ -12,15 +12,15 @@ import pytest
 from holdfast.core.histogram import Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.observe.prometheus import rendered
-from holdfast.ops.access_redis import redis_access
-from holdfast.ops.alert_files import rules_document, yaml_text
-from holdfast.ops.alert_scenarios import scenarios
+from holdfast.ops.access.redis import redis_access
+from holdfast.ops.alerts.files import rules_document, yaml_text
+from holdfast.ops.alerts.scenarios import scenarios
 from holdfast.ops.dashboard import dashboard
-from holdfast.ops.runbook import Step
-from holdfast.ops.runbook_metrics import Look, Process, answer, samples_of
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.ops.tuning_metrics import gather, parse
-from holdfast.ops.tuning_prometheus import queries
+from holdfast.ops.runbooks.evidence.metrics import Look, Process, answer, samples_of
+from holdfast.ops.runbooks.model import Step
+from holdfast.ops.tuning.metrics import gather, parse
+from holdfast.ops.tuning.prometheus import queries
 from holdfast.plane.settings.sections import NameSettings
 from holdfast.types import MS
 from ops.alert_plans import PLANS, needs_promtool, promtool, proved

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.ops.bounded_http import ask, check_url
+from holdfast.ops.http_client import ask, check_url
 
 pytestmark = pytest.mark.threat("X13")
 

@@ -16,10 +16,10 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.observe import prometheus
 from holdfast.observe.ledger.codec import line
-from holdfast.ops.runbook import NotGiven, Source
-from holdfast.ops.runbook_facts import span
-from holdfast.ops.runbook_ledger import Cause, cause_of, ledger_fact
-from holdfast.ops.runbook_metrics import (
+from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.evidence.ledger import Cause, cause_of, ledger_fact
+from holdfast.ops.runbooks.evidence.locks import span
+from holdfast.ops.runbooks.evidence.metrics import (
     How,
     Look,
     Process,
@@ -31,8 +31,8 @@ from holdfast.ops.runbook_metrics import (
     samples_of,
     vector_of,
 )
-from holdfast.ops.runbook_scene import Given, Scene
-from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.model import NotGiven, Source
+from holdfast.ops.runbooks.sources import Given, Scene
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, LossReason

@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.observe.metrics.table import TABLE, MetricKind
-from holdfast.ops.runbook import Finding, Severity
-from holdfast.ops.runbook_examples import EXAMPLES, report_of
-from holdfast.ops.runbook_metrics import How
-from holdfast.ops.runbook_plane_facts import history_problems
-from holdfast.ops.runbook_text import report_lines
 from holdfast.ops.runbooks import RUNBOOKS, runbook
+from holdfast.ops.runbooks.evidence.metrics import How
+from holdfast.ops.runbooks.evidence.plane import history_problems
+from holdfast.ops.runbooks.examples import EXAMPLES, report_of
+from holdfast.ops.runbooks.model import Finding, Severity
+from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import JobEvent
 from ops.runbook_cases import ARGUMENTS, CASES, UNREACHED, WELL_CASES

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import holdfast.aio
-from holdfast.ops.runbook_page import page
-from holdfast.ops.runbook_text import report_lines
+from holdfast.ops.runbooks.page import page
+from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.locks.registry import FAMILIES
 from holdfast.plane.settings.settings import Settings
 from ops.runbook_stage import reported

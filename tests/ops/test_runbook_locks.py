@@ -21,13 +21,13 @@ from fixtures_scheduling import holds
 from holdfast.aio.client import Locks
 from holdfast.observe import prometheus
 from holdfast.observe.ledger.writer import Ledger
-from holdfast.ops.runbook import Severity
-from holdfast.ops.runbook_facts import ProofFact, StoreFact
-from holdfast.ops.runbook_metrics import MetricsFact
-from holdfast.ops.runbook_outage import LOG_TEXT
-from holdfast.ops.runbook_plane_facts import PendingFact
-from holdfast.ops.runbook_ttl import PREFIX
-from holdfast.ops.runbook_waves import GROWTH
+from holdfast.ops.runbooks.books.before_ttl_change import PREFIX
+from holdfast.ops.runbooks.books.retry_waves import GROWTH
+from holdfast.ops.runbooks.books.store_outage import LOG_TEXT
+from holdfast.ops.runbooks.evidence.locks import ProofFact, StoreFact
+from holdfast.ops.runbooks.evidence.metrics import MetricsFact
+from holdfast.ops.runbooks.evidence.plane import PendingFact
+from holdfast.ops.runbooks.model import Severity
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
 from holdfast.plane.process.components import opened

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from fixtures_scheduling import Planes, Replica, finished, holds, run_of, started, submitted
 from fixtures_workflows import ASKER
-from holdfast.ops.runbook import Severity
-from holdfast.ops.runbook_plane_facts import JobFact, SnapshotFact
+from holdfast.ops.runbooks.evidence.plane import JobFact, SnapshotFact
+from holdfast.ops.runbooks.model import Severity
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.locks.registry import (
     RECONCILER,

@@ -17,21 +17,21 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.errors import Unavailable
 from holdfast.observe.ledger.codec import line
 from holdfast.observe.ledger.writer import Ledger
-from holdfast.ops.runbook import Fact, Severity, Source
-from holdfast.ops.runbook_examples import SEARCHED, held_lock, policy, rates, searched_of
-from holdfast.ops.runbook_facts import LockFact, LocksFact
-from holdfast.ops.runbook_ledger import LedgerFact, recent
-from holdfast.ops.runbook_plane_facts import JobFact, at_work, jobs_at_work
-from holdfast.ops.runbook_searches import (
+from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.collectors.searches import (
     id_in,
     is_sign,
     suspects_of_jobs,
     suspects_of_locks,
     suspects_of_records,
 )
-from holdfast.ops.runbook_suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
-from holdfast.ops.runbook_text import report_lines
-from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.evidence.ledger import LedgerFact, recent
+from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact
+from holdfast.ops.runbooks.evidence.plane import JobFact, at_work, jobs_at_work
+from holdfast.ops.runbooks.examples import SEARCHED, held_lock, policy, rates, searched_of
+from holdfast.ops.runbooks.model import Fact, Severity, Source
+from holdfast.ops.runbooks.suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
+from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.model.job_states import JobState

@@ -23,12 +23,12 @@ from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.errors import BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
 from holdfast.observe.ledger.writer import Ledger
 from holdfast.observe.prometheus import rendered
-from holdfast.ops import bounded_http
-from holdfast.ops.bounded_http import ask, check_url
-from holdfast.ops.tuning_evidence import Gathered, evidence, lateness
-from holdfast.ops.tuning_history import read_history
-from holdfast.ops.tuning_metrics import CLASSES, counts_of, gather, parse, scrape
-from holdfast.ops.tuning_prometheus import ask_prometheus, queries
+from holdfast.ops import http_client
+from holdfast.ops.http_client import ask, check_url
+from holdfast.ops.tuning.evidence import Gathered, evidence, lateness
+from holdfast.ops.tuning.history import read_history
+from holdfast.ops.tuning.metrics import CLASSES, counts_of, gather, parse, scrape
+from holdfast.ops.tuning.prometheus import ask_prometheus, queries
 from holdfast.runtime.lock_statistics import of_locks
 from holdfast.types import MS, NS
 
@@ -209,7 +209,7 @@ def test_a_token_is_sent_and_never_follows_a_redirect() -> None:
 
 
 def test_an_answer_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "BYTES_MAX", 1000)
+    monkeypatch.setattr(http_client, "BYTES_MAX", 1000)
     with served(b"x" * 5000) as (url, _), pytest.raises(Misconfigured, match="more than 0 MiB"):
         ask(url)
 

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.core.tuning.percentiles import Figure, of_durations
 from holdfast.errors import BadInput
-from holdfast.ops.tuning_apply import apply, plan
-from holdfast.ops.tuning_evidence import Gathered
-from holdfast.ops.tuning_plot import draw
-from holdfast.ops.tuning_report import FamilyReport, delays, family_report, retry_report
-from holdfast.ops.tuning_subjects import Subject, subjects
+from holdfast.ops.tuning.apply import apply, plan
+from holdfast.ops.tuning.evidence import Gathered
+from holdfast.ops.tuning.plot import draw
+from holdfast.ops.tuning.report import FamilyReport, delays, family_report, retry_report
+from holdfast.ops.tuning.subjects import Subject, subjects
 from holdfast.plane.locks.registry import FAMILIES
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.lock_times import FAMILY_KEYS, LOOPS
@@ -30,7 +30,7 @@ SHARE = 0.1
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory: pytest.TempPathFactory) -> Gathered:
     """A made-up day of a plane, read from a real ledger."""
-    from holdfast.ops.tuning_history import read_history
+    from holdfast.ops.tuning.history import read_history
 
     return read_history(write_day(tmp_path_factory.mktemp("day"), SHARE))[0]
 

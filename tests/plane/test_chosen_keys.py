@@ -16,7 +16,7 @@ from fixtures_workers import Gate
 from holdfast.core.history.events import Record
 from holdfast.errors import BadInput, LockBusy
 from holdfast.guards.bearer import CarriedFence
-from holdfast.ops.runbook_facts import LocksFact
+from holdfast.ops.runbooks.evidence.locks import LocksFact
 from holdfast.plane.app import App
 from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope

@@ -31,7 +31,6 @@ ORDER: tuple[str, ...] = (
 
 # Imports against the order: (importing module, imported module), and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("core.alerting", "plane.loops.cadence"): "not at its place yet",
     (
         "observe.otel.exporters",
         "plane.settings.sections",

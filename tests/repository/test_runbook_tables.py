@@ -1,6 +1,6 @@
 """Each row of the tables beside the runbooks is what the code does, and no row is without a check.
 
-The tables map theory to answers, metrics and delays (`src/holdfast/ops/runbook_pages`). Every metric, error and text
+The tables map theory to answers, metrics and delays (`src/holdfast/ops/runbooks/pages`). Every metric, error and text
 that they name exists.
 """
 
@@ -28,7 +28,7 @@ from holdfast.errors import BadInput, FencedOut, LeaseLost, LockBusy, NotOwner, 
 from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.metrics.table import TABLE
-from holdfast.ops.runbook_page import page
+from holdfast.ops.runbooks.page import page
 from holdfast.plane.db.bulk import script
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import FAMILIES, Release, Scope

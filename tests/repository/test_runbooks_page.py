@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import runbooks
-from holdfast.ops.runbook_page import page
 from holdfast.ops.runbooks import RUNBOOKS
+from holdfast.ops.runbooks.page import page
 from holdfast.plane.locks.registry import FAMILIES
 
 

@@ -70,7 +70,7 @@ UNPICKLES = {"guards/conformance/subprocesses.py": "the kit talks to processes t
 FETCHES = {
     "guards/httpx.py": "the caller's own client, under a guard",
     "guards/requests.py": "the caller's own client, under a guard",
-    "ops/bounded_http.py": "commands that ask a Prometheus which the person at the shell names",
+    "ops/http_client.py": "commands that ask a Prometheus which the person at the shell names",
 }
 
 
@@ -170,7 +170,7 @@ def test_nothing_that_is_read_is_run() -> None:
 def test_no_process_of_the_plane_can_fetch_an_address() -> None:
     found = {name for name, _, _ in imported(ASKS)}
     assert found == set(FETCHES)
-    for name, line, module in imported({"holdfast.ops.bounded_http"}):
+    for name, line, module in imported({"holdfast.ops.http_client"}):
         assert name.startswith(("ops/", "cli/tuning.py")), f"{name}:{line} {module}"
     reach = {name for name, _, module in imported({"holdfast.guards.httpx", "holdfast.guards.requests"})}
     assert not {each for each in reach if each.startswith(("plane/", "web/", "observe/", "cli/"))}

@@ -13,8 +13,9 @@ from holdfast.core.history.invariants import Violation, check
 from holdfast.core.tuning import ttl
 from holdfast.drills import catalogue, compounding, judging, model
 from holdfast.observe import prometheus
-from holdfast.ops import alert_contention, runbook_plane_looks
-from holdfast.ops.runbook_plane_facts import PendingFact
+from holdfast.ops.alerts.rules import contention
+from holdfast.ops.runbooks.collectors import plane
+from holdfast.ops.runbooks.evidence.plane import PendingFact
 from holdfast.plane.locks import registry as families
 from holdfast.stores.redis import store as redis_store
 from zoo.finders import RedisTest, Test
@@ -95,7 +96,7 @@ def an_outage_of_three_seconds(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="ops/alert_contention.py",
+    where="ops/alerts/rules/contention.py",
     found_by=Test(
         "ops.test_alert_rules",
         "test_a_trend_accelerates_when_it_rose_more_than_over_the_window_before",
@@ -110,12 +111,12 @@ def an_outage_of_three_seconds(patch: pytest.MonkeyPatch) -> None:
 )
 def a_steady_rise_is_reported_as_acceleration(patch: pytest.MonkeyPatch) -> None:
     """The rise of a trend is compared with nothing that was before."""
-    patch.setattr(alert_contention, "FASTER", 0.0)
+    patch.setattr(contention, "FASTER", 0.0)
 
 
 @keep(
     MANY,
-    where="ops/runbook_plane_looks.py",
+    where="ops/runbooks/collectors/plane.py",
     found_by=Test(
         "ops.test_runbook_locks",
         "test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both_rates",
@@ -129,7 +130,7 @@ def messages_that_never_pile_up(patch: pytest.MonkeyPatch) -> None:
     def still(first: Mapping[str, int], last: Mapping[str, int], spacing: float) -> PendingFact:
         return PendingFact(first, first, spacing)
 
-    patch.setattr(runbook_plane_looks, "PendingFact", still)
+    patch.setattr(plane, "PendingFact", still)
 
 
 @keep(

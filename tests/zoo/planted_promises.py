@@ -12,7 +12,7 @@ import pytest
 from holdfast import errors
 from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
-from holdfast.core import alerting, backoff
+from holdfast.core import backoff
 from holdfast.core.backoff import Draw, Jittered
 from holdfast.core.history.events import Kind
 from holdfast.core.lease import timing
@@ -28,7 +28,8 @@ from holdfast.flows import release as releasing
 from holdfast.flows.release import Released
 from holdfast.guards.admission import Admission
 from holdfast.leases import lock_spec
-from holdfast.ops import tuning_metrics
+from holdfast.ops.alerts import thresholds
+from holdfast.ops.tuning import metrics as tuning_metrics
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import Scope
 from holdfast.plane.policy import escalation_rules
@@ -599,7 +600,7 @@ def times_that_are_not_those_of_the_page(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="core/alerting.py",
+    where="ops/alerts/thresholds.py",
     found_by=Test(
         "core.test_alerting",
         "test_no_single_burst_can_hold_for_as_long_as_an_alert_must",
@@ -609,7 +610,7 @@ def times_that_are_not_those_of_the_page(patch: pytest.MonkeyPatch) -> None:
 )
 def a_single_burst_pages(patch: pytest.MonkeyPatch) -> None:
     """An alert holds for as long as the window in which one burst is seen."""
-    patch.setattr(alerting.Burn, "hold_s", property(lambda self: self.short_s))
+    patch.setattr(thresholds.Burn, "hold_s", property(lambda self: self.short_s))
 
 
 @keep(
@@ -663,7 +664,7 @@ def losses_without_a_reason(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     MANY,
-    where="ops/tuning_metrics.py",
+    where="ops/tuning/metrics.py",
     found_by=Test(
         "ops.test_tuning_evidence",
         "test_every_family_with_job_classes_has_a_metric_of_them",

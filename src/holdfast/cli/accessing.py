@@ -56,7 +56,7 @@ def redis(
     json: Json = False,
 ) -> None:
     """Print users for Redis, as commands for redis-cli."""
-    from holdfast.ops.access_redis import redis_access
+    from holdfast.ops.access.redis import redis_access
 
     keys = settings(config).names.keys
     made = redis_access(prefix=prefix, namespace=namespace, data=data, channel=channel, name=name, keys=keys)
@@ -76,7 +76,7 @@ def postgres(
     json: Json = False,
 ) -> None:
     """Print roles for Postgres, as SQL for psql."""
-    from holdfast.ops.access_postgres import postgres_access, writer_access
+    from holdfast.ops.access.postgres import postgres_access, writer_access
 
     made = writer_access(guarded, name=name) if guarded else postgres_access(schema=schema, name=name)
     _put(made, out, json=json)
@@ -89,7 +89,7 @@ def nats(
     json: Json = False,
 ) -> None:
     """Print users for NATS, as a part of the server's configuration."""
-    from holdfast.ops.access_nats import nats_access
+    from holdfast.ops.access.nats import nats_access
 
     _put(nats_access(stream=stream, name=name), out, json=json)
 

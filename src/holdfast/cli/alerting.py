@@ -18,7 +18,7 @@ from holdfast.cli.screen import cell, plain_table, put_json, put_table, say
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.ops.alert_plan import Plan
+    from holdfast.ops.alerts.plan import Plan
 
 _SHOWN = ("ALERT", "SEVERITY", "FOR", "WHAT IT MEANS", "NEXT", "EXPRESSION")
 RULES = "holdfast-rules.yml"
@@ -56,8 +56,8 @@ def alerts(
     if show:
         _show(plan, as_json=json)
         return
-    from holdfast.ops.alert_files import rules_document, yaml_text
-    from holdfast.ops.alert_scenarios import tests_document
+    from holdfast.ops.alerts.files import rules_document, yaml_text
+    from holdfast.ops.alerts.scenarios import tests_document
 
     document: dict[str, Any] = tests_document(plan, rules) if tests else rules_document(plan)
     text = json_text.dumps(document, ensure_ascii=False) + "\n" if json else yaml_text(document)
@@ -74,7 +74,7 @@ def alerts(
 
 def _write_rules(plan: Plan, path: Path) -> None:
     """Write the rules that tests refer to, unless they are there: without them every test fails."""
-    from holdfast.ops.alert_files import rules_document, yaml_text
+    from holdfast.ops.alerts.files import rules_document, yaml_text
 
     if not path.exists():
         document = rules_document(plan)
@@ -83,7 +83,7 @@ def _write_rules(plan: Plan, path: Path) -> None:
 
 
 def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:
-    from holdfast.ops.alert_plan import Plan
+    from holdfast.ops.alerts.plan import Plan
     from holdfast.plane.process.plane import PARTS
 
     parts = PARTS if only is None else tuple(each.strip() for each in only.split(",") if each.strip())
@@ -103,8 +103,8 @@ def _counted(document: dict[str, Any]) -> str:
 
 
 def _show(plan: Plan, *, as_json: bool) -> None:
-    from holdfast.ops.alert_model import Severity, lasting, plainly
-    from holdfast.ops.alert_rules import alerts as all_of
+    from holdfast.ops.alerts import alerts as all_of
+    from holdfast.ops.alerts.model import Severity, lasting, plainly
 
     found = all_of(plan)
     if as_json:

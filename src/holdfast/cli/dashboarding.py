@@ -74,7 +74,7 @@ def _pretty(document: dict[str, Any]) -> str:
 
 
 def _list(in_effect: Settings, *, json: bool) -> None:
-    from holdfast.ops.dashboard_layout import rows
+    from holdfast.ops.dashboard.layout import rows
 
     found = rows(in_effect)
     if json:

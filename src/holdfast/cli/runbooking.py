@@ -23,8 +23,8 @@ from holdfast.types import NS
 
 if TYPE_CHECKING:
     from holdfast.core.name_prefixes import Names
-    from holdfast.ops.runbook import Report, Runbook, Severity
-    from holdfast.ops.runbook_scene import Given
+    from holdfast.ops.runbooks.model import Report, Runbook, Severity
+    from holdfast.ops.runbooks.sources import Given
     from holdfast.plane.settings.settings import Settings
 
 _STYLES: Final = {
@@ -91,8 +91,8 @@ def runbook(
     Looks only, and touches nothing, except before-ttl-change, which asks before it writes a key of its own. Whatever
     cannot be reached is evidence too: nothing here hangs.
     """
-    from holdfast.ops.runbook_scene import Given
     from holdfast.ops.runbooks import runbook as named
+    from holdfast.ops.runbooks.sources import Given
 
     if name is None:
         return _list(settings(config).names.words, as_json=json)
@@ -145,8 +145,8 @@ def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
 async def _gathered(
     chosen: Runbook, where: Settings, given: Given, arguments: dict[str, str], ended: Callable[[str], None]
 ) -> Report:
-    from holdfast.ops.runbook_running import run
-    from holdfast.ops.runbook_scene import scene
+    from holdfast.ops.runbooks.runner import run
+    from holdfast.ops.runbooks.sources import scene
 
     # Drivers log what they meet to nobody in particular, and Python prints that. Here it is evidence, and said once.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -155,14 +155,14 @@ async def _gathered(
 
 
 def _exit(severity: Severity) -> Exit:
-    from holdfast.ops.runbook import Severity
+    from holdfast.ops.runbooks.model import Severity
 
     return {Severity.ACT: Exit.ACT, Severity.UNKNOWN: Exit.NO}.get(severity, Exit.OK)
 
 
 def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
-    from holdfast.ops.runbook import Source
-    from holdfast.ops.runbook_scene import Scene
+    from holdfast.ops.runbooks.model import Source
+    from holdfast.ops.runbooks.sources import Scene
 
     writes = where.names.words.spelled(chosen.writes)
     if not sys.stdin.isatty():
@@ -198,7 +198,7 @@ def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], 
 
 
 def _print(report: Report) -> None:
-    from holdfast.ops.runbook_text import report_lines
+    from holdfast.ops.runbooks.text import report_lines
 
     console = out()
     for line in report_lines(report):

@@ -24,9 +24,9 @@ from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 
 if TYPE_CHECKING:
-    from holdfast.ops.tuning_apply import Plan
-    from holdfast.ops.tuning_evidence import Gathered
-    from holdfast.ops.tuning_report import FamilyReport, RetryReport
+    from holdfast.ops.tuning.apply import Plan
+    from holdfast.ops.tuning.evidence import Gathered
+    from holdfast.ops.tuning.report import FamilyReport, RetryReport
     from holdfast.plane.settings.settings import Settings
 
 TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
@@ -128,7 +128,7 @@ def tune(
     reports = _reports(chosen, gathered, promised, family, unrenewed or ())
     retries = _retries(chosen, gathered, reports, retry_delay, retry_jitter)
     if plot is not None:
-        from holdfast.ops.tuning_plot import draw
+        from holdfast.ops.tuning.plot import draw
 
         draw(reports, plot, gathered.source)
     planned = _planned(chosen, reports, write=apply) if apply or diff else None
@@ -144,8 +144,8 @@ def tune(
 
 
 def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, as_json: bool) -> int:
-    from holdfast.ops.tuning_report import FamilyReport
-    from holdfast.ops.tuning_subjects import Subject
+    from holdfast.ops.tuning.report import FamilyReport
+    from holdfast.ops.tuning.subjects import Subject
 
     hold, jitter, present, retry = (given.get(name) for name in ("hold-p99", "jitter", "ttl", "detection"))
     if present is None and hold is None and not renewed:
@@ -197,17 +197,17 @@ def _gathered(
 ) -> Gathered:
     token = os.environ.get(TOKEN) or None
     if metrics:
-        from holdfast.ops.bounded_http import metrics_url
-        from holdfast.ops.tuning_metrics import scrape
+        from holdfast.ops.http_client import metrics_url
+        from holdfast.ops.tuning.metrics import scrape
 
         return scrape([metrics_url("--metrics", url) for url in metrics], token, chosen.names.metrics)
     if prometheus:
-        from holdfast.ops.tuning_prometheus import ask_prometheus
+        from holdfast.ops.tuning.prometheus import ask_prometheus
 
         labels = {name: value for name, _, value in (each.partition("=") for each in match)}
         return ask_prometheus(prometheus, window, match=labels, token=token, prefix=chosen.names.metrics)
     path = history or _own_ledger(chosen)
-    from holdfast.ops.tuning_history import read_history
+    from holdfast.ops.tuning.history import read_history
 
     found, findings = read_history(path, since_ns=None if since is None else moment_ns("since", since))
     say_findings(findings)
@@ -228,8 +228,8 @@ def _own_ledger(chosen: Settings) -> Path:
 def _reports(
     chosen: Settings, gathered: Gathered, slo: Figure | None, family: str | None, unrenewed: Sequence[str]
 ) -> list[FamilyReport]:
-    from holdfast.ops.tuning_report import family_report
-    from holdfast.ops.tuning_subjects import subjects
+    from holdfast.ops.tuning.report import family_report
+    from holdfast.ops.tuning.subjects import subjects
 
     found = subjects(chosen, slo, gathered.families, unrenewed=unrenewed)
     if family is not None:
@@ -242,7 +242,7 @@ def _reports(
 def _retries(
     chosen: Settings, gathered: Gathered, reports: Sequence[FamilyReport], delay: str | None, jitter: str
 ) -> list[RetryReport]:
-    from holdfast.ops.tuning_report import delays, retry_report
+    from holdfast.ops.tuning.report import delays, retry_report
 
     base = chosen.scheduler.busy_delay if delay is None else parse_duration_ns("retry-delay", delay, low_ns=MS) / NS
     compared = delays(base, parse_duration_ns("retry-jitter", jitter) / NS)
@@ -259,7 +259,7 @@ def _retries(
 
 
 def _planned(chosen: Settings, reports: Sequence[FamilyReport], *, write: bool) -> Plan:
-    from holdfast.ops import tuning_apply
+    from holdfast.ops.tuning import apply as tuning_apply
 
     planned = tuning_apply.plan(chosen, reports)
     if write and planned.changes:

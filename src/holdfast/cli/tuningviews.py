@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.lease.timing import Timing
     from holdfast.core.tuning.percentiles import Spread
-    from holdfast.ops.tuning_apply import Plan
-    from holdfast.ops.tuning_evidence import Gathered
-    from holdfast.ops.tuning_report import FamilyReport, RetryReport
+    from holdfast.ops.tuning.apply import Plan
+    from holdfast.ops.tuning.evidence import Gathered
+    from holdfast.ops.tuning.report import FamilyReport, RetryReport
 
 _LEFT = ("FAMILY", "CLASS")
 _SEEN = ("HOLDS", "P50", "P95", "P99")

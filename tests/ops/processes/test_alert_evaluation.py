@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli.sessions import Shell
-from holdfast.ops.alert_files import rules_document
-from holdfast.ops.alert_plan import Plan
-from holdfast.ops.alert_rules import alerts
+from holdfast.ops.alerts import alerts
+from holdfast.ops.alerts.files import rules_document
+from holdfast.ops.alerts.plan import Plan
 from holdfast.plane.settings.lock_times import LOOPS
 from holdfast.plane.settings.sources import load
 from prometheus_stage import Prometheus, needs_prometheus, start_prometheus

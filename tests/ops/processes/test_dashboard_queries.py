@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from cli.sessions import until
-from holdfast.ops import dashboard_queries as queries
 from holdfast.ops.dashboard import dashboard
-from holdfast.ops.dashboard_layout import MARKS, rows
-from holdfast.ops.dashboard_queries import any_of, filled
+from holdfast.ops.dashboard import promql as queries
+from holdfast.ops.dashboard.layout import MARKS, rows
+from holdfast.ops.dashboard.promql import any_of, filled
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.plane.settings.settings import Settings
 from prometheus_stage import Point, Prometheus, needs_prometheus, start_prometheus

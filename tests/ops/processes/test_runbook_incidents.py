@@ -19,7 +19,7 @@ from cli.planes import Up
 from cli.sessions import LIMIT_S, Shell, until
 from fixtures_redis import NEWEST
 from freezing import freeze
-from holdfast.ops.runbook import Severity
+from holdfast.ops.runbooks.model import Severity
 from holdfast.plane.settings.settings import Settings
 from ops.runbook_stage import found, reported
 from servers import RedisExecutable, RedisServer, start_redis

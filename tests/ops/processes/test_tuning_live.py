@@ -15,7 +15,7 @@ from cli.planes import FUNCTIONS, Up
 from cli.sessions import Shell, until
 from holdfast.cli.app import run_app
 from holdfast.core.tuning.percentiles import ENOUGH
-from holdfast.ops.tuning_metrics import scrape
+from holdfast.ops.tuning.metrics import scrape
 from prometheus_stage import start_prometheus
 
 JOBS = 110

@@ -1,0 +1,35 @@
+"""All alert rules of a plane, from its lock registry, its settings and its error policy.
+
+    groups(Plan(settings))
+
+Promises: every metric and label that a rule asks for is declared in `observe.metrics.table`; every threshold says which
+setting it follows from; normal failover pages nobody (a leader is replaced, a process is killed, a fleet is restarted
+one by one, the store is away for half a minute), which `alert_scenarios` has for promtool to prove, for any settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.ops.alerts.model import Alert, Group
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.rules.contention import contention
+from holdfast.ops.alerts.rules.loops import loops
+from holdfast.ops.alerts.rules.ownership import ownership
+from holdfast.ops.alerts.rules.processes import processes
+from holdfast.ops.alerts.rules.renewal import renewal
+from holdfast.ops.alerts.rules.store import store
+from holdfast.ops.alerts.rules.takeovers import takeovers
+
+
+def groups(plan: Plan) -> Sequence[Group]:
+    """The rules, in groups."""
+    about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
+    found = (*about_work, store(plan), processes(plan))
+    names = plan.settings.names.words
+    return [Group(each.name, [rule.under(names) for rule in each.rules]) for each in found if each.rules]
+
+
+def alerts(plan: Plan) -> Sequence[Alert]:
+    """The alerts alone, in the order of their groups. One name may stand for several, with thresholds of their own."""
+    return [alert for group in groups(plan) for alert in group.alerts]

@@ -1,0 +1,1 @@
+"""The alert rules by subject."""

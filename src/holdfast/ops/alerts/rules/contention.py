@@ -1,0 +1,214 @@
+"""Alerts about waiting: how long callers wait for locks, what piles up behind them, and whether that gets worse faster.
+
+A trend *accelerates* when it rises over one window, and by half as much again over the next: `FASTER`. A step does not
+(nothing rises before it), a steady rise does not (both windows add the same), and it must go on for one and a half
+windows, which the beginning of a steady rise does not either. What is compared are means and counts over whole windows,
+never quantiles, whose steps between buckets look like jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from holdfast.ops.alerts.model import (
+    COUNT,
+    FAMILY,
+    INSTANCE,
+    NUMBER,
+    PART,
+    Alert,
+    Group,
+    Recording,
+    Runbook,
+    Severity,
+    lasting,
+    number,
+)
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.promql import PROCESS, any_of
+from holdfast.ops.alerts.thresholds import ENVELOPE_SHARE, FASTER, FLOOR_SHARE, QUANTILE, VOLUME, WAVE, wave_fano
+from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
+from holdfast.runtime.lock_statistics import BUCKETS
+from holdfast.types import NS
+
+MEASURED: Final[Mapping[str, tuple[str, str]]] = {
+    SCHEDULER_JOB.name: ("Job", "job_lock_wait"),
+    WORKFLOW_RUN.name: ("Run", "run_lock_wait"),
+}
+"""The locks that have a histogram of their own, under the name that operators know."""
+
+RUNBOOKS: Final = {WORKFLOW_RUN.name: Runbook.WORKFLOWS, APPROVAL.name: Runbook.DEBT, SCHEDULER_JOB.name: Runbook.DEBT}
+STALE: Final = "holdfast_stale_jobs:leader"
+
+
+def contention(plan: Plan) -> Group:
+    """The group."""
+    return Group(
+        "holdfast-contention",
+        [*_waits(plan), *_debt(plan), *_overdue(plan), *_accelerating(plan), *_waves(plan)],
+    )
+
+
+def _waits(plan: Plan) -> Iterator[Alert]:
+    queries, pace = plan.queries, plan.pace
+    for family, envelope in plan.envelopes.items():
+        what, metric = MEASURED.get(family, ("", "lock_wait_seconds"))
+        only = () if what else (f'family="{family}"',)
+        by = "part" if what else "family"
+        limit = ENVELOPE_SHARE * envelope
+        p99 = queries.quantile(QUANTILE, metric, pace.window_s, *only, by=[by])
+        volume = queries.increase(metric, pace.window_s, *only, by=[by], suffix="_count")
+        who = f"locks of {what.lower()}s, in the {PART}," if what else f"{family} locks"
+        yield Alert(
+            f"Holdfast{what}LockWait",
+            Severity.TICKET,
+            f"{p99} > {number(limit)} and {volume} >= {VOLUME}",
+            f"Callers wait long for {who.removesuffix(',')}",
+            f"The 99th percentile of the wait for {who} is {NUMBER} s over "
+            f"{lasting(pace.window_s)}; after {number(envelope)} s a caller gives up and its message comes again.",
+            f"half of the {number(envelope)} s for which callers of {family} wait; with at least {VOLUME} waits in the "
+            "window, so that a percentile is one.",
+            RUNBOOKS.get(family, Runbook.DEBT),
+            pace.hold_s,
+            {"family": family},
+        )
+
+
+def _debt(plan: Plan) -> Iterator[Alert | Recording]:
+    queries, pace = plan.queries, plan.pace
+    families = f'family=~"{any_of(plan.envelopes)}"'
+    name = f"family:holdfast_locks_waiting:avg{lasting(pace.window_s)}"
+    waiting = f"avg_over_time({queries.series('locks_waiting', families)}[{lasting(pace.window_s)}])"
+    yield Recording(name, f"sum by (family) ({waiting})")
+    granted = queries.rate("lock_granted_total", pace.window_s, families, by=["family"])
+    for family, envelope in plan.envelopes.items():
+        mine = queries.recorded(name, f'family="{family}"')
+        yield Alert(
+            "HoldfastLockDebt",
+            Severity.PAGE,
+            f"{mine} / on (family) {granted} > {number(envelope)} and on (family) {mine} >= 1",
+            f"More callers queue for {FAMILY} locks than will get one in time",
+            f"Whoever asks for a lock of {FAMILY} now would wait {NUMBER} s, at the "
+            f"rate at which it is granted, and gives up after {number(envelope)} s: the queue feeds itself. Look for "
+            "one tenant, run or job that all the others wait for.",
+            f"waiting callers / grants a second (Little's law) against the {number(envelope)} s for which they wait.",
+            RUNBOOKS.get(family, Runbook.DEBT),
+            pace.hold_s,
+            {"family": family},
+        )
+
+
+def _overdue(plan: Plan) -> Iterator[Alert | Recording]:
+    """Only the leader of the reconciler knows: others say what they saw when they led."""
+    if "reconciler" not in plan.parts:
+        return
+    queries, pace = plan.queries, plan.pace
+    leads = queries.series("loop_leader", 'loop="reconciler"')
+    on_leader = f"{queries.series('stale_jobs')} and on ({', '.join(PROCESS)}) {leads} == 1"
+    yield Recording(STALE, f"sum(max by (state) ({on_leader}))")
+    interval = plan.settings.reconciler.interval
+    span_s, most = max(pace.hold_s, 5 * interval), plan.debt
+    yield Alert(
+        "HoldfastRecoveryDebt",
+        Severity.TICKET,
+        f"min_over_time({queries.recorded(STALE)}[{lasting(span_s)}]) > {most}",
+        "Overdue jobs pile up faster than they are ended",
+        f"At least {COUNT} jobs were past the limit of their state at every look within {lasting(span_s)}.",
+        f"more than a quarter of the {plan.settings.scheduler.concurrency} that one scheduler handles at once, "
+        f"at each of the last "
+        f"{int(span_s // interval)} looks of the reconciler (every {number(interval)} s).",
+        Runbook.DEBT,
+    )
+
+
+class _Trend(NamedTuple):
+    """Something whose acceleration is worth knowing."""
+
+    part: str  # that shows it
+    name: str
+    recorded: str
+    expression: str
+    floor: float
+    what: str
+    because: str
+
+
+def _accelerating(plan: Plan) -> Iterator[Alert | Recording]:
+    span_s = plan.pace.hold_s
+    back = [f" offset {lasting(times * span_s)}" for times in (1, 2)]
+    for each in _trends(plan, span_s):
+        if each.part not in plan.parts:
+            continue
+        yield Recording(each.recorded, each.expression)
+        now = plan.queries.recorded(each.recorded)
+        added, before = f"({now} - {now}{back[0]})", f"({now}{back[0]} - {now}{back[1]})"
+        yield Alert(
+            each.name,
+            Severity.TICKET,
+            f"{now} > {number(each.floor)} and {added} > {FASTER:g} * {before} and {before} > 0",
+            f"{each.what} rise faster and faster",
+            f"{each.what}: {NUMBER} now; they rose over the last {lasting(span_s)}, and by "
+            f"half as much again as over the {lasting(span_s)} before.",
+            f"{number(FASTER)} times the rise of the window before, for one and a half windows, and above "
+            f"{number(each.floor)}: {each.because}",
+            Runbook.DEBT,
+            1.5 * span_s,
+        )
+
+
+def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
+    queries, span = plan.queries, lasting(span_s)
+    envelope, debt = plan.envelopes[SCHEDULER_JOB.name], float(plan.debt)
+    waited = queries.rate("job_lock_wait", span_s, suffix="_sum")
+    yield _Trend(
+        "scheduler",
+        "HoldfastJobLockWaitAccelerating",
+        f"holdfast_job_lock_wait:mean{span}",
+        f"{waited} / {queries.rate('job_lock_wait', span_s, suffix='_count')}",
+        FLOOR_SHARE * envelope,
+        "Waits for job locks (mean, in seconds)",
+        f"a tenth of the {number(envelope)} s for which they are waited for.",
+    )
+    yield _Trend(
+        "reconciler",
+        "HoldfastStaleJobsAccelerating",
+        f"{STALE}:avg{span}",
+        f"avg_over_time({queries.recorded(STALE)}[{span}])",
+        debt,
+        "Overdue jobs",
+        "a quarter of what one scheduler handles at once.",
+    )
+    yield _Trend(
+        "replayer",
+        "HoldfastOrphansAccelerating",
+        f"holdfast_orphan_replayed:increase{span}",
+        queries.increase("orphan_replayed_total", span_s),
+        debt,
+        f"Forgotten jobs that had to be replayed (in {span})",
+        "a quarter of what one scheduler handles at once.",
+    )
+
+
+def _waves(plan: Plan) -> Iterator[Alert]:
+    queries, pace = plan.queries, plan.pace
+    bucket, width_ns = min(BUCKETS.items(), key=lambda each: each[1])
+    delay, jitter = plan.settings.scheduler.busy_delay, plan.settings.scheduler.busy_jitter
+    fano = wave_fano(delay, width_ns / NS)
+    if fano is None:
+        return
+    bunched = queries.series("lock_busy_fano", f'bucket="{bucket}"')
+    rate, least = queries.rate("lock_busy_total", pace.window_s, by=PROCESS), WAVE / delay
+    spread = f"with a jitter of {number(jitter)} s" if jitter else "without jitter"
+    yield Alert(
+        "HoldfastRetryWaves",
+        Severity.TICKET,
+        f"{bunched} > {number(fano)} and on ({', '.join(PROCESS)}) {rate} > {number(least)}",
+        f"Retries of busy locks come in waves at {INSTANCE}",
+        f"The Fano factor of busy retries in buckets of {bucket} is {NUMBER} (1: at random). "
+        f"Messages whose lock was busy come again after {number(delay)} s, {spread}; busy_jitter spreads them.",
+        f"what {WAVE} retries in step once every {number(delay)} s come to: {number(fano)} in buckets of {bucket}, "
+        f"and {number(least)} a second.",
+        Runbook.WAVES,
+        pace.hold_s,
+    )

@@ -1,0 +1,134 @@
+"""Alerts about periodic tasks: nobody leads one, two lead it, its ticks do not come, or takeovers eat the promise.
+
+What is compared with the clock is the wall-clock time of the last good tick, which outlives the process that made it;
+counts of ticks begin anew with every process, and are not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.ops.alerts.model import (
+    AGO,
+    COUNT,
+    LOOP,
+    SHARE,
+    Alert,
+    Group,
+    Recording,
+    Runbook,
+    Severity,
+    lasting,
+    number,
+)
+from holdfast.ops.alerts.plan import Plan, WatchedLoop
+from holdfast.ops.alerts.rules.store import DOWN
+from holdfast.ops.alerts.thresholds import BUDGET, Burn, overdue_s
+
+LATE: Final = "loop:holdfast_loop_late:bool"
+LOOK_BACK_S: Final = 3600.0  # at least: the tick of a leader that is gone must be remembered until it is overdue
+
+RUNBOOKS: Final = {
+    "snapshot": Runbook.SNAPSHOT,
+    "runs": Runbook.WORKFLOWS,
+    "delays": Runbook.WORKFLOWS,
+}
+
+
+def loops(plan: Plan) -> Group:
+    """The group."""
+    rules: list[Alert | Recording] = []
+    for each in plan.loops:
+        rules.extend(_loop(plan, each))
+    return Group("holdfast-loops", rules)
+
+
+def runbook_of(loop: str) -> Runbook:
+    """What reads the lease of that loop."""
+    return RUNBOOKS.get(loop, Runbook.DUPLICATES)
+
+
+def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
+    queries, pace = plan.queries, plan.pace
+    only, mine = f'loop="{loop.name}"', {"loop": loop.name}
+    severity = Severity.TICKET if loop.minor else Severity.PAGE
+    bound_s = overdue_s(loop.interval_s, loop.takeover_s, plan.scrape_s)
+    leaders = f"sum by (loop) ({queries.series('loop_leader', only)})"
+    ticked = queries.series("loop_last_tick_timestamp_seconds", only)
+    newest = f"max by (loop) (max_over_time({ticked}[{lasting(max(LOOK_BACK_S, 2 * bound_s))}]))"
+    sum_of = (
+        f"{number(bound_s)} s: the longest time between two ticks ({number(loop.interval_s)} s and a tenth), "
+        f"{number(loop.takeover_s)} s to take over ({loop.because}), an interval for the tick, and a scrape "
+        f"({number(plan.scrape_s)} s)"
+    )
+    yield Recording(LATE, f"(time() - {newest}) > bool {number(bound_s)}", mine)
+    yield Alert(
+        "HoldfastLoopLate",
+        severity,
+        f"time() - {newest} > {number(bound_s)} and on (loop) {leaders} > 0",
+        f"The {LOOP} loop has a leader, and its ticks do not come",
+        f"The last good tick of {LOOP} ended {AGO} ago. Somebody leads it: its ticks fail or hang.",
+        f"{sum_of}.",
+        runbook_of(loop.name),
+        pace.settle_s,
+        mine,
+    )
+    yield Alert(
+        "HoldfastNoLeader",
+        severity,
+        f"{leaders} == 0 unless on () {queries.recorded(DOWN)} > 0",
+        f"Nobody leads the {LOOP} loop",
+        f"Processes run the {LOOP} loop, and none of them has had its lease for longer than a takeover takes.",
+        f"another leads within {number(loop.takeover_s)} s ({loop.because}); a short outage of the store and two "
+        "scrapes come on top. While the store is down, the alert about that speaks instead.",
+        runbook_of(loop.name),
+        loop.takeover_s + pace.settle_s,
+        mine,
+    )
+    yield Alert(
+        "HoldfastTwoLeaders",
+        severity,
+        f"{leaders} > 1",
+        f"More than one process leads the {LOOP} loop",
+        f"{COUNT} processes say that they lead {LOOP}. Their writes carry fences, so storage knows "
+        "which of them is stale; but ticks are made twice.",
+        "scrapes are not made at one moment, so a handover shows two for one scrape; a whole window of it is none.",
+        runbook_of(loop.name),
+        pace.window_s,
+        mine,
+    )
+    if (burn := burn_of(plan, bound_s)) is not None:
+        yield _burning(plan, loop, bound_s, burn)
+
+
+def burn_of(plan: Plan, bound_s: float) -> Burn | None:
+    """How often a loop may be late. In a window shorter than this, one that is late every time would look well.
+
+    None: the loop is so slow that it is late for long, which has an alert of its own, before it is late often.
+    """
+    cycle_s = bound_s + plan.pace.settle_s
+    fast, short_s = plan.pace.fast, max(plan.pace.window_s, cycle_s)
+    burn = Burn(fast.times, max(fast.long_s, 12 * short_s), short_s)
+    seen = plan.pace.settle_s / cycle_s / 2  # of the time that it is late, half may fall between two evaluations
+    return burn if seen > burn.limit() else None
+
+
+def _burning(plan: Plan, loop: WatchedLoop, bound_s: float, burn: Burn) -> Alert:
+    late = plan.queries.recorded(LATE, f'loop="{loop.name}"')
+    limit = number(burn.limit())
+    over = " and ".join(f"avg_over_time({late}[{lasting(each)}]) > {limit}" for each in (burn.long_s, burn.short_s))
+    return Alert(
+        "HoldfastTakeoverBurn",
+        Severity.TICKET,
+        over,
+        f"The {LOOP} loop is late again and again",
+        f"The {LOOP} loop was later than a takeover explains for {SHARE} of the last {lasting(burn.long_s)}. Each gap "
+        "may be too short for an alert of its own; leaders die or lose their leases too often.",
+        f"late for {number(100 * burn.limit())} % of the time is {number(burn.times)} times the "
+        f"{number(100 * BUDGET)} % that takeovers may cost, over {lasting(burn.long_s)} and over "
+        f"{lasting(burn.short_s)}, which shows every time that it is (after {number(bound_s)} s).",
+        runbook_of(loop.name),
+        burn.hold_s,
+        {"loop": loop.name},
+    )

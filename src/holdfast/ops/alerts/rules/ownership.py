@@ -1,0 +1,222 @@
+"""Alerts about who owns what: releases that were refused, leases that were lost, work that was done twice.
+
+Most of them are ratios with a budget. Two things are not, because one of them is one too many: a lock that was
+abandoned under work in progress, and a job that ended twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from holdfast.ops.alerts.model import (
+    COUNT,
+    FAMILY,
+    PART,
+    REASON,
+    SHARE,
+    Alert,
+    Group,
+    Recording,
+    Runbook,
+    Severity,
+    lasting,
+    number,
+)
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.promql import any_of
+from holdfast.ops.alerts.thresholds import BUDGET, VOLUME, Burn
+from holdfast.types import LossReason
+
+ON_PURPOSE: Final = (LossReason.MAX_HOLD, LossReason.REVOKED, LossReason.FORKED)
+"""Losses that the holder itself has asked for, or the end of its process."""
+
+
+def ownership(plan: Plan) -> Group:
+    """The group."""
+    ratios = (_not_owned, _lost, _stale_writes)
+    rules: list[Alert | Recording] = []
+    for ratio in ratios:
+        rules.extend(ratio(plan))
+    return Group("holdfast-ownership", [*rules, *_abandoned(plan), _ended_twice(plan)])
+
+
+# Ratios.
+
+
+def _not_owned(plan: Plan) -> Iterator[Alert | Recording]:
+    queries, items = plan.queries, f'family!~"{any_of(plan.loop_families)}"'
+
+    def refused(window_s: float) -> str:
+        return queries.rate("lock_not_owned_total", window_s, items, by=["family"])
+
+    def all_of(window_s: float) -> str:
+        return f"({refused(window_s)} + {queries.rate('lock_released_total', window_s, items, by=['family'])})"
+
+    named = "family:holdfast_lock_not_owned"
+    yield from _recorded(named, refused, all_of, (plan.pace.fast, plan.pace.slow))
+    for burn, severity, name in (
+        (plan.pace.fast, Severity.PAGE, "HoldfastNotOwnedFast"),
+        (plan.pace.slow, Severity.TICKET, "HoldfastNotOwnedSlow"),
+    ):
+        yield Alert(
+            name,
+            severity,
+            _burning(plan, named, burn, ["family"]),
+            f"Releases of {FAMILY} locks are refused: they were somebody else's by then",
+            f"{SHARE} of the releases of {FAMILY} found the lock not owned, over "
+            f"{lasting(burn.long_s)} and still. Their holders outlived their leases: pauses, network delay above the "
+            "TTL, or handlers that outlive it without renewal.",
+            _because(burn),
+            Runbook.NOT_OWNED,
+            burn.hold_s,
+        )
+
+
+def _lost(plan: Plan) -> Iterator[Alert | Recording]:
+    queries, items = plan.queries, f'family!~"{any_of(plan.loop_families)}"'
+    reasons = f'reason!~"{any_of(ON_PURPOSE)}"'
+
+    def lost(window_s: float) -> str:
+        return queries.rate("lock_lost_total", window_s, items, reasons, by=["family", "reason"])
+
+    def all_of(window_s: float) -> str:
+        ended = queries.rate("lock_hold_seconds", window_s, items, by=["family"], suffix="_count")
+        return f"on (family) group_left () {ended}"
+
+    named = "family_reason:holdfast_lock_lost"
+    yield from _recorded(named, lost, all_of, (plan.pace.fast, plan.pace.slow))
+    for burn, severity, name in (
+        (plan.pace.fast, Severity.PAGE, "HoldfastLeasesLostFast"),
+        (plan.pace.slow, Severity.TICKET, "HoldfastLeasesLostSlow"),
+    ):
+        yield Alert(
+            name,
+            severity,
+            _burning(plan, named, burn, ["family"]),
+            f"Leases of {FAMILY} are lost while they are held: {REASON}",
+            f"{SHARE} of the holds of {FAMILY} ended with the lease lost "
+            f"({REASON}), over {lasting(burn.long_s)} and still. expired: the process was paused; "
+            "stolen: the store gave it away; unconfirmed: renewals were not answered; stalled: the work stopped "
+            "reporting progress.",
+            _because(burn),
+            Runbook.NOT_OWNED,
+            burn.hold_s,
+        )
+
+
+def _stale_writes(plan: Plan) -> Iterator[Alert | Recording]:
+    queries, burn = plan.queries, plan.pace.slow
+
+    def refused(window_s: float) -> str:
+        return queries.rate("guard_steps_total", window_s, 'outcome="refused"')
+
+    def all_of(window_s: float) -> str:
+        return queries.rate("guard_steps_total", window_s)
+
+    named = "holdfast_guard_refused"
+    yield from _recorded(named, refused, all_of, (burn,))
+    yield Alert(
+        "HoldfastStaleWrites",
+        Severity.TICKET,
+        _burning(plan, named, burn, []),
+        "Storage refuses writes to jobs because a newer owner has written",
+        f"{SHARE} of the writes to jobs came from an owner that had been replaced, over "
+        f"{lasting(burn.long_s)} and still. They were refused, so nothing is broken; but owners work on after they "
+        "have lost their locks.",
+        _because(burn),
+        Runbook.DUPLICATES,
+        burn.hold_s,
+    )
+
+
+def _recorded(
+    name: str,
+    bad: Callable[[float], str],
+    all_of: Callable[[float], str],
+    burns: Sequence[Burn],
+) -> Iterator[Recording]:
+    """The ratio over each window, and how many there were in the long ones."""
+    for burn in burns:
+        for window_s in (burn.short_s, burn.long_s):
+            yield Recording(f"{name}:ratio{lasting(window_s)}", f"{bad(window_s)} / {all_of(window_s)}")
+        counted = all_of(burn.long_s).removeprefix("on (family) group_left () ")
+        yield Recording(f"{name}:volume{lasting(burn.long_s)}", f"{counted} * {number(burn.long_s)}")
+
+
+def _burning(plan: Plan, name: str, burn: Burn, on: Sequence[str]) -> str:
+    limit = number(burn.limit())
+    short, long = (
+        plan.queries.recorded(f"{name}:ratio{lasting(window_s)}") for window_s in (burn.short_s, burn.long_s)
+    )
+    volume = plan.queries.recorded(f"{name}:volume{lasting(burn.long_s)}")
+    return f"{long} > {limit} and {short} > {limit} and on ({', '.join(on)}) {volume} >= {VOLUME}"
+
+
+def _because(burn: Burn) -> str:
+    return (
+        f"{number(100 * burn.limit())} % is {number(burn.times)} times the {number(100 * BUDGET)} % that TTLs from the "
+        f"99th percentile allow for; over {lasting(burn.long_s)} and over {lasting(burn.short_s)}, with at least "
+        f"{VOLUME} of them, because with fewer one single event would be too much."
+    )
+
+
+# One is too many.
+
+
+def _abandoned(plan: Plan) -> Iterator[Alert]:
+    queries, hard_s = plan.queries, plan.pace.hard_s
+    within = lasting(hard_s)
+    one = "one is enough: a lock that is abandoned under its work is never part of normal operation."
+    for what, metric, runbook in (
+        ("Job", "job_lock_abandoned_total", Runbook.DUPLICATES),
+        ("Run", "run_lock_abandoned_total", Runbook.WORKFLOWS),
+    ):
+        yield Alert(
+            f"Holdfast{what}LockAbandoned",
+            Severity.PAGE,
+            queries.happened(metric, hard_s, by=["part"]),
+            f"The {PART} lost the lock of a {what.lower()} while it worked on it",
+            f"{COUNT} {what.lower()} locks were abandoned within {within}: renewal failed "
+            "until the deadline, or storage has met a newer owner. The work was stopped and will be done again; look "
+            "for what it had done already.",
+            one,
+            runbook,
+        )
+    down = plan.store_was_down(hard_s)
+    happened = queries.happened("lock_abandoned_total", hard_s, by=["family"])
+    yield Alert(
+        "HoldfastLeaseAbandoned",
+        Severity.PAGE,
+        f"({happened}) unless on () ({down})",
+        f"Leases of {FAMILY} were given up although the store was not down",
+        f"{COUNT} leases of {FAMILY} could not be renewed before their "
+        f"deadline within {within}, and nothing says that the store was down: slow answers, a paused process, or a "
+        "network that loses some.",
+        f"{one} While the store is down, the alert about that speaks instead.",
+        Runbook.NOT_OWNED,
+    )
+    yield Alert(
+        "HoldfastLeaseAbandonedInOutage",
+        Severity.TICKET,
+        f"({happened}) and on () ({down})",
+        f"Leases of {FAMILY} did not outlive an outage of the store",
+        f"{COUNT} leases of {FAMILY} were given up within {within}, in which "
+        "the store was down. Their work was stopped and begins anew elsewhere: see that it did.",
+        "one is enough for a ticket; an outage that lasts pages by itself.",
+        Runbook.STORE,
+    )
+
+
+def _ended_twice(plan: Plan) -> Alert:
+    hard_s = plan.pace.hard_s
+    return Alert(
+        "HoldfastDuplicateEnd",
+        Severity.PAGE,
+        plan.queries.happened("plane_duplicate_ends_total", hard_s),
+        "A job that was over was ended a second time",
+        f"{COUNT} second ends of jobs were refused within {lasting(hard_s)}. The first one "
+        "stands; but its work was done twice, and what that did outside is not undone.",
+        "one is enough: terminal states are final, and exactly one owner writes them.",
+        Runbook.DUPLICATES,
+    )

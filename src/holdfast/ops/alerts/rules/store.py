@@ -1,0 +1,154 @@
+"""Alerts about the lease store and the error policy: it is down, locks are given without it, and that does harm.
+
+The rule by which fallbacks with rising duplicates page is the one by which an armed plane closes its classes by itself
+(`plane.policy.escalation_rules`), with the same numbers: what pages and what switches can never disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.core.lease.error_policy import OnError
+from holdfast.ops.alerts.model import (
+    COUNT,
+    FAMILY,
+    NUMBER,
+    RISK,
+    Alert,
+    Group,
+    Recording,
+    Runbook,
+    Severity,
+    lasting,
+    number,
+)
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.promql import PROCESS, or_none, total
+from holdfast.ops.alerts.thresholds import BLIP_S
+from holdfast.types import NS
+
+DOWN: Final = "holdfast_store_down:processes"
+
+
+def store(plan: Plan) -> Group:
+    """The group."""
+    return Group(
+        "holdfast-store",
+        [*_down(plan), *_fallbacks(plan), *_after(plan), _escalated(plan), _diverged(plan)],
+    )
+
+
+def _down(plan: Plan) -> Iterator[Alert | Recording]:
+    """A breaker that nobody asks any more stays open; so somebody must have asked in vain lately, too."""
+    queries, pace = plan.queries, plan.pace
+    failing = " + ".join(
+        queries.rate(name, pace.window_s, by=PROCESS) for name in ("lock_store_errors_total", "lock_unconfirmed_total")
+    )
+    opened = f"{queries.series('store_breaker_open')} == 1 and on ({', '.join(PROCESS)}) {failing} > 0"
+    yield Recording(DOWN, f"count({opened})")
+    yield Alert(
+        "HoldfastStoreDown",
+        Severity.PAGE,
+        f"{queries.recorded(DOWN)} > 0",
+        "The lease store does not answer",
+        f"{COUNT} processes take the lease store to be down. Classes that fail closed stand still, those that fail "
+        "open run without exclusion between replicas.",
+        f"an outage of {number(BLIP_S)} s heals by itself; then up to {number(pace.settle_s - pace.seen_s - BLIP_S)} s "
+        "until the breaker has tried again, and two scrapes.",
+        Runbook.STORE,
+        pace.settle_s,
+    )
+
+
+def _fallbacks(plan: Plan) -> Iterator[Alert]:
+    queries, rule = plan.queries, plan.settings.escalation.rule
+    window_s = max(rule.window_ns / NS, 4 * plan.scrape_s)
+    window = lasting(window_s)
+    rate = queries.rate("lock_fallback_total", window_s)
+    counted = f"increase({queries.series('duplicates_total')}[{window}]"
+    lately, before = or_none(total(f"{counted})")), or_none(total(f"{counted} offset {window})"))
+    closing = " && ".join(f"holdfast policy set {each} fail_closed --reason '…'" for each in rule.classes)
+    armed = "The plane is armed to do so itself." if plan.settings.escalation.armed else "Nothing does so by itself."
+    yield Alert(
+        "HoldfastFallbackHarmful",
+        Severity.PAGE,
+        f"{rate} > {number(rule.rate)} and {lately} > 0 and {lately} > {before}",
+        "Locks are given without the store, and work is done twice",
+        f"{NUMBER} locks a second fall back to the local one, and duplicates rise. Close what "
+        f"can be harmed: {closing}. {armed}",
+        f"more than {number(rule.rate)} a second over {window} and more duplicates than in the {window} before: "
+        "[escalation] rate and window.",
+        Runbook.STORE,
+    )
+    open_classes = [risk for risk, mode in plan.settings.risk if mode is OnError.FAIL_OPEN]
+    named = f" Fail open by the settings: {', '.join(open_classes)}." if open_classes else ""
+    yield Alert(
+        "HoldfastFallback",
+        Severity.TICKET,
+        f"{queries.rate('lock_fallback_total', window_s, by=['family', 'risk'])} > {number(rule.rate)}",
+        f"Locks of {FAMILY} are given without the store",
+        f"{NUMBER} locks a second of {FAMILY}, risk class {RISK}, run under "
+        f"the local lock alone: replicas do not exclude each other.{named}",
+        f"more than {number(rule.rate)} a second over {window} ([escalation] rate and window), for as long again.",
+        Runbook.STORE,
+        window_s,
+    )
+
+
+def _after(plan: Plan) -> Iterator[Alert]:
+    """What must be gone once the store is back. Both windows are the same, so an outage leaves them together."""
+    queries, pace = plan.queries, plan.pace
+    window = lasting(pace.window_s)
+    down = plan.store_was_down(pace.window_s)
+    yield Alert(
+        "HoldfastFallbackRemains",
+        Severity.TICKET,
+        f"{queries.increase('lock_fallback_total', pace.window_s, by=['family', 'risk'])} > 0 unless on () ({down})",
+        f"Locks of {FAMILY} still fall back although the store answers",
+        f"{COUNT} locks of {FAMILY}, risk class {RISK}, were given without "
+        f"the store in {window}, in which no process took it to be down. Fail-open that goes on is a debt nobody sees.",
+        "after an outage the rate returns to zero; twice the window, so that no single fallback does it.",
+        Runbook.STORE,
+        pace.hold_s,
+    )
+    degraded = total(queries.series("locks_degraded"), ["family"])
+    yield Alert(
+        "HoldfastDegradedRemains",
+        Severity.TICKET,
+        f"{degraded} > 0 unless on () ({down})",
+        f"Degraded leases of {FAMILY} are not promoted although the store answers",
+        f"{COUNT} leases of {FAMILY} are still held without the store: another replica may hold the same locks.",
+        "a degraded lease becomes a full one within seconds of the store's return, unless somebody else has it.",
+        Runbook.STORE,
+        pace.hold_s,
+    )
+
+
+def _escalated(plan: Plan) -> Alert:
+    hard_s = plan.pace.hard_s
+    return Alert(
+        "HoldfastPolicyEscalated",
+        Severity.TICKET,
+        plan.queries.happened("policy_escalations_total", hard_s),
+        "The plane has made risk classes fail closed by itself",
+        "It never switches back: when the store is well and the duplicates are understood, a person does "
+        "(`holdfast policy show` says what and why).",
+        "one is enough: whoever is on call should know what was switched.",
+        Runbook.STORE,
+    )
+
+
+def _diverged(plan: Plan) -> Alert:
+    revision = plan.queries.series("policy_revision")
+    return Alert(
+        "HoldfastPolicyDiverged",
+        Severity.TICKET,
+        f"max({revision}) - min({revision}) > 0",
+        "Processes follow different error policies",
+        f"Some process is {COUNT} revisions behind: it cannot reach the database, and in the next outage it does "
+        "what was decided before.",
+        "a switch reaches every process within seconds; for a whole window it has not.",
+        Runbook.STORE,
+        plan.pace.window_s,
+    )

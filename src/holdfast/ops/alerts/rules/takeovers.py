@@ -1,0 +1,56 @@
+"""Alerts about the jobs of those that died: others have them later than was promised, again and again.
+
+What is counted are takeovers that were measured (`holdfast_job_takeover_seconds`). There are few, and those of one
+process come together; so the windows are long, and it must go on for longer than the shorter one: one death, however
+many jobs it leaves behind and however late they are had, is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from holdfast.ops.alerts.model import PART, SHARE, Alert, Group, Runbook, Severity, lasting, number
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.thresholds import BUDGET, Burn, bound_above
+from holdfast.types import NS
+
+METRIC: Final = "job_takeover_seconds"
+
+
+def takeovers(plan: Plan) -> Group:
+    """The group."""
+    return Group("holdfast-takeovers", list(_rules(plan)))
+
+
+def burn_of(plan: Plan) -> Burn:
+    """How many may be late, and over which windows."""
+    return Burn(plan.pace.fast.times, plan.pace.slow.long_s, plan.pace.slow.short_s)
+
+
+def _rules(plan: Plan) -> Iterator[Alert]:
+    burn = burn_of(plan)
+    limit = number(burn.limit())
+    for each in plan.takeovers:
+        bound_ns = bound_above(each.bound_s)
+        if bound_ns is None:
+            continue  # what takes longer than an hour is not told apart
+        only = f'part="{each.part}"'
+        over = [
+            f"1 - ({plan.queries.share_within(bound_ns, METRIC, window_s, only, by=['part'])}) > {limit}"
+            for window_s in (burn.long_s, burn.short_s)
+        ]
+        yield Alert(
+            "HoldfastJobTakeoverBurn",
+            Severity.TICKET,
+            " and ".join(over),
+            f"Jobs of a {PART} that died are had again too late",
+            f"{SHARE} of the jobs whose {PART} had died were with another later than was promised, over "
+            f"{lasting(burn.long_s)} and still. Too few are left to take them, they are busy, or the stores are slow.",
+            f"{number(each.bound_s)} s ({each.because}), counted at the next bound of the histogram, "
+            f"{number(bound_ns / NS)} s; {number(100 * burn.limit())} % is {number(burn.times)} times the "
+            f"{number(100 * BUDGET)} % that may be late, over {lasting(burn.long_s)} and over {lasting(burn.short_s)}.",
+            Runbook.DUPLICATES,
+            burn.hold_s,
+            {"part": each.part},
+        )

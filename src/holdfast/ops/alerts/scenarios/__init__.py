@@ -1,0 +1,38 @@
+"""Situations that alert rules must tell apart, as tests for `promtool test rules`: made from the same settings.
+
+    holdfast alerts --out rules.yml
+    holdfast alerts --tests --rules rules.yml --out tests.yml
+    promtool test rules tests.yml
+
+Each scenario is a made-up fleet over time and the alerts that are to fire at given moments: exactly those, no others.
+Every alert there is has one in which it fires; what is normal (a failover, a rolling restart, a short outage, a single
+event, little traffic) has one in which nobody is paged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.ops.alerts import alerts
+from holdfast.ops.alerts.model import lasting
+from holdfast.ops.alerts.plan import Plan
+from holdfast.ops.alerts.scenarios.firing import trouble, trouble_of_the_plane
+from holdfast.ops.alerts.scenarios.quiet import calm
+from holdfast.ops.alerts.scenarios.scenario import Scenario
+
+
+def scenarios(plan: Plan) -> Sequence[Scenario]:
+    """Those that the rules of a plane have to do with: a plane without a part has no alerts about it."""
+    there = {each.name for each in alerts(plan)}
+    found = (*calm(plan), *trouble(plan), *trouble_of_the_plane(plan))
+    return [each for each in found if all(there.issuperset(names) for names in each.firing.values())]
+
+
+def tests_document(plan: Plan, rule_file: str) -> dict[str, Any]:
+    """The tests as promtool reads them. `rule_file` is where the rules are, as seen from the file of tests."""
+    return {
+        "rule_files": [rule_file],
+        "evaluation_interval": lasting(plan.pace.seen_s),  # every other scrape: no scenario is decided by less
+        "tests": [each.as_test() for each in scenarios(plan)],
+    }

@@ -1,0 +1,223 @@
+"""A dashboard for Grafana, made from the lock registry, the table of metrics and the settings in effect.
+
+Promises: the same settings give the same document, byte for byte; a panel keeps its id as long as it keeps its title,
+so that links to it last; every query is of metrics and labels that are declared. The document is of Grafana's classic
+model, which every version since 9 takes, over its API, by provisioning, or pasted into its import page.
+
+Does not promise anything about a Grafana that was changed by hand: import again, and the changes are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from holdfast.core.name_prefixes import DEFAULT
+from holdfast.ops.dashboard.layout import Mark, Placed, marks, placed, rows
+from holdfast.ops.dashboard.panels import Kind, Panel, Row, Steps
+from holdfast.ops.dashboard.promql import EVERYTHING, Query
+from holdfast.plane.settings.settings import Settings
+
+TITLE: Final = "Holdfast"
+SCHEMA: Final = 41  # of Grafana 12; newer ones migrate it, older ones ignore what they do not know
+PANELS: Final = "12.0.0"  # said, or Grafana takes panels to be from before version 7, and migrates them
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_LEGEND: Final = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+_TOOLTIP: Final = {"mode": "multi", "sort": "desc"}
+
+
+def dashboard(settings: Settings) -> dict[str, Any]:
+    """The whole document. One with another prefix of metrics is another dashboard, and does not replace this one."""
+    names = settings.names.words
+    return {
+        "id": None,
+        "uid": f"{names.metrics}-plane",
+        "title": TITLE if names.metrics == DEFAULT else f"{TITLE} ({names.metrics})",
+        "description": "Leases, jobs and loops of a Holdfast plane. Choose the jobs of one plane at a time. Made by "
+        "`holdfast dashboard`; make it anew after a change of settings, as the lines in the panels follow them.",
+        "tags": ["holdfast"],
+        "schemaVersion": SCHEMA,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,  # one cursor through all panels
+        "fiscalYearStartMonth": 0,
+        "timezone": "browser",
+        "time": {"from": "now-1h", "to": "now"},
+        "timepicker": {},
+        "refresh": "30s",
+        "links": [],
+        "annotations": {"list": [_BUILT_IN, *map(_mark, marks(names))]},
+        "templating": {"list": _variables(names.metrics)},
+        "panels": [_written(each) for each in placed(rows(settings))],
+    }
+
+
+_BUILT_IN: Final = {
+    "builtIn": 1,
+    "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+    "enable": True,
+    "hide": True,
+    "iconColor": "rgba(0, 211, 255, 1)",
+    "name": "Annotations & Alerts",
+    "type": "dashboard",
+}
+
+
+def _mark(mark: Mark) -> dict[str, Any]:
+    return {
+        "name": mark.name,
+        "datasource": _SOURCE,
+        "enable": mark.shown,
+        "hide": False,
+        "iconColor": mark.colour,
+        "expr": mark.expression,
+        "step": "60s",
+        "titleFormat": mark.title,
+        "textFormat": mark.text,
+        "tagKeys": "",
+        "useValueForTime": False,
+    }
+
+
+def _variables(prefix: str) -> list[dict[str, Any]]:
+    held = f"{prefix}_locks_held"  # every process has it, also one with nothing but locks
+    source = {
+        "type": "datasource",
+        "name": "datasource",
+        "label": "Data source",
+        "query": "prometheus",
+        "current": {},
+        "hide": 0,
+        "includeAll": False,
+        "multi": False,
+        "options": [],
+        "refresh": 1,
+        "regex": "",
+    }
+    return [
+        source,
+        # All jobs are those with metrics of ours, by name: `up` is asked about, too, which others have as well.
+        _variable("job", "Job", f"label_values({held}, job)", everything=None),
+        _variable("instance", "Instance", f'label_values({held}{{job=~"$job"}}, instance)'),
+        _variable("family", "Family of locks", f'label_values({held}{{job=~"$job", instance=~"$instance"}}, family)'),
+    ]
+
+
+def _variable(name: str, label: str, query: str, everything: str | None = EVERYTHING) -> dict[str, Any]:
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": _SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": f"Variable-{name}", "qryType": 1},
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "includeAll": True,
+        "allValue": everything,
+        "multi": True,
+        "hide": 0,
+        "options": [],
+        "refresh": 2,  # when the time changes: processes come and go
+        "regex": "",
+        "sort": 1,
+    }
+
+
+def _written(place: Placed) -> dict[str, Any]:
+    what = place.what
+    grid = {"x": place.x, "y": place.y, "w": place.width, "h": place.height}
+    both = {"id": place.number, "title": what.title, "gridPos": grid}
+    if isinstance(what, Row):
+        return {**both, "type": "row", "collapsed": False, "panels": []}
+    return {
+        **both,
+        "type": str(what.kind),
+        "pluginVersion": PANELS,
+        "description": what.text,
+        "datasource": _SOURCE,
+        "targets": [_target(chr(ord("A") + at), query, what) for at, query in enumerate(what.queries)],
+        "fieldConfig": {"defaults": _field(what), "overrides": []},
+        "options": _OPTIONS[what.kind](what),
+    }
+
+
+def _target(ref: str, query: Query, panel: Panel) -> dict[str, Any]:
+    at_once = panel.kind is Kind.STAT
+    return {
+        "refId": ref,
+        "datasource": _SOURCE,
+        "editorMode": "code",
+        "expr": query.expression,
+        "legendFormat": query.legend or panel.title,
+        "instant": at_once,
+        "range": not at_once,
+    }
+
+
+def _field(panel: Panel) -> dict[str, Any]:
+    mapped = {str(number): {"text": word, "index": number} for number, word in panel.words.items()}
+    by_steps = panel.kind is not Kind.SERIES and panel.steps is not None
+    top = {} if panel.top is None else {"max": panel.top}
+    return {
+        "unit": str(panel.unit),
+        "min": 0,
+        **top,
+        "color": {"mode": "thresholds" if by_steps else "palette-classic"},
+        "thresholds": {"mode": "absolute", "steps": _steps(panel.steps)},
+        "mappings": [{"type": "value", "options": mapped}] if mapped else [],
+        "custom": _CUSTOM[panel.kind](panel),
+    }
+
+
+def _steps(steps: Steps | None) -> list[dict[str, Any]]:
+    if steps is None:
+        return [{"color": "green", "value": None}]
+    first: dict[str, Any] = {"color": str(steps.first), "value": None}
+    return [first, *({"color": str(colour), "value": value} for value, colour in steps.rest)]
+
+
+def _series_custom(panel: Panel) -> dict[str, Any]:
+    return {
+        "drawStyle": "line",
+        "lineWidth": 1,
+        "fillOpacity": 30 if panel.stacked else 0,
+        "showPoints": "never",
+        "spanNulls": False,
+        "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off" if panel.steps is None else "dashed"},
+    }
+
+
+def _stat_options(panel: Panel) -> dict[str, Any]:
+    return {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "none" if panel.steps is None else "background",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "name" if panel.named else "value",
+        "wideLayout": True,
+    }
+
+
+def _timeline_options(_panel: Panel) -> dict[str, Any]:
+    return {
+        "mergeValues": True,
+        "showValue": "auto",
+        "alignValue": "left",
+        "rowHeight": 0.9,
+        "legend": _LEGEND,
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+
+
+_CUSTOM: Final[Mapping[Kind, Callable[[Panel], dict[str, Any]]]] = {
+    Kind.SERIES: _series_custom,
+    Kind.STAT: lambda _panel: {},
+    Kind.TIMELINE: lambda _panel: {"fillOpacity": 70, "lineWidth": 0},
+}
+_OPTIONS: Final[Mapping[Kind, Callable[[Panel], dict[str, Any]]]] = {
+    Kind.SERIES: lambda _panel: {"legend": _LEGEND, "tooltip": _TOOLTIP},
+    Kind.STAT: _stat_options,
+    Kind.TIMELINE: _timeline_options,
+}

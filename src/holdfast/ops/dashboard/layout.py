@@ -1,0 +1,117 @@
+"""What the dashboard shows and where: rows in the order in which an incident is looked at, and events across them.
+
+A panel keeps its id as long as it keeps its title, so that links to it last.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from holdfast.core.name_prefixes import Names
+from holdfast.ops.dashboard.panels import COLUMNS, Panel, Row
+from holdfast.ops.dashboard.promql import series
+from holdfast.ops.dashboard.sections.contention import contention
+from holdfast.ops.dashboard.sections.jobs import JOBS
+from holdfast.ops.dashboard.sections.loops import loops
+from holdfast.ops.dashboard.sections.margins import margins
+from holdfast.ops.dashboard.sections.policy import policy
+from holdfast.ops.dashboard.sections.process import process
+from holdfast.ops.dashboard.sections.stores import STORES
+from holdfast.ops.dashboard.sections.summary import summary
+from holdfast.ops.dashboard.thresholds import Limits
+from holdfast.plane.settings.settings import Settings
+
+ROW_HEIGHT: Final = 1
+IDS: Final = 1_000_000
+
+
+class Placed(NamedTuple):
+    """A row or a panel, and where it stands in the grid."""
+
+    what: Row | Panel
+    x: int
+    y: int
+    width: int
+    height: int
+
+    @property
+    def number(self) -> int:
+        """Its id, from its title: what is added before it does not change it."""
+        return 1 + zlib.crc32(f"{type(self.what).__name__} {self.what.title}".encode()) % IDS
+
+
+class Mark(NamedTuple):
+    """Something that happened, as a line through all panels."""
+
+    name: str
+    expression: str
+    colour: str
+    title: str
+    text: str
+    shown: bool = True
+
+
+MARKS: Final = (
+    Mark(
+        "Policy switches",
+        f"max by (job) (changes({series('policy_revision')}[1m])) > 0",
+        "purple",
+        "The error policy was switched",
+        "holdfast policy history",
+    ),
+    Mark(
+        "Alerts",
+        'max by (alertname, severity) (ALERTS{alertname=~"Holdfast.*", alertstate="firing"}) > 0',
+        "red",
+        "{{alertname}}",
+        "{{severity}}",
+    ),
+    Mark(
+        "Leaderships",
+        f"sum by (loop) (increase({series('loop_leaderships_total')}[1m])) > 0",
+        "blue",
+        "{{loop}} has a new leader",
+        "holdfast locks holdfast:",
+        shown=False,
+    ),
+)
+
+
+def rows(settings: Settings) -> tuple[Row, ...]:
+    """What the dashboard shows, top down: in the order in which an incident is looked at."""
+    limits = Limits.of(settings)
+    found = (
+        summary(limits),
+        contention(limits),
+        margins(limits),
+        policy(limits),
+        JOBS,
+        loops(limits),
+        STORES,
+        process(limits),
+    )
+    names = settings.names.words
+    return tuple(replace(row, panels=tuple(panel.under(names) for panel in row.panels)) for row in found)
+
+
+def marks(names: Names) -> list[Mark]:
+    """The events across the panels, with the words that names begin with."""
+    return [mark._replace(expression=names.spelled(mark.expression), text=names.spelled(mark.text)) for mark in MARKS]
+
+
+def placed(found: Sequence[Row]) -> Iterator[Placed]:
+    """Rows and panels in the grid: from left to right, and from the top down."""
+    y = 0
+    for row in found:
+        yield Placed(row, 0, y, COLUMNS, ROW_HEIGHT)
+        y += ROW_HEIGHT
+        x = tallest = 0
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                x, y, tallest = 0, y + tallest, 0
+            yield Placed(panel, x, y, panel.width, panel.height)
+            x, tallest = x + panel.width, max(tallest, panel.height)
+        y += tallest

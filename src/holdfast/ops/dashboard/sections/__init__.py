@@ -1,0 +1,1 @@
+"""The rows of panels of the dashboard."""

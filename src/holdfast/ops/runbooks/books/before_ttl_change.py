@@ -1,0 +1,276 @@
+"""`holdfast runbook before-ttl-change`: proves on a throw-away key that locks do what a change of TTL relies on.
+
+It writes one key of its own, `holdfast:runbook:before-ttl-change:<random>`, into the lease store, and nobody else's;
+with `names.keys`, its first word is that. It is given back at the end, and expires after `KEY_TTL_S` whatever happens.
+Tokens stay in memory: no fact has one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from holdfast.errors import LOCK_NOT_OWNED, HoldfastError, NotOwner
+from holdfast.ops.runbooks.evidence.locks import ProofFact, span
+from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, Source, Step
+from holdfast.ops.runbooks.sources import Scene
+from holdfast.plane.settings.consistency import takeovers
+from holdfast.plane.settings.inventory import inventory
+from holdfast.runtime.gather import pause, together
+from holdfast.types import MS
+
+PREFIX: Final = "holdfast:runbook:before-ttl-change:"
+KEY_TTL_S: Final = 10.0
+SHORT_TTL_S: Final = 0.25
+CONTENDERS: Final = 8
+MISMATCH: Final = "lock release skipped: token mismatch"
+
+_STEPS: Final = ("contention", "owner", "stale release", "expiry", "exclusion", "clean-up")
+
+
+@dataclass(frozen=True, slots=True)
+class TimingFact:
+    """What the settings promise now."""
+
+    families: Mapping[str, tuple[float, float | None]]  # TTL and renewal interval
+    takeovers: Mapping[str, float]
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        found = [
+            f"{name}: TTL {span(ttl)}, {'not renewed' if every is None else f'renewed every {span(every)}'}"
+            for name, (ttl, every) in self.families.items()
+        ]
+        return [*found, *(f"{what}: others have it within {bound:g} s" for what, bound in self.takeovers.items())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+async def _timing(scene: Scene) -> TimingFact:
+    lines = {line.family: (scene.ttl(line.family) or line.ttl, line.renew_every) for line in inventory(scene.settings)}
+    return TimingFact(lines, {each.what: each.seconds for each in takeovers(scene.settings)})
+
+
+class _Heard(logging.Filter):
+    """Keeps what the library logs about our key, and lets everything else pass."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+        self.lines: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        text = record.getMessage()
+        if self._key not in text:
+            return True
+        self.lines.append(text)
+        return False
+
+
+@contextmanager
+def _listening(key: str) -> Iterator[list[str]]:
+    log, heard = logging.getLogger("holdfast"), _Heard(key)
+    log.addFilter(heard)
+    try:
+        yield heard.lines
+    finally:
+        log.removeFilter(heard)
+
+
+def _key(scene: Scene) -> str:
+    made: str = scene.notes.setdefault("key", scene.settings.names.words.spelled(PREFIX) + scene.entropy.token()[:12])
+    return made
+
+
+def _token(scene: Scene) -> str:
+    found: str | None = scene.notes.get("token")
+    if not found:
+        raise HoldfastError("an earlier step did not get that far")
+    return found
+
+
+async def _contention(scene: Scene) -> ProofFact:
+    key = _key(scene)
+    token = await scene.locks().acquire_token(key, KEY_TTL_S)
+    scene.notes["token"] = token
+    other = await scene.contender().acquire_token(key, KEY_TTL_S)
+    if other:
+        scene.notes["other"] = other
+    return ProofFact(
+        "while one has the key, another that asks for it gets an empty token",
+        bool(token) and not other,
+        (f"first acquire: {'a token' if token else 'none'}", f"second acquire: {'A TOKEN' if other else 'empty'}"),
+    )
+
+
+async def _owner(scene: Scene) -> ProofFact:
+    _token(scene)
+    look = await scene.contender().inspect(_key(scene))
+    left = -1.0 if look.remaining is None else look.remaining
+    scene.notes["fence"] = look.fence
+    return ProofFact(
+        "anybody can read who owns the key, and how long for",
+        look.held and bool(look.owner) and 0 < left <= KEY_TTL_S,
+        (f"owner {look.owner}", f"remaining {left * 1000:.0f} ms of {KEY_TTL_S * 1000:.0f} ms", f"fence {look.fence}"),
+    )
+
+
+async def _refusal(call: Callable[[], Awaitable[None]]) -> str:
+    """What the store answers; empty: it let us."""
+    try:
+        await call()
+    except NotOwner as refused:
+        return str(refused)
+    return ""
+
+
+async def _stale_release(scene: Scene) -> ProofFact:
+    key, stale = _key(scene), _token(scene)
+    await scene.locks().release_token(key, stale)
+    owner = await scene.contender().acquire_token(key, KEY_TTL_S)
+    scene.notes["token"] = owner
+    before = await scene.contender().inspect(key)
+    with _listening(key) as logged:
+        answer = await _refusal(lambda: scene.locks().release_token(key, stale))
+    after = await scene.contender().inspect(key)
+    said = any(line.startswith(MISMATCH) for line in logged)
+    return ProofFact(
+        "a stale owner cannot release the new owner's key",
+        bool(owner) and answer == LOCK_NOT_OWNED and said and after.held and after.fence == before.fence,
+        (
+            f"answer: {answer or 'IT WAS RELEASED'}",
+            f"log: {logged[0] if logged else 'NOTHING'}",
+            f"the new owner {'still has it' if after.held else 'HAS LOST IT'}, fence {after.fence}",
+        ),
+    )
+
+
+async def _expiry(scene: Scene) -> ProofFact:
+    key = f"{_key(scene)}:short"
+    scene.notes["short"] = key
+    _token(scene)
+    late = await scene.locks().acquire_token(key, SHORT_TTL_S)
+    first = await scene.contender().inspect(key)
+    while (await scene.contender().inspect(key)).held:
+        await pause(10 * MS)
+    renewal = await _refusal(lambda: scene.locks().renew_token(key, late, KEY_TTL_S))
+    taken = await scene.contender().acquire_token(key, KEY_TTL_S)
+    scene.notes["short token"] = taken
+    second = await scene.contender().inspect(key)
+    rises = first.fence is not None and second.fence is not None and second.fence > first.fence
+    return ProofFact(
+        "a key that nobody renews is given to the next one when its time is over, under a higher fence",
+        bool(late) and bool(taken) and renewal == LOCK_NOT_OWNED and rises,
+        (
+            f"after {SHORT_TTL_S * 1000:.0f} ms: free, renewal by the late owner: {renewal or 'GRANTED'}",
+            f"fence {first.fence}, then {second.fence}",
+        ),
+    )
+
+
+async def _exclusion(scene: Scene) -> ProofFact:
+    key, token = _key(scene), _token(scene)
+    sides = [scene.locks() if number % 2 else scene.contender() for number in range(CONTENDERS)]
+    calls = {number: lambda side=side: side.acquire_token(key, KEY_TTL_S) for number, side in enumerate(sides)}
+    held = list((await together(calls, scene.request_ns)).values())
+    await scene.contender().release_token(key, token)
+    race = list((await together(calls, scene.request_ns)).values())
+    won = [each for each in race if isinstance(each, str) and each]
+    scene.notes["token"] = won[0] if won else ""
+    while_held = sum(each == "" for each in held)
+    return ProofFact(
+        "however many ask, none gets a held key, and one gets a free one",
+        while_held == CONTENDERS and len(won) == 1 and sum(each == "" for each in race) == CONTENDERS - 1,
+        (
+            f"{while_held} of {CONTENDERS} got an empty token while it was held",
+            f"{len(won)} of {CONTENDERS} got it when it was free",
+        ),
+    )
+
+
+async def _clean_up(scene: Scene) -> ProofFact:
+    """Runs whatever became of the steps before it."""
+    pairs = [(_key(scene), scene.notes.get(name)) for name in ("token", "other")]
+    pairs.append((scene.notes.get("short", ""), scene.notes.get("short token")))
+    for key, token in pairs:
+        if key and token:
+            with suppress(NotOwner):  # it has expired meanwhile
+                await scene.locks().release_token(key, token)
+    left = [each.key for each in await scene.locks().list(_key(scene), 10)]
+    return ProofFact("nothing is left behind", not left, tuple(left) or (f"no key begins with {_key(scene)}",))
+
+
+def _proof(step: str, when: str, meaning: str) -> Rule:
+    def judge(case: Case) -> Said | None:
+        found = case.fact(step, ProofFact)
+        if found is None or found.holds:
+            return None
+        sentence = f"It is not true that {found.claim} ({'; '.join(found.seen)}). {meaning} Change no TTL."
+        return Said(
+            sentence, (step,), (NextStep("holdfast runbook store-outage", "what is the matter with the store"),)
+        )
+
+    return Rule(f"{step} not proved", Severity.ACT, when, judge)
+
+
+def _step(name: str, looks_at: str, by_hand: tuple[str, ...], gather: Callable[[Scene], Awaitable[ProofFact]]) -> Step:
+    return Step(name, looks_at, by_hand, Source.LEASES, gather)
+
+
+RUNBOOK: Final = Runbook(
+    name="before-ttl-change",
+    title="Before a TTL, a renewal interval or a retry delay is changed",
+    when="every time, in staging, before defaults change; after the store is upgraded or moved",
+    needs="the lease store of staging; it writes a throw-away key",
+    writes=f"one throw-away key, {PREFIX}…, for at most {KEY_TTL_S:g} s",
+    in_order=True,
+    steps=(
+        Step(
+            "timing",
+            "what the settings promise now: TTLs, renewal, and how soon others take over",
+            ("holdfast up --check", "holdfast inventory"),
+            Source.SETTINGS,
+            _timing,
+        ),
+        _step("contention", "a key that two sides ask for", ("holdfast run KEY --on-busy fail -- true",), _contention),
+        _step(
+            "owner", "its owner, and what is left of its time", ("holdfast inspect KEY", "redis-cli PTTL KEY"), _owner
+        ),
+        _step(
+            "stale release",
+            f"a release with an old token: it must be refused with `{LOCK_NOT_OWNED}`, and log `{MISMATCH}`",
+            (f"grep '{MISMATCH}' LOG",),
+            _stale_release,
+        ),
+        _step("expiry", "a key that nobody renews", ("holdfast watch KEY",), _expiry),
+        _step("exclusion", f"{CONTENDERS} that ask at once, for a held key and for a free one", (), _exclusion),
+        _step("clean-up", "the key is given back", ("holdfast locks holdfast:runbook:",), _clean_up),
+    ),
+    rules=(
+        _proof("contention", "a second acquire of a held key gives a token", "Two would hold one lock."),
+        _proof("owner", "owner or remaining time cannot be read", "In an incident nobody could say who holds what."),
+        _proof(
+            "stale release", "a stale release is not refused as it must be", "A late owner would free another's lock."
+        ),
+        _proof("expiry", "an expired key is not free, or its fence does not rise", "Takeover cannot be relied upon."),
+        _proof("exclusion", "more or fewer than one of many get a free key", "The lock does not exclude."),
+        _proof("clean-up", "the throw-away key is still there", "It expires by itself; look at the store first."),
+    ),
+    fine="Ownership, expiry, exclusion and refusal of stale owners hold on this store: a TTL can be changed safely.",
+    essential=_STEPS,
+    then=(
+        NextStep(
+            "holdfast tune --family FAMILY", "the TTL that your holds, your network and your takeover time ask for"
+        ),
+        NextStep("holdfast up --check", "after the change: how soon others take over now"),
+        NextStep(
+            "holdfast runbook not-owned --ledger LEDGER", "a day later: whether leases are lost that were not before"
+        ),
+    ),
+)

@@ -1,0 +1,209 @@
+"""`holdfast runbook duplicate-dispatch [JOB]`: was a job done, or ended, twice; which one; and who has it now."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.core.history.events import Kind
+from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, history_step, lock_step, metrics_step
+from holdfast.ops.runbooks.collectors.plane import JOB_STEP
+from holdfast.ops.runbooks.collectors.searches import JOBS_IN_DATABASE, JOBS_IN_LEDGER
+from holdfast.ops.runbooks.evidence.ledger import LedgerFact
+from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, PolicyFact, number, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.plane import JobFact
+from holdfast.ops.runbooks.model import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.plane.locks.registry import RECONCILER, REPLAYER, SCHEDULER_JOB, WORKER_JOB, LockFamily
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.settings.consistency import takeovers
+
+WAIT_S: Final = 1.0
+"""Half of the two seconds that a handler waits for the lock of a job: past it, waits begin to end in vain."""
+
+
+def _lock(case: Case, family: LockFamily) -> LockFact | None:
+    found = case.fact("locks", LocksFact)
+    return None if found is None else found.get(case.key(family, job=case.arguments["JOB"]))
+
+
+def _show(case: Case) -> NextStep:
+    return NextStep(typed("holdfast", "jobs", "show", case.arguments["JOB"]), "the job with its whole history")
+
+
+def _history(case: Case) -> NextStep:
+    key = case.key(SCHEDULER_JOB, job=case.arguments["JOB"])
+    return NextStep(f"{typed('holdfast', 'history', key)} --ledger LEDGER", "who held it when, and under which fence")
+
+
+def _wrong_history(case: Case) -> Said | None:
+    job = case.fact("job", JobFact)
+    if job is None or not job.problems:
+        return None
+    sentence = (
+        f"The history of {job.id} has what must never be there: {'; '.join(job.problems)}. Something writes to the job "
+        f"without the guard, or around the plane."
+    )
+    steps = (
+        _show(case),
+        _history(case),
+        NextStep("holdfast check LEDGER", "whether any other promise was broken"),
+        NextStep('holdfast policy set low fail_closed --reason "duplicate dispatch"', "until it is understood"),
+    )
+    return Said(sentence, ("job",), steps)
+
+
+def _broken_rule(case: Case) -> Said | None:
+    ledger = case.fact("ledger", LedgerFact)
+    if ledger is None or not ledger.violations:
+        return None
+    sentence = f"The ledger shows a broken promise about the locks of {case.arguments['JOB']}: {ledger.violations[0]}."
+    return Said(
+        sentence, ("ledger",), (_history(case), NextStep("holdfast check LEDGER", "the two records that conflict"))
+    )
+
+
+def _stale_holder(case: Case) -> Said | None:
+    job = case.fact("job", JobFact)
+    lock = _lock(case, SCHEDULER_JOB)
+    if job is None or lock is None or lock.fence is None or job.fence is None or lock.fence >= job.fence:
+        return None
+    sentence = (
+        f"{lock.owner} holds the lock of {job.id} with fence {lock.fence}, and the job was written under fence "
+        f"{job.fence}: the store has forgotten a newer grant. What this holder writes is refused."
+    )
+    steps = (
+        NextStep(
+            typed("holdfast", "release", lock.key, "--reason", "older than the job's fence"), "let a fresh one in"
+        ),
+        NextStep("holdfast runbook store-outage", "whether the store was restarted or has failed over"),
+    )
+    return Said(sentence, ("locks", "job"), steps)
+
+
+def _abandoned(case: Case) -> Said | None:
+    job = case.fact("job", JobFact)
+    lock = _lock(case, WORKER_JOB)
+    if job is None or lock is None or lock.held or job.state is not JobState.RUNNING:
+        return None
+    bound = max(
+        each.seconds for each in takeovers(case.settings) if each.key in {"worker.lease_ttl", "replayer.interval"}
+    )
+    if job.idle <= bound:
+        return None
+    sentence = (
+        f"{job.id} is RUNNING and nobody holds its execution lease: {job.worker or 'its worker'} is gone for longer "
+        f"than a takeover may take ({span(bound)}). No worker takes its topic, or no loop brings it back."
+    )
+    steps = (
+        NextStep("holdfast jobs stats", "whether workers are alive"),
+        NextStep("holdfast runbook lock-debt", "whether others are stuck as well"),
+    )
+    return Said(sentence, ("job", "locks"), steps)
+
+
+def _no_leader(case: Case) -> Said | None:
+    found = case.fact("loops", LocksFact)
+    free = [each.key for each in found.locks if not each.held] if found is not None else []
+    if not free:
+        return None
+    missing = " and ".join(free)
+    sentence = f"Nobody holds {missing}: what is overdue or forgotten is not brought back, so jobs stay where they are."
+    step = NextStep("holdfast up --only reconciler,replayer", "any host that reaches the same places can run them")
+    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; look again")
+
+
+def _refused(case: Case) -> Said | None:
+    found, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
+    rate = (found.total("second ends") or 0.0) if found is not None else 0.0
+    seen = ledger.count(Kind.DUPLICATE) if ledger is not None else 0
+    if rate <= 0 and not seen:
+        return None
+    of_all = f"{rate:.3g} a second in all" if rate > 0 else ""
+    if not seen:
+        sentence = f"Second ends are reported and refused, {of_all}: work is done twice, and one result is used."
+        return Said(sentence, ("rates",), (NextStep("holdfast check LEDGER", "whether any other promise was broken"),))
+    told = f"{number(seen, 'is', 'are')} in the ledger{', and ' if of_all else ''}{of_all}"
+    sentence = (
+        f"A second end of {case.arguments['JOB']} was reported and refused ({told}): two sides have done the same "
+        f"work, and one result was used."
+    )
+    return Said(sentence, ("ledger", "rates") if of_all else ("ledger",), (_history(case), _show(case)))
+
+
+def _rising(case: Case) -> Said | None:
+    policy = case.fact("policy", PolicyFact)
+    if policy is None or not policy.rising:
+        return None
+    counts = ", ".join(f"{sign} {now} after {was}" for sign, (now, was) in policy.duplicates.items() if now or was)
+    sentence = f"Work is done twice more often than before, in the whole plane: {counts} in {span(policy.window_s)}."
+    return Said(sentence, ("policy",), (NextStep("holdfast runbook store-outage", "whether locks fall back"),))
+
+
+def _contended(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (worst := found.worst("wait"))[1] < WAIT_S:
+        return None
+    sentence = f"The p99 wait for a job lock is {span(worst[1])} ({worst[0] or 'all parts'}), of 2 s at most."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "who holds what for how long"),))
+
+
+RUNBOOK: Final = Runbook(
+    name="duplicate-dispatch",
+    title="One job was dispatched, run or ended twice",
+    when="a customer saw an effect twice; `holdfast_plane_duplicate_ends_total` or `holdfast_duplicates_total` rises; "
+    "after a scheduler was killed",
+    needs="the database and the lease store; the job's id, if it is known; --ledger for who held it when; metrics",
+    argument=Argument(
+        "JOB",
+        "job",
+        "the id of the job",
+        "`holdfast check LEDGER` and the lines `published again` in logs name jobs; `holdfast jobs list` has all",
+        "{id} has at most one end, each of its attempts was dispatched once, and its fences only rise.",
+        (JOBS_IN_LEDGER, JOBS_IN_DATABASE),
+    ),
+    steps=(
+        lock_step("locks", "who decides about the job, and who runs it", SCHEDULER_JOB, WORKER_JOB, argument="JOB"),
+        lock_step("loops", "who brings back what is overdue and forgotten", RECONCILER, REPLAYER),
+        JOB_STEP,
+        history_step(
+            *("ledger", "the history of both locks of the job, checked against every rule", "JOB"),
+            *(SCHEDULER_JOB, WORKER_JOB),
+        ),
+        POLICY_STEP,
+        metrics_step(
+            "rates",
+            "second ends, refused writes, waits for job locks, and what the loops had to bring back",
+            Query("second ends", "holdfast_plane_duplicate_ends_total"),
+            Query("duplicates", "holdfast_duplicates_total", by=("kind",)),
+            Query("refused writes", "holdfast_guard_steps_total", where=(("outcome", "refused"),)),
+            Query("abandoned", "holdfast_job_lock_abandoned_total", by=("part",)),
+            Query("wait", "holdfast_job_lock_wait", How.P99, ("part",), unit=" s"),
+            Query("stale jobs", "holdfast_stale_jobs", How.NOW, ("state",), worst=True),
+            Query("orphans replayed", "holdfast_orphan_replayed_total"),
+            Query("fail-open", "holdfast_scheduler_input_fail_open_total"),
+        ),
+    ),
+    rules=(
+        Rule(
+            "wrong history",
+            Severity.ACT,
+            "the job ended twice, an attempt was dispatched twice, a fence went back, a move was not legal, or it had "
+            "more attempts than it may",
+            _wrong_history,
+        ),
+        Rule("broken rule", Severity.ACT, "`holdfast check` finds a broken rule about its locks", _broken_rule),
+        Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the job", _stale_holder),
+        Rule(
+            "abandoned",
+            Severity.ACT,
+            "it is RUNNING, nobody holds its execution lease, and that for longer than a takeover may take",
+            _abandoned,
+        ),
+        Rule("no leader", Severity.ACT, "nobody holds the lock of the reconciler or of the replayer", _no_leader),
+        Rule("refused end", Severity.WATCH, "a second end was reported and refused", _refused),
+        Rule("rising", Severity.WATCH, "duplicates are more than in the window before", _rising),
+        Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
+    ),
+    fine="The job has at most one end, each attempt was dispatched once, and its fences only rise.",
+    essential=("job", "locks", "loops"),
+)

@@ -1,0 +1,211 @@
+"""`holdfast runbook lock-debt`: work waits, and it is to be said for whom: a tenant, a pool, a holder or a loop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.ops.runbooks.collectors.locks import HELD_STEP, lock_step, metrics_step
+from holdfast.ops.runbooks.collectors.plane import DEBT_STEP
+from holdfast.ops.runbooks.evidence.locks import HeldFact, LockFact, LocksFact, number, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.plane import DebtFact
+from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.plane.locks.registry import FAMILIES, RECONCILER, REPLAYER, Scope
+
+WAITING: Final = 20
+SHARE: Final = 0.5
+WAIT_S: Final = 1.0
+AGE_TTLS: Final = 2.0
+
+
+def _debt(case: Case) -> DebtFact | None:
+    return case.fact("debt", DebtFact)
+
+
+def _limit(tenant: str) -> NextStep:
+    return NextStep(
+        f"curl -X PUT $ADDRESS/api/v1/tenants/{tenant}/limits --json '{{\"slots\": N}}'",
+        f"how many jobs of {tenant} may be with workers at once; takes effect at once",
+    )
+
+
+def _held_back(case: Case) -> Said | None:
+    debt = _debt(case)
+    full = [each for each in debt.tenants if each.full and each.waiting >= WAITING] if debt is not None else []
+    if not full:
+        return None
+    worst = full[0]
+    others = f", and {number(len(full) - 1, 'other tenant is', 'other tenants are')}, too" if len(full) > 1 else ""
+    sentence = (
+        f"Tenant {worst.name} has {worst.waiting} jobs waiting and all of its {worst.slots} places in use (the first "
+        f"has waited {span(worst.oldest)}): it is held back by its own limit{others}. The plane works as told."
+    )
+    return Said(
+        sentence, ("debt",), (_limit(worst.name), NextStep("holdfast jobs stats", "whether there is room to give"))
+    )
+
+
+def _noisy(case: Case) -> Said | None:
+    debt = _debt(case)
+    if debt is None or not debt.running or debt.waiting < WAITING:
+        return None
+    top = max(debt.tenants, key=lambda each: each.running)
+    others = [each for each in debt.tenants if each is not top and each.waiting and not each.full]
+    if top.running <= SHARE * debt.running or not others or len(debt.tenants) < 2:
+        return None
+    sentence = (
+        f"Tenant {top.name} has {top.running} of the {debt.running} jobs that are with workers, while "
+        f"{number(len(others), 'other tenant waits', 'other tenants wait')} ({others[0].name} for "
+        f"{span(others[0].oldest)}): one tenant uses what all share."
+    )
+    return Said(sentence, ("debt",), (_limit(top.name),), "likely: turns are fair by tenant, so it may be on its way")
+
+
+def _no_workers(case: Case) -> Said | None:
+    debt = _debt(case)
+    empty = [each for each in debt.pools if each.waiting and not each.workers] if debt is not None else []
+    if not empty:
+        return None
+    sentence = (
+        f"Pool {empty[0].name} has {empty[0].waiting} jobs waiting and no worker that is alive: no lock is the matter."
+    )
+    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP", "a worker for that pool (--pool)"),))
+
+
+def _saturated(case: Case) -> Said | None:
+    debt = _debt(case)
+    full = (
+        [each for each in debt.pools if each.workers and each.running >= each.capacity and each.waiting >= WAITING]
+        if debt is not None
+        else []
+    )
+    if not full:
+        return None
+    pool = full[0]
+    sentence = (
+        f"Pool {pool.name} is full: {pool.running} jobs with {pool.workers} workers that take {pool.capacity}, and "
+        f"{pool.waiting} waiting. More workers help; other locks do not."
+    )
+    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP --concurrency N", "more hands"),))
+
+
+def _old_holders(case: Case) -> Said | None:
+    found = case.fact("held", HeldFact)
+    old: list[LockFact] = []
+    for family in found.families if found is not None else ():
+        known = FAMILIES.get(family.family)
+        lock = family.oldest
+        item = known is None or (known.scope is Scope.ITEM and family.family != "worker.job")
+        if item and family.waiters and lock.age is not None and lock.ttl and lock.age > AGE_TTLS * lock.ttl:
+            old.append(lock)
+    if not old:
+        return None
+    worst = max(old, key=lambda each: each.age or 0.0)
+    sentence = (
+        f"{worst.owner} has held {worst.key} for {span(worst.age)}, more than {AGE_TTLS:g} TTLs, while others wait: "
+        f"the debt is behind one holder."
+    )
+    steps = (
+        NextStep(typed("holdfast", "inspect", worst.key), "whether it still is"),
+        NextStep(typed("holdfast", "release", worst.key, "--reason", "held for too long"), "fences it out"),
+    )
+    return Said(sentence, ("held",), steps)
+
+
+def _stale(case: Case) -> Said | None:
+    debt, loops = _debt(case), case.fact("loops", LocksFact)
+    overdue = {state: count for state, count in debt.overdue.items() if count} if debt is not None else {}
+    if not overdue:
+        return None
+    shown = ", ".join(f"{count} {state}" for state, count in overdue.items())
+    free = [each.key for each in loops.locks if not each.held] if loops is not None else []
+    why = f" Nobody holds {' and '.join(free)}, which would end or bring back such jobs." if free else ""
+    sentence = f"Jobs are past the limits of their states: {shown}.{why}"
+    steps = (NextStep("holdfast up --only reconciler,replayer", "loops for what is stale"),) if free else ()
+    again = NextStep("holdfast runbook lock-debt", "again after two intervals: the number must fall")
+    return Said(sentence, ("debt", "loops"), (*steps, again), "sure" if free else "sure; whether it grows, look again")
+
+
+def _contended(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (worst := found.worst("wait"))[1] < WAIT_S:
+        return None
+    sentence = f"The p99 wait for job locks is {span(worst[1])} ({worst[0] or 'all parts'}), of 2 s at most."
+    steps = (
+        NextStep("holdfast tune --family scheduler.job", "what the holds ask for"),
+        NextStep("holdfast runbook retry-waves", "whether waiters come in step"),
+    )
+    return Said(sentence, ("rates",), steps)
+
+
+def _open(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (rate := found.total("fail-open") or 0.0) <= 0:
+        return None
+    sentence = f"Runs without the store submit {rate:.3g} jobs a second: another replica may submit their like."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "the store is in trouble"),))
+
+
+def _orphans(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (rate := found.total("orphans replayed") or 0.0) <= 0:
+        return None
+    sentence = f"{rate:.3g} forgotten jobs a second go on again: messages or schedulers were lost, and are made up for."
+    return Said(sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any were given up"),))
+
+
+RUNBOOK: Final = Runbook(
+    name="lock-debt",
+    title="Work waits: whose debt is it",
+    when="jobs wait for too long; p99 of `holdfast_job_lock_wait` rises; one tenant complains, or all do",
+    needs="the database and the lease store; metrics for waits and rates",
+    steps=(
+        DEBT_STEP,
+        HELD_STEP,
+        lock_step("loops", "who ends what is overdue and brings back what is forgotten", RECONCILER, REPLAYER),
+        metrics_step(
+            "rates",
+            "waits for job locks, who waits now, recovery debt, and fail-open pressure",
+            Query("wait", "holdfast_job_lock_wait", How.P99, ("part",), unit=" s"),
+            Query("hold", "holdfast_lock_hold_seconds", How.P99, ("family",), unit=" s"),
+            Query("waiting", "holdfast_locks_waiting", How.NOW, ("family",)),
+            Query("stale jobs", "holdfast_stale_jobs", How.NOW, ("state",), worst=True),
+            Query("orphans replayed", "holdfast_orphan_replayed_total"),
+            Query("fail-open", "holdfast_scheduler_input_fail_open_total"),
+        ),
+    ),
+    rules=(
+        Rule(
+            "tenant at its limit",
+            Severity.ACT,
+            f"a tenant uses all of its places and has {WAITING} jobs waiting or more",
+            _held_back,
+        ),
+        Rule(
+            "noisy tenant",
+            Severity.ACT,
+            f"one tenant has more than {SHARE:.0%} of what is with workers, {WAITING} jobs or more wait, and tenants "
+            "below their limit are among them",
+            _noisy,
+        ),
+        Rule("no workers", Severity.ACT, "jobs wait in a pool without a worker that is alive", _no_workers),
+        Rule(
+            "old holder",
+            Severity.ACT,
+            f"a lock of one item is held for {AGE_TTLS:g} TTLs while others wait",
+            _old_holders,
+        ),
+        Rule("stale jobs", Severity.ACT, "jobs are past the limits of their states", _stale),
+        Rule(
+            "pool is full",
+            Severity.WATCH,
+            f"the workers of a pool have all that they take, and {WAITING} wait",
+            _saturated,
+        ),
+        Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
+        Rule("fail-open", Severity.WATCH, "jobs reach the scheduler from runs without the store", _open),
+        Rule("orphans", Severity.WATCH, "forgotten jobs go on again", _orphans),
+    ),
+    fine="Nothing waits for a tenant's limit, a worker, a holder that does not let go, or a loop without a leader.",
+    essential=("debt", "held", "loops"),
+)

@@ -1,0 +1,255 @@
+"""`holdfast runbook not-owned`: leases are lost, or releases are refused because the key is somebody else's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.core.history.events import Kind
+from holdfast.ops.runbooks.collectors.locks import (
+    FORCED_STEP,
+    HELD_STEP,
+    LATE_SHARE,
+    STORE_STEP,
+    ledger_step,
+    metrics_step,
+)
+from holdfast.ops.runbooks.evidence.ledger import CAUSES, Cause, LedgerFact, Loss
+from holdfast.ops.runbooks.evidence.locks import ForcedFact, HeldFact, StoreFact, number, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.plane.settings.inventory import inventory
+
+BURST: Final = 3
+RATIO: Final = 0.05
+KEEPER_BEHIND_S: Final = 1.0
+SLOW_SHARE: Final = 0.1
+"""The guard of a lease: what a renewal may take before the holder lets go of it, as a share of the TTL."""
+
+
+def _unexplained(case: Case, ledger: LedgerFact) -> list[Loss]:
+    """Losses that no operator has caused."""
+    forced = case.fact("forced", ForcedFact)
+    broken = {each.key for each in forced.records} if forced is not None else set()
+    return [each for each in ledger.losses if not (each.cause is Cause.TAKEN and each.key in broken)]
+
+
+def _many(losses: list[Loss], ledger: LedgerFact) -> bool:
+    return len(losses) >= BURST and len(losses) >= RATIO * max(1, ledger.count(Kind.GRANTED))
+
+
+def _main_cause(losses: list[Loss]) -> Cause:
+    known = Counter(each.cause for each in losses if each.cause is not Cause.OTHER)
+    return known.most_common(1)[0][0] if known else Cause.OTHER
+
+
+def _burst(cause: Cause, advice: Callable[[Loss], tuple[NextStep, ...]]) -> Rule:
+    def judge(case: Case) -> Said | None:
+        ledger = case.fact("losses", LedgerFact)
+        losses = [] if ledger is None else _unexplained(case, ledger)
+        if ledger is None or not _many(losses, ledger) or _main_cause(losses) is not cause:
+            return None
+        own = [each for each in losses if each.cause is cause]
+        families = Counter(each.family for each in own)
+        who = Counter(_host(each.owner) for each in own)
+        sentence = (
+            f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)} "
+            f"({len(own)} of them alike: {', '.join(f'{name} {times}' for name, times in families.most_common(3))}), "
+            f"by {CAUSES[cause]}. Most are of {who.most_common(1)[0][0]}."
+        )
+        newest = own[0]
+        history = typed("holdfast", "history", newest.key)
+        follow = (NextStep(f"{history} --ledger LEDGER", "what happened to the newest of them, step by step"),)
+        return Said(sentence, ("losses", "forced"), (*advice(newest), *follow))
+
+    when = (
+        f"at least {BURST} leases were lost or refused in the window, which is at least {RATIO:.0%} of the grants, "
+        f"and most by {CAUSES[cause]}"
+    )
+    return Rule(f"burst: {cause}", Severity.ACT, when, judge)
+
+
+def _host(owner: str) -> str:
+    return owner.partition(":")[0] or "?"
+
+
+def _tune(loss: Loss) -> NextStep:
+    return NextStep(
+        typed("holdfast", "tune", "--family", loss.family), "which TTL and renewal interval the data asks for"
+    )
+
+
+_BEFORE: Final = NextStep("holdfast runbook before-ttl-change", "before any TTL is changed")
+
+
+def _after_pause(loss: Loss) -> tuple[NextStep, ...]:
+    look = f"ssh {_host(loss.owner).partition('@')[2] or _host(loss.owner)} 'dmesg -T | tail; cat /proc/pressure/cpu'"
+    return (
+        NextStep(look, "was the host suspended, starved or throttled; was there a long collection"),
+        _tune(loss),
+        _BEFORE,
+    )
+
+
+def _after_network(loss: Loss) -> tuple[NextStep, ...]:
+    return NextStep("holdfast runbook store-outage", "whether the store is slow or gone"), _tune(loss)
+
+
+def _after_outliving(loss: Loss) -> tuple[NextStep, ...]:
+    return _tune(loss), _BEFORE
+
+
+def _after_taking(_loss: Loss) -> tuple[NextStep, ...]:
+    return (
+        NextStep("holdfast audit", "whether somebody broke locks by force"),
+        NextStep("holdfast runbook store-outage", "whether the store was restarted, evicts keys or has failed over"),
+    )
+
+
+def _forced(case: Case) -> Said | None:
+    ledger, forced = case.fact("losses", LedgerFact), case.fact("forced", ForcedFact)
+    if ledger is None or forced is None or not ledger.losses or _unexplained(case, ledger):
+        return None
+    actors = ", ".join(sorted({each.actor for each in forced.records}))
+    sentence = (
+        f"{number(len(ledger.losses), 'lease was', 'leases were')} lost, each of a lock that was broken by force "
+        f"({actors}): not owned is then the right answer, and nothing is wrong with timing."
+    )
+    return Said(sentence, ("losses", "forced"), (NextStep("holdfast audit", "who broke which lock, and why"),))
+
+
+def _few(case: Case) -> Said | None:
+    ledger = case.fact("losses", LedgerFact)
+    losses = [] if ledger is None else _unexplained(case, ledger)
+    if ledger is None or not losses or _many(losses, ledger):
+        return None
+    share = len(losses) / max(1, ledger.count(Kind.GRANTED))
+    sentence = (
+        f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)}, {share:.1%} of "
+        f"the grants. That is what restarts and failovers cost, and no reason to page anybody."
+    )
+    return Said(sentence, ("losses",), (), "sure, for this window; a rise that goes on would be another matter")
+
+
+def _ratio(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or case.fact("losses", LedgerFact) is not None:
+        return None
+    granted = found.total("granted") or 0.0
+    gone = (found.total("not owned") or 0.0) + (found.total("lost") or 0.0)
+    if gone <= 0 or gone < RATIO * max(granted, gone):
+        return None
+    family, rate = max(found.worst("not owned"), found.worst("lost"), key=lambda each: each[1])
+    sentence = (
+        f"{gone:.3g} leases a second are lost or refused while {granted:.3g} are granted, {found.over}; most of "
+        f"{family or '?'} ({rate:.3g}). Which cause it is, metrics cannot say."
+    )
+    sure = "likely: give --ledger DIR for the cause"
+    if not found.long:
+        sure += f"; {found.over} is short, --prometheus URL looks at 5 minutes"
+    step = NextStep("holdfast runbook not-owned --ledger DIR", "the cause of each loss is in the audit ledger")
+    return Said(sentence, ("rates",), (step,), sure)
+
+
+def _keeper(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None:
+        return None
+    instance, behind = found.worst("keeper behind")
+    if behind < KEEPER_BEHIND_S:
+        return None
+    sentence = f"The keeper of {instance or 'a process'} is {span(behind)} behind: what it holds will be lost next."
+    steps = (NextStep(f"curl -s http://{instance}/healthz", "liveness says the same, and a restart helps"),)
+    return Said(sentence, ("rates",), steps if instance else ())
+
+
+def _behind(case: Case) -> Said | None:
+    found = case.fact("held", HeldFact)
+    late = [lock for family in found.families for lock in family.late] if found is not None else []
+    if not late:
+        return None
+    first = min(late, key=lambda each: each.remaining or 0.0)
+    sentence = (
+        f"{number(len(late), 'lease has', 'leases have')} missed a renewal: {first.key} of {first.owner} runs out in "
+        f"{span(first.remaining)}. Its holder has died, stands still, or cannot reach the store."
+    )
+    step = NextStep(typed("holdfast", "inspect", first.key), "whether it was renewed meanwhile")
+    return Said(sentence, ("held",), (step,), "likely: a holder that has just died looks the same, and is no trouble")
+
+
+def _store_down(case: Case) -> Said | None:
+    found = case.fact("store", StoreFact)
+    if found is None or not found.down:
+        return None
+    sentence = f"The lease store does not answer ({found.error}): every lease that is held now will be lost."
+    step = NextStep("holdfast runbook store-outage", "what each risk class does now, and what to do")
+    return Said(sentence, ("store",), (step,))
+
+
+def _slow(case: Case) -> Said | None:
+    found = case.fact("store", StoreFact)
+    lines = [line for line in inventory(case.settings) if line.renew_every is not None]
+    shortest = min(lines, key=lambda line: line.ttl)
+    if found is None or found.slowest is None or found.slowest < SLOW_SHARE * shortest.ttl:
+        return None
+    sentence = (
+        f"A PING took {span(found.slowest)}: leases of {shortest.family} last {span(shortest.ttl)} and let go when a "
+        f"renewal is {span(SLOW_SHARE * shortest.ttl)} late."
+    )
+    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "what the store says about itself"),))
+
+
+RUNBOOK: Final = Runbook(
+    name="not-owned",
+    title="Leases are lost, or releases are refused: lock not owned",
+    when="`lock not owned` or `lock release skipped: token mismatch` in logs, or lost leases in metrics, in any path: "
+    "jobs, workflows, approvals, loops",
+    needs="--ledger for the cause of each loss; metrics for how many; the lease store",
+    steps=(
+        metrics_step(
+            "rates",
+            "how often leases are lost or refused, by family, and whether renewals are slow",
+            Query("not owned", "holdfast_lock_not_owned_total", by=("family",)),
+            Query("lost", "holdfast_lock_lost_total", by=("family", "reason")),
+            Query("granted", "holdfast_lock_granted_total", by=("family",)),
+            Query("unconfirmed renewals", "holdfast_lock_unconfirmed_total", by=("family",)),
+            Query(
+                "slowest renewals", "holdfast_lock_renew_tail_seconds", How.NOW, ("instance",), worst=True, unit=" s"
+            ),
+            Query(
+                "keeper behind", "holdfast_keeper_heartbeat_age_seconds", How.NOW, ("instance",), worst=True, unit=" s"
+            ),
+        ),
+        ledger_step("losses", "each loss of the last while, and its cause by its autopsy"),
+        FORCED_STEP,
+        HELD_STEP,
+        STORE_STEP,
+    ),
+    rules=(
+        Rule("store down", Severity.ACT, "the lease store answers no PING", _store_down),
+        _burst(Cause.PAUSE, _after_pause),
+        _burst(Cause.NETWORK, _after_network),
+        _burst(Cause.OUTLIVED, _after_outliving),
+        _burst(Cause.TAKEN, _after_taking),
+        _burst(Cause.CLOCK, _after_pause),
+        Rule(
+            "ratio",
+            Severity.ACT,
+            f"there is no ledger, and what is lost or refused is at least {RATIO:.0%} of what is granted",
+            _ratio,
+        ),
+        Rule("keeper behind", Severity.ACT, f"a keeper is {KEEPER_BEHIND_S:g} s behind or more", _keeper),
+        Rule("slow store", Severity.ACT, f"a PING takes {SLOW_SHARE:.0%} of the shortest renewed TTL or longer", _slow),
+        Rule("forced", Severity.WATCH, "every loss is of a lock that an operator broke", _forced),
+        Rule("few", Severity.WATCH, f"fewer than {BURST} losses, or less than {RATIO:.0%} of the grants", _few),
+        Rule(
+            "renewals behind",
+            Severity.WATCH,
+            f"a lease that is renewed has less than {LATE_SHARE:.0%} of its TTL left",
+            _behind,
+        ),
+    ),
+    fine="No lease was lost or refused, and renewals are in time.",
+    essential=("losses", "store"),
+)

@@ -1,0 +1,162 @@
+"""`holdfast runbook snapshot-leader`: is the worker snapshot written, and by whom."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.ops.runbooks.collectors.locks import lock_step, metrics_step
+from holdfast.ops.runbooks.collectors.plane import SNAPSHOT_STEP
+from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.plane import SnapshotFact
+from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.plane.locks.registry import SNAPSHOT_WRITER
+
+FRESH: Final = 2.0
+"""Intervals that a snapshot may be old while its writer is well: ticks have a jitter, and one may be late."""
+
+_START: Final = NextStep("holdfast up --only snapshot", "any host that reaches the same places can write it")
+
+
+def _lock(case: Case) -> LockFact | None:
+    found = case.fact("lock", LocksFact)
+    return None if found is None else found.get(case.key(SNAPSHOT_WRITER))
+
+
+def _bounds(case: Case) -> tuple[float, float]:
+    """How old a snapshot may be while its writer is well, and after its crash."""
+    interval = case.settings.snapshot.interval
+    return FRESH * interval, SNAPSHOT_WRITER.ttl_for(interval) + FRESH * interval
+
+
+def _never(case: Case) -> Said | None:
+    found = case.fact("snapshot", SnapshotFact)
+    if found is None or found.age is not None:
+        return None
+    sentence = "No snapshot was ever written here: no process has run the snapshot loop on this database."
+    return Said(sentence, ("snapshot",), (_START,))
+
+
+def _no_leader(case: Case) -> Said | None:
+    found, lock, (_, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
+    if found is None or found.age is None or lock is None or lock.held or found.age <= crashed:
+        return None
+    sentence = (
+        f"Nobody leads: {lock.key} is free and the snapshot is {span(found.age)} old, more than a takeover takes "
+        f"({span(crashed)}). {found.writer} wrote the last one."
+    )
+    return Said(sentence, ("lock", "snapshot"), (_START,))
+
+
+def _dead_leader(case: Case) -> Said | None:
+    found, lock, (well, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
+    if found is None or found.age is None or lock is None or not well < found.age <= crashed:
+        return None
+    if lock.held:
+        sentence = (
+            f"The leader {lock.owner} has not written for {span(found.age)}; its lease runs out in "
+            f"{span(lock.remaining)}, and another takes over within {span(crashed - found.age)} if it has died."
+        )
+    else:
+        sentence = f"The key is free and the snapshot is {span(found.age)} old: a takeover is under way."
+    again = NextStep("holdfast runbook snapshot-leader", f"look again in {span(max(1.0, crashed - found.age))}")
+    return Said(sentence, ("lock", "snapshot"), (again,), "likely")
+
+
+def _silent_leader(case: Case) -> Said | None:
+    found, lock, (_, crashed) = case.fact("snapshot", SnapshotFact), _lock(case), _bounds(case)
+    if found is None or found.age is None or lock is None or not lock.held or found.age <= crashed:
+        return None
+    sentence = (
+        f"{lock.owner} holds {lock.key} and renews it, and has not written for {span(found.age)}: it is stuck, or "
+        f"cannot write to the database."
+    )
+    steps = (
+        NextStep(typed("holdfast", "release", lock.key, "--reason", "leads and does not write"), "let another lead"),
+        NextStep("curl -s http://HOST:PORT/readyz", "of that process: whether it reaches the database"),
+    )
+    return Said(sentence, ("lock", "snapshot"), steps)
+
+
+def _other_writer(case: Case) -> Said | None:
+    found, lock = case.fact("snapshot", SnapshotFact), _lock(case)
+    if found is None or lock is None or lock.fence is None or found.fence is None or lock.fence >= found.fence:
+        return None
+    sentence = (
+        f"{lock.owner} leads with fence {lock.fence}, and the snapshot has met fence {found.fence}: the store has "
+        f"forgotten a newer grant, and what this leader writes is refused."
+    )
+    step = NextStep(
+        typed("holdfast", "release", lock.key, "--reason", "older than the snapshot's fence"), "a fresh fence"
+    )
+    return Said(sentence, ("lock", "snapshot"), (step, NextStep("holdfast runbook store-outage", "was it restarted")))
+
+
+def _two_leaders(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (leaders := found.total("leaders") or 0.0) <= 1:
+        return None
+    sentence = f"{leaders:g} processes say that they lead. One of them is stale, and the guard refuses what it writes."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it has not heard"),), "likely")
+
+
+def _flapping(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None or (lost := found.total("lost") or 0.0) <= 0:
+        return None
+    sentence = f"Leadership is lost {lost:.3g} times a second {found.over}: the loop changes hands."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it is lost"),))
+
+
+def _stale_content(case: Case) -> Said | None:
+    found, (well, _) = case.fact("snapshot", SnapshotFact), _bounds(case)
+    if found is None or found.age is None or found.age > well or found.workers == found.alive:
+        return None
+    sentence = (
+        f"The snapshot has {found.workers} workers and {found.alive} are alive: some have come or gone since it was "
+        f"written, {span(found.age)} ago."
+    )
+    return Said(sentence, ("snapshot",), (), "sure; the next one will say so")
+
+
+RUNBOOK: Final = Runbook(
+    name="snapshot-leader",
+    title="The worker snapshot is old, or two processes write it",
+    when="`sys:workers:snapshot` is older than it should be; routing uses workers that are gone",
+    needs="the lease store and the database; metrics for who says that it leads",
+    steps=(
+        lock_step("lock", "who may write the snapshot", SNAPSHOT_WRITER),
+        SNAPSHOT_STEP,
+        metrics_step(
+            "rates",
+            "how many processes say that they lead, and how often leadership is lost",
+            Query("leaders", "holdfast_loop_leader", How.NOW, where=(("loop", "snapshot"),)),
+            Query("lost", "holdfast_loop_leaderships_lost_total", where=(("loop", "snapshot"),)),
+            Query("failed ticks", "holdfast_loop_ticks_failed_total", where=(("loop", "snapshot"),)),
+            Query("in vain", "holdfast_loop_skipped_total", by=("reason",), where=(("loop", "snapshot"),)),
+        ),
+    ),
+    rules=(
+        Rule("never written", Severity.ACT, "there is no snapshot", _never),
+        Rule("no leader", Severity.ACT, "the key is free, and the snapshot older than a takeover takes", _no_leader),
+        Rule(
+            "silent leader",
+            Severity.ACT,
+            "the key is held, and the snapshot older than a takeover takes",
+            _silent_leader,
+        ),
+        Rule("stale leader", Severity.ACT, "the leader's fence is older than the snapshot's", _other_writer),
+        Rule(
+            "takeover",
+            Severity.WATCH,
+            f"the snapshot is older than {FRESH:g} intervals, and not yet older than a takeover takes (the TTL and "
+            f"{FRESH:g} intervals)",
+            _dead_leader,
+        ),
+        Rule("two leaders", Severity.WATCH, "more than one process says that it leads", _two_leaders),
+        Rule("leadership lost", Severity.WATCH, "leadership was lost", _flapping),
+        Rule("workers have changed", Severity.WATCH, "the snapshot is fresh and has other workers", _stale_content),
+    ),
+    fine="One leader writes the snapshot, and it is fresh.",
+    essential=("lock", "snapshot"),
+)

@@ -1,0 +1,230 @@
+"""`holdfast runbook store-outage`: the lease store is gone or slow; what runs without it, and what to switch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.core.history.events import Kind
+from holdfast.core.lease.error_policy import OnError
+from holdfast.ops.runbooks.collectors.locks import POLICY_STEP, STORE_STEP, ledger_step, metrics_step
+from holdfast.ops.runbooks.evidence.ledger import LedgerFact
+from holdfast.ops.runbooks.evidence.locks import PolicyFact, StoreFact, number, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity
+from holdfast.plane.policy.model import Source as Word
+from holdfast.plane.service.policy import NEAR_ZERO
+
+LOG_TEXT: Final = "distributed lock failed — using local-only lock; a cross-replica race is possible"
+
+
+def _meaning(policy: PolicyFact | None) -> str:
+    if policy is None:
+        return "What risk classes do is not known, because the database was not read; without a word they fail closed."
+    told = []
+    if closed := policy.named(OnError.FAIL_CLOSED):
+        told.append(f"{_classes(closed)} fail_closed: nothing runs without its lock, and work waits")
+    if opened := policy.named(OnError.FAIL_OPEN):
+        told.append(f"{_classes(opened)} fail_open: it runs under local locks, and another replica may run it too")
+    if waits := policy.named(OnError.WAIT):
+        told.append(f"{_classes(waits)} wait for the store")
+    return "; ".join(told)[:1].upper() + "; ".join(told)[1:] + "."
+
+
+def _classes(names: tuple[str, ...]) -> str:
+    return f"class {names[0]} is" if len(names) == 1 else f"classes {', '.join(names)} are"
+
+
+def _close(policy: PolicyFact | None) -> tuple[NextStep, ...]:
+    names = () if policy is None else policy.named(OnError.FAIL_OPEN)
+    return tuple(
+        NextStep(
+            f'holdfast policy set {risk} fail_closed --reason "the lease store is down"',
+            f"only if work of class {risk} must not happen twice",
+        )
+        for risk in names
+    )
+
+
+def _down(case: Case) -> Said | None:
+    found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
+    if found is None or not found.down:
+        return None
+    sentence = f"The lease store does not answer ({found.error}). {_meaning(policy)}"
+    look = "redis-cli PING" if found.engine == "redis" else "holdfast locks"
+    steps = (
+        NextStep(look, "mend the store: it is what everything waits for"),
+        NextStep("holdfast policy show", "how often locks fall back, and whether duplicates rise"),
+        *_close(policy),
+        NextStep("holdfast runbook store-outage", "again when it is back: fallbacks must return to zero"),
+    )
+    return Said(sentence, ("store", "policy"), steps)
+
+
+def _escalate(case: Case) -> Said | None:
+    policy = case.fact("policy", PolicyFact)
+    if policy is None or not policy.escalate:
+        return None
+    sentence = f"Running without locks does harm: {policy.because}. Close what is open."
+    steps = tuple(
+        NextStep(f'holdfast policy set {risk} fail_closed --reason "{policy.because}"', "stops it, in all processes")
+        for risk in policy.named(OnError.FAIL_OPEN)
+    )
+    return Said(sentence, ("policy",), steps)
+
+
+def _cut_off(case: Case) -> Said | None:
+    """The store answers us, and somebody else cannot reach it."""
+    found, rates = case.fact("store", StoreFact), case.fact("rates", MetricsFact)
+    if found is None or found.down or rates is None:
+        return None
+    falling = rates.worst("fallbacks")
+    refusing = rates.worst("breaker")
+    if falling[1] <= NEAR_ZERO and refusing[1] < 1:
+        return None
+    who = falling[0] if falling[1] > NEAR_ZERO else refusing[0]
+    sentence = (
+        f"The store answers here, and {who or 'a process'} does not reach it ({falling[1]:.3g} fallbacks a second): "
+        f"its network, its credentials or its address."
+    )
+    step = NextStep(f"curl -s http://{who}/readyz", "what that process says about the store")
+    return Said(sentence, ("store", "rates"), (step,) if who else ())
+
+
+def _flaky(case: Case) -> Said | None:
+    found = case.fact("store", StoreFact)
+    if found is None or found.down or not found.error:
+        return None
+    sentence = f"The store answered {found.answered} of {found.asked} PINGs: {found.error}."
+    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "look again; it comes and goes"),))
+
+
+def _replica(case: Case) -> Said | None:
+    found = case.fact("store", StoreFact)
+    about = found.about if found is not None else None
+    if about is None or (about.get("role") in {None, "master"} and about.get("loading", "0") == "0"):
+        return None
+    sentence = (
+        f"The server is {about.get('role', '?')} (link to its primary: {about.get('master_link_status', '?')}, last "
+        f"heard {about.get('master_last_io_seconds_ago', '?')} s ago): leases have to be written, and a replica may "
+        f"not know the newest ones."
+    )
+    step = NextStep("redis-cli INFO replication", "which server is the primary; point the plane at it")
+    return Said(sentence, ("store",), (step,))
+
+
+def _evicting(case: Case) -> Said | None:
+    found = case.fact("store", StoreFact)
+    about = found.about if found is not None else None
+    if about is None or about.get("maxmemory_policy", "noeviction") == "noeviction":
+        return None
+    sentence = (
+        f"The server may throw keys away when its memory is full (maxmemory_policy {about['maxmemory_policy']}, "
+        f"{about.get('evicted_keys', '?')} so far): a lock can vanish while it is held."
+    )
+    step = NextStep("redis-cli CONFIG SET maxmemory-policy noeviction", "locks do not belong among what is thrown away")
+    return Said(sentence, ("store",), (step,))
+
+
+def _recovered(case: Case) -> Said | None:
+    found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
+    rates, ledger = case.fact("rates", MetricsFact), case.fact("ledger", LedgerFact)
+    fell = 0 if policy is None else sum(each.fallbacks for each in policy.classes)
+    told = 0 if ledger is None else ledger.count(Kind.FELL_BACK)
+    if found is None or found.down or not (fell or told):
+        return None
+    if rates is None:
+        again = "whether it goes on, the next minutes will show"
+        sure = "likely: --metrics URL of each process says whether fallbacks have ended"
+    elif rates.worst("fallbacks")[1] <= NEAR_ZERO:
+        again, sure = f"fallbacks have returned to zero ({rates.over})", "sure"
+    else:
+        return None  # which another rule says
+    sentence = (
+        f"The store answers, after {number(max(fell, told), 'lock fell', 'locks fell')} back in the last "
+        f"{span(policy.window_s if policy is not None else _window(ledger))}; {again}."
+    )
+    because = ("store", "policy", "rates", "ledger")
+    step = NextStep("holdfast check LEDGER --since 1h", "whether anything was done twice meanwhile")
+    return Said(sentence, because, (step,), sure)
+
+
+def _window(ledger: LedgerFact | None) -> float:
+    return 0.0 if ledger is None else ledger.window_s
+
+
+def _left_closed(case: Case) -> Said | None:
+    found, policy = case.fact("store", StoreFact), case.fact("policy", PolicyFact)
+    if found is None or found.down or policy is None:
+        return None
+    left = [each.risk for each in policy.classes if each.by == str(Word.ESCALATION)]
+    if not left:
+        return None
+    sentence = f"The escalation has closed {', '.join(left)}, and never opens again by itself."
+    steps = tuple(
+        NextStep(f'holdfast policy set {risk} fail_open --reason "the store is well"', "once duplicates are understood")
+        for risk in left
+    )
+    return Said(sentence, ("store", "policy"), steps)
+
+
+def _behind(case: Case) -> Said | None:
+    rates = case.fact("rates", MetricsFact)
+    revisions = {} if rates is None else rates.numbers.get("policy revision", {})
+    if len(set(revisions.values())) < 2:
+        return None
+    late = min(revisions, key=lambda each: revisions[each])
+    sentence = (
+        f"{late} follows an older policy than others: it cannot reach the database, so a switch does not reach it."
+    )
+    return Said(sentence, ("rates",), (NextStep(f"curl -s http://{late}/readyz", "whether it reaches the database"),))
+
+
+RUNBOOK: Final = Runbook(
+    name="store-outage",
+    title="The lease store is down or slow: what runs without it, and what to switch",
+    when="fallbacks above 0.1 a second for five minutes; `PolicyDenied` or `Unavailable` in logs; readiness fails by "
+    "leases; after an outage, to see that it is over",
+    needs="the lease store, and the database, which has the policy and what all processes counted; metrics by process",
+    steps=(
+        STORE_STEP,
+        POLICY_STEP,
+        metrics_step(
+            "rates",
+            "fallbacks by process, whether a process takes the store to be down, and duplicates",
+            Query("fallbacks", "holdfast_lock_fallback_total", by=("instance",)),
+            Query("run lock fallbacks", "holdfast_workflow_lock_fallback_total", by=("instance",)),
+            Query("fail-open of scheduler input", "holdfast_scheduler_input_fail_open_total", by=("instance",)),
+            Query("denied", "holdfast_lock_denied_total", by=("risk",)),
+            Query("breaker", "holdfast_store_breaker_open", How.NOW, ("instance",), worst=True),
+            Query("degraded leases", "holdfast_locks_degraded", How.NOW, ("family",)),
+            Query("duplicates", "holdfast_duplicates_total", by=("kind",)),
+            Query("policy revision", "holdfast_policy_revision", How.NOW, ("instance",), worst=True),
+        ),
+        ledger_step("ledger", "which locks fell back, were promoted or denied", hint=f"grep '{LOG_TEXT}' LOG"),
+    ),
+    rules=(
+        Rule("down", Severity.ACT, "the lease store answers no PING", _down),
+        Rule(
+            "escalate",
+            Severity.ACT,
+            "locks fall back more often than `escalation.rate` (0.1 a second) over `escalation.window` (5 min), and "
+            "duplicates are more than in the window before",
+            _escalate,
+        ),
+        Rule(
+            "cut off",
+            Severity.ACT,
+            f"the store answers here, and a process takes it to be down or falls back more than {NEAR_ZERO:g} times a "
+            "second",
+            _cut_off,
+        ),
+        Rule("flaky", Severity.ACT, "the store answers some PINGs and not others", _flaky),
+        Rule("replica", Severity.ACT, "the server is not a primary, or still loads its data", _replica),
+        Rule("evicting", Severity.ACT, "the server may evict keys", _evicting),
+        Rule("policy behind", Severity.ACT, "processes follow different revisions of the policy", _behind),
+        Rule("recovered", Severity.WATCH, "the store answers, and locks fell back in the window", _recovered),
+        Rule("left closed", Severity.WATCH, "a class was closed by the escalation and the store answers", _left_closed),
+    ),
+    fine="The lease store answers, and no lock falls back.",
+    essential=("store", "policy"),
+)

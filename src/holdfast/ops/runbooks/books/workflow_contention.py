@@ -1,0 +1,236 @@
+"""`holdfast runbook workflow-contention [RUN]`: a run does not move, or its lock is busy; and which one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.ops.runbooks.collectors.locks import history_step, lock_step, metrics_step
+from holdfast.ops.runbooks.collectors.plane import PENDING_STEP, RUN_STEP
+from holdfast.ops.runbooks.collectors.searches import (
+    HELD_S,
+    RUNS_IN_DATABASE,
+    RUNS_IN_LEASES,
+    RUNS_IN_LEDGER,
+    run_bound,
+)
+from holdfast.ops.runbooks.evidence.ledger import LedgerFact
+from holdfast.ops.runbooks.evidence.locks import LockFact, LocksFact, number, span
+from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
+from holdfast.ops.runbooks.evidence.plane import PendingFact, RunFact
+from holdfast.ops.runbooks.model import Argument, Case, NextStep, Rule, Runbook, Said, Severity, typed
+from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, WORKFLOW_RUN
+from holdfast.plane.settings.consistency import takeovers
+
+WAITERS: Final = 3
+WAIT_S: Final = HELD_S
+BUSY_RATE: Final = 1.0
+
+
+def _lock(case: Case) -> LockFact | None:
+    found = case.fact("lock", LocksFact)
+    return None if found is None else found.get(case.key(WORKFLOW_RUN, run=case.arguments["RUN"]))
+
+
+def _loop_bound(case: Case) -> float:
+    """How late the loops that wake runs may be after a crash."""
+    return max(each.seconds for each in takeovers(case.settings) if each.key in {"runs.interval", "delays.interval"})
+
+
+def _break(lock: LockFact, why: str) -> NextStep:
+    return NextStep(
+        typed("holdfast", "release", lock.key, "--reason", why), "fences its holder out; a fresh one goes on"
+    )
+
+
+def _held_long(case: Case) -> Said | None:
+    lock = _lock(case)
+    if lock is None or not lock.held or lock.age is None or lock.ttl is None or lock.age < lock.ttl:
+        return None
+    waiting = f", and {number(lock.waiters, 'waits', 'wait')}" if lock.waiters else ""
+    sentence = (
+        f"{lock.owner} has held the lock of run {case.arguments['RUN']} for {span(lock.age)}{waiting}: a move takes "
+        f"milliseconds, so it is stuck in one, and still renews."
+    )
+    steps = (
+        NextStep(typed("holdfast", "inspect", lock.key), "whether it is still the same holder and fence"),
+        _break(lock, "stuck in a move"),
+    )
+    return Said(sentence, ("lock",), steps)
+
+
+def _crowded(case: Case) -> Said | None:
+    lock = _lock(case)
+    if lock is None or not lock.held or lock.waiters < WAITERS:
+        return None
+    sentence = (
+        f"{number(lock.waiters, 'caller waits', 'callers wait')} for the lock of run {case.arguments['RUN']}, which "
+        f"{lock.owner} has had for {span(lock.age)}: many results of one run come at once, and each has to take its "
+        f"turn."
+    )
+    step = NextStep("holdfast runbook retry-waves", "whether they come back in step")
+    return Said(sentence, ("lock",), (step,), "sure for this moment; look again")
+
+
+def _stale_holder(case: Case) -> Said | None:
+    run, lock = case.fact("run", RunFact), _lock(case)
+    if run is None or lock is None or lock.fence is None or run.fence is None or lock.fence >= run.fence:
+        return None
+    sentence = (
+        f"{lock.owner} holds the lock of run {run.id} with fence {lock.fence}, and the run was written under fence "
+        f"{run.fence}: the store has forgotten a newer grant. What this holder writes is refused."
+    )
+    return Said(sentence, ("lock", "run"), (_break(lock, "older than the run's fence"),))
+
+
+def _no_leader(case: Case) -> Said | None:
+    found = case.fact("loops", LocksFact)
+    free = [each.key for each in found.locks if not each.held] if found is not None else []
+    if not free:
+        return None
+    sentence = f"Nobody holds {' and '.join(free)}: runs that missed a message, or whose time has come, are not woken."
+    step = NextStep("holdfast up --only runs,delays", "any host that reaches the same places can run them")
+    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; look again")
+
+
+def _overdue(case: Case) -> Said | None:
+    run, bound = case.fact("run", RunFact), _loop_bound(case)
+    if run is None or run.over or run.overdue is None or run.overdue <= bound:
+        return None
+    sentence = (
+        f"Run {run.id} should have been looked at {span(run.overdue)} ago, and nobody has: longer than the loops may "
+        f"take after a crash ({span(bound)})."
+    )
+    steps = (
+        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, where none is alive"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "the last thing that happened to it"),
+    )
+    return Said(sentence, ("run", "loops"), steps)
+
+
+def _at_rest(case: Case) -> Said | None:
+    run, bound = case.fact("run", RunFact), run_bound(case.settings)
+    if run is None or not run.at_rest or run.overdue or run.idle <= bound:
+        return None
+    sentence = (
+        f"Run {run.id} has nothing to wait for, and nobody has moved it for {span(run.idle)}: longer than it takes "
+        f"until another engine or a loop has it ({span(bound)})."
+    )
+    steps = (
+        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, where none is alive"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "the last thing that happened to it"),
+    )
+    return Said(sentence, ("run",), steps)
+
+
+def _repeated(case: Case) -> Said | None:
+    run = case.fact("run", RunFact)
+    if run is None or not run.repeated:
+        return None
+    sentence = f"Steps of run {run.id} completed more than once: {', '.join(run.repeated)}."
+    steps = (
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "by whom, and under which fences"),
+        NextStep("holdfast runbook store-outage", "whether locks fell back"),
+    )
+    return Said(sentence, ("run",), steps)
+
+
+def _unfenced(case: Case) -> Said | None:
+    run = case.fact("run", RunFact)
+    if run is None or not run.unfenced:
+        return None
+    sentence = (
+        f"{number(run.unfenced, 'line', 'lines')} of the timeline of {run.id} were written without the lease store: "
+        f"class {run.risk} failed open meanwhile."
+    )
+    return Said(sentence, ("run",), (NextStep("holdfast policy history", "who let it, and since when"),))
+
+
+def _busy(case: Case) -> Said | None:
+    found = case.fact("rates", MetricsFact)
+    if found is None:
+        return None
+    wait, busy = found.worst("wait")[1], found.total("busy") or 0.0
+    if wait < WAIT_S and busy < BUSY_RATE:
+        return None
+    pending = case.fact("pending", PendingFact)
+    growing = f", and {pending.growth:+d} messages wait" if pending is not None and pending.growth > 0 else ""
+    sentence = f"Run locks are contended everywhere: p99 wait {span(wait)}, {busy:.3g} busy a second{growing}."
+    step = NextStep("holdfast tune --family workflow.run", "what the holds ask for")
+    return Said(sentence, ("rates", "pending"), (step, NextStep("holdfast runbook retry-waves", "whether in waves")))
+
+
+def _lost(case: Case) -> Said | None:
+    ledger = case.fact("ledger", LedgerFact)
+    if ledger is None or not ledger.losses:
+        return None
+    newest = ledger.losses[0]
+    times = number(len(ledger.losses), "time", "times")
+    sentence = f"The lock of run {case.arguments['RUN']} was lost {times}, last: {newest.why}."
+    return Said(
+        sentence, ("ledger",), (NextStep("holdfast runbook not-owned --ledger LEDGER", "whether others are, too"),)
+    )
+
+
+RUNBOOK: Final = Runbook(
+    name="workflow-contention",
+    title="A run does not move, or its lock is busy",
+    when="`run lock busy` again and again for one run; a run whose steps are over and that does not go on",
+    needs="the lease store and the database; the run's id, if it is known; --ledger and metrics for more than now",
+    argument=Argument(
+        "RUN",
+        "run",
+        "the id of the run",
+        "`holdfast locks holdfast:wf:run:lock:` shows who holds which, and who waits",
+        "The lock of run {id} is free or has only just been taken, and it is not overdue.",
+        (RUNS_IN_LEASES, RUNS_IN_LEDGER, RUNS_IN_DATABASE),
+    ),
+    steps=(
+        lock_step("lock", "who moves the run, since when, and how many wait", WORKFLOW_RUN, argument="RUN"),
+        lock_step("loops", "who tells runs what they have missed", WORKFLOW_RECONCILER, WORKFLOW_DELAYS),
+        RUN_STEP,
+        history_step("ledger", "the history of the lock of the run", "RUN", WORKFLOW_RUN),
+        PENDING_STEP,
+        metrics_step(
+            "rates",
+            "waits for run locks, how long they are held, and how often they are busy",
+            Query("wait", "holdfast_run_lock_wait", How.P99, ("part",), unit=" s"),
+            Query("hold", "holdfast_run_lock_hold", How.P50, ("part",), unit=" s"),
+            Query("busy", "holdfast_run_lock_busy_total", by=("part",)),
+            Query("store errors", "holdfast_run_lock_backend_errors_total", by=("part",)),
+            Query("abandoned", "holdfast_run_lock_abandoned_total", by=("part",)),
+        ),
+    ),
+    rules=(
+        Rule(
+            "stuck holder", Severity.ACT, "the lock has been held for longer than its TTL, so it is renewed", _held_long
+        ),
+        Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the run", _stale_holder),
+        Rule(
+            "no leader", Severity.ACT, "nobody holds the lock of the run reconciler or of the delay poller", _no_leader
+        ),
+        Rule(
+            "overdue",
+            Severity.ACT,
+            "its time came longer ago than the loops may take after a crash (their TTL and one interval)",
+            _overdue,
+        ),
+        Rule(
+            "at rest",
+            Severity.ACT,
+            "none of its steps runs or waits, and nobody has moved it for longer than a takeover may take",
+            _at_rest,
+        ),
+        Rule("repeated steps", Severity.ACT, "a step completed twice in one attempt", _repeated),
+        Rule("crowded", Severity.WATCH, f"{WAITERS} or more wait for it now", _crowded),
+        Rule("written without the store", Severity.WATCH, "lines of its timeline have no fence", _unfenced),
+        Rule("lost", Severity.WATCH, "the ledger has losses of its lock", _lost),
+        Rule(
+            "contention",
+            Severity.WATCH,
+            f"the p99 wait for run locks is {WAIT_S:g} s or more, or {BUSY_RATE:g} a second are busy",
+            _busy,
+        ),
+    ),
+    fine="The lock of the run is free or has only just been taken, its loops have leaders, and it is not overdue.",
+    essential=("lock", "loops", "run"),
+)

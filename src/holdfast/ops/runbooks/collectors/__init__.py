@@ -1,0 +1,1 @@
+"""Where runbooks read their facts."""

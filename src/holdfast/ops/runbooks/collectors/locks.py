@@ -1,0 +1,246 @@
+"""How evidence is gathered from the lease store, the policy, metrics and the ledger. Reads only.
+
+Every function here takes a `Scene` and gives a fact, or raises: the engine makes evidence of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.errors import BackendError
+from holdfast.ops.runbooks.evidence.ledger import ledger_fact, ledger_facts
+from holdfast.ops.runbooks.evidence.locks import (
+    ClassFact,
+    FamilyHeld,
+    ForcedFact,
+    HeldFact,
+    LockFact,
+    LocksFact,
+    PolicyFact,
+    StoreFact,
+)
+from holdfast.ops.runbooks.evidence.metrics import Query, queried, scraped
+from holdfast.ops.runbooks.model import Fact, NotGiven, Source, Step
+from holdfast.ops.runbooks.sources import Scene
+from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release
+from holdfast.plane.policy.escalation_rules import Evidence, judge
+from holdfast.plane.service.policy import PolicyService
+from holdfast.plane.settings.lock_times import family_in_effect
+from holdfast.runtime.gather import in_thread
+from holdfast.types import NS
+
+PINGS: Final = 5
+LOOKED_AT: Final = 5000
+LATE_SHARE: Final = 1 / 3
+"""A renewed lease is renewed when two thirds of its TTL are left; one with less than this share has missed renewals."""
+
+_SECTIONS: Final = ("replication", "memory", "stats", "persistence")
+_ABOUT: Final = (
+    *("role", "connected_slaves", "master_link_status", "master_last_io_seconds_ago"),
+    *("maxmemory_policy", "evicted_keys", "loading", "aof_enabled"),
+)
+
+
+def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "") -> Step:
+    """A step that looks at locks by name; `argument` is what fills the place in their keys."""
+    ids = {place: argument for family in families for place in family.places}
+    by_hand = tuple(f"holdfast inspect {shown_key(family)}" for family in families)
+    by_hand += tuple(f"redis-cli PTTL {shown_key(family)}" for family in families)
+
+    async def gather(scene: Scene) -> LocksFact:
+        wanted = [family_in_effect(scene.settings, family) for family in families]
+        keys = {
+            family.key(**{place: scene.arguments[ids[place]] for place in family.places}): family for family in wanted
+        }
+        now_ns, locks = scene.clock.now().wall, scene.locks()
+        looks = [(await locks.inspect(key), scene.ttl(family.name)) for key, family in keys.items()]
+        return LocksFact(tuple(LockFact.of(look, now_ns, ttl) for look, ttl in looks))
+
+    return Step(name, looks_at, by_hand, Source.LEASES, gather, about=argument)
+
+
+def shown_key(family: LockFamily) -> str:
+    """The key of a family with its places as people write them."""
+    return family.pattern.replace("{", "<").replace("}", ">")
+
+
+async def held(scene: Scene) -> HeldFact:
+    """Everything that is held, by family."""
+    found = await scene.locks().list("", LOOKED_AT)
+    now_ns = scene.clock.now().wall
+    families: dict[str, list[LockFact]] = {}
+    for look in found:
+        families.setdefault(look.family or "?", []).append(LockFact.of(look, now_ns, scene.ttl(look.family or "")))
+    return HeldFact(
+        tuple(_family(name, locks) for name, locks in sorted(families.items())), complete=len(found) < LOOKED_AT
+    )
+
+
+def _family(name: str, locks: list[LockFact]) -> FamilyHeld:
+    late = sorted((each for each in locks if is_late(name, each)), key=lambda each: each.remaining or 0.0)
+    oldest = max(locks, key=lambda each: each.age or 0.0)
+    return FamilyHeld(name, len(locks), sum(each.waiters for each in locks), oldest, tuple(late[:20]))
+
+
+def is_late(family: str, lock: LockFact) -> bool:
+    """Whether a lease that should be renewed has less left than any that is."""
+    known = FAMILIES.get(family)
+    if known is None or known.release is Release.EXPIRY or lock.ttl is None or lock.remaining is None:
+        return False
+    return lock.remaining < lock.ttl * LATE_SHARE
+
+
+async def forced(scene: Scene) -> ForcedFact:
+    """What operators broke lately."""
+    since = scene.clock.now().wall / 1e9 - scene.given.window
+    records = await scene.locks().audit(1000)
+    return ForcedFact(tuple(each for each in records if each.at.timestamp() >= since), scene.given.window)
+
+
+async def store(scene: Scene) -> StoreFact:
+    """Whether it answers. That it does not is a finding here, and no failure of the step."""
+    locks = scene.locks()
+    engine = locks.capabilities.engine
+    slowest, answered, error = 0.0, 0, ""
+    for asked in range(1, PINGS + 1):
+        began = scene.clock.now().mono
+        try:
+            await locks.ping()
+        except BackendError as trouble:
+            error = str(trouble)
+            if not answered:
+                return StoreFact(engine, asked, 0, None, error)
+            break  # it was there a moment ago: that is what has to be said, and waiting longer says no more
+        answered += 1
+        slowest = max(slowest, (scene.clock.now().mono - began) / NS)
+    about = await _about_redis(scene) if engine == "redis" else None
+    return StoreFact(engine, answered + bool(error), answered, slowest, error, about)
+
+
+async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
+    """What the server says about replication and eviction; None if this user may not ask."""
+    from holdfast.stores.redis.asyncio_driver import Mux
+    from holdfast.stores.redis.protocol import ReplyError, pack
+    from holdfast.stores.redis.url import parse_redis_url
+
+    driver = Mux(parse_redis_url(scene.lease_url))
+    try:
+        deadline = driver.deadline(scene.request_ns)
+        said = [await driver.call(pack(("INFO", section)), deadline) for section in _SECTIONS]
+    except BackendError:
+        return None
+    finally:
+        await driver.close()
+    if any(isinstance(each, ReplyError) or not isinstance(each, bytes) for each in said):
+        return None
+    pairs = (line.partition(":") for each in said for line in each.decode("utf-8", "replace").splitlines())
+    values = {name: value.strip() for name, _, value in pairs}
+    return {name: values[name] for name in _ABOUT if name in values}
+
+
+async def policy(scene: Scene) -> PolicyFact:
+    """What risk classes do, and what all processes have counted."""
+    rule = scene.settings.escalation.rule
+    database = await scene.database()
+    report = await PolicyService.on(database, scene.clock, scene.settings).show()
+    lately = sum(now for now, _ in report.duplicates.values())
+    before = sum(was for _, was in report.duplicates.values())
+    fallbacks = sum(each.fallbacks for each in report.classes)
+    verdict = judge(rule, Evidence(fallbacks, lately, before))
+    return PolicyFact(
+        classes=tuple(
+            ClassFact(
+                each.standing.risk,
+                str(each.standing.mode),
+                str(each.standing.source),
+                each.fallbacks,
+                each.exercised,
+            )
+            for each in report.classes
+        ),
+        rate=report.rate,
+        limit=rule.rate,
+        window_s=rule.window_ns / NS,
+        duplicates=report.duplicates,
+        escalate=verdict.escalate,
+        because=verdict.because,
+        armed=scene.settings.escalation.armed,
+    )
+
+
+def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
+    """A step that asks metrics."""
+
+    async def gather(scene: Scene) -> Fact:
+        asked = tuple(query.under(scene.settings.names.metrics) for query in queries)
+        if scene.given.prometheus is not None:
+            return await queried(scene.given.prometheus, asked, limit_ns=scene.request_ns)
+        if not scene.given.metrics:
+            raise NotGiven("no metrics")
+        return await scraped(
+            scene.given.metrics, asked, scene.clock, spacing_s=scene.given.spacing, limit_ns=scene.request_ns
+        )
+
+    by_hand = tuple(query.promql for query in queries)
+    return Step(name, looks_at, by_hand, Source.METRICS, gather, lambda scene: scene.given.spacing, queries)
+
+
+def ledger_step(name: str, looks_at: str, hint: str = "") -> Step:
+    """A step that reads the last while of the audit ledger, of all keys."""
+
+    async def gather(scene: Scene) -> Fact:
+        path, limit_ns = ledger_place(scene)
+        return await in_thread(lambda: ledger_fact(path, scene.clock, scene.given.window, limit_ns=limit_ns))
+
+    return Step(name, looks_at, (hint or "holdfast check LEDGER --since 15m",), Source.LEDGER, gather)
+
+
+def history_step(name: str, looks_at: str, argument: str, *families: LockFamily) -> Step:
+    """A step that reads the history of the locks of one job or run; those of several by one reading."""
+
+    async def at_once(scene: Scene, ids: Sequence[str]) -> Mapping[str, Fact]:
+        path, limit_ns = ledger_place(scene)
+        wanted = [family_in_effect(scene.settings, family) for family in families]
+        groups = {
+            each: frozenset(family.key(**dict.fromkeys(family.places, each)) for family in wanted) for each in ids
+        }
+        return await in_thread(lambda: ledger_facts(path, scene.clock, scene.given.window, groups, limit_ns=limit_ns))
+
+    async def gather(scene: Scene) -> Fact:
+        wanted = scene.arguments[argument]
+        return (await at_once(scene, (wanted,)))[wanted]
+
+    hint = f"holdfast history {shown_key(families[0])} --ledger LEDGER"
+    return Step(name, looks_at, (hint,), Source.LEDGER, gather, about=argument, at_once=at_once)
+
+
+def ledger_place(scene: Scene) -> tuple[str, int]:
+    """Where the ledger is, and how long one reading may take; or `NotGiven`."""
+    if scene.ledger is None:
+        raise NotGiven("no audit ledger")
+    return scene.ledger, round(scene.given.patience * NS * 4 / 5)
+
+
+STORE_STEP: Final = Step(
+    "store",
+    "whether the lease store answers, how quickly, and what it says about its replicas",
+    ("holdfast locks", "redis-cli PING", "redis-cli INFO replication"),
+    Source.LEASES,
+    store,
+)
+POLICY_STEP: Final = Step(
+    "policy",
+    "what each risk class does when the store fails, how often locks fell back, and whether work is done twice",
+    ("holdfast policy show",),
+    Source.DATABASE,
+    policy,
+)
+FORCED_STEP: Final = Step("forced", "locks that operators broke lately", ("holdfast audit",), Source.LEASES, forced)
+HELD_STEP: Final = Step(
+    "held",
+    "every lock that is held now, by family, and renewals that are behind",
+    ("holdfast locks",),
+    Source.LEASES,
+    held,
+)

@@ -1,0 +1,256 @@
+"""The audit ledger as evidence: what was lost lately, and which of the known causes each loss had.
+
+A burst of `lock not owned` has three usual causes, and each asks for something else: processes that stood still, a
+network or store slower than the lease allows, and handlers that outlived a lease which nobody renewed. The autopsy that
+every loss carries tells them apart; `cause_of` says how. Whatever the autopsy does not show is not claimed.
+
+Promises: reading ends at its deadline, however few of the records are wanted, with the newest files read first, and
+says if it did not get through. Damaged lines cost themselves alone. Clock: the wall clocks of the processes that wrote;
+the monotonic one, for the deadline.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.history.invariants import check
+from holdfast.core.lease.loss_diagnosis import NOISE_NS, cause
+from holdfast.core.ports import Clock
+from holdfast.observe.ledger.reader import Findings, read
+from holdfast.observe.ledger.writer import SUFFIX
+from holdfast.ops.runbooks.evidence.locks import span
+from holdfast.ops.runbooks.model import NotGiven
+from holdfast.types import NS, LossReason
+
+RECORDS_MAX: Final = 500_000
+SKEW_NS: Final = NS
+"""How far the clocks of the hosts may be apart before a history looks broken that is not."""
+
+_LOOK_EVERY: Final = 512
+_KINDS: Final = frozenset(
+    {
+        *(Kind.GRANTED, Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.LOST, Kind.FORCED, Kind.FELL_BACK),
+        *(Kind.PROMOTED, Kind.DENIED, Kind.DUPLICATE, Kind.WRITE),
+    }
+)
+
+
+class Cause(StrEnum):
+    """Why a lease was lost, as an operator needs to know it."""
+
+    PAUSE = "pause"  # the process stood still: a collection, a stopped container, a suspended host
+    NETWORK = "network"  # the store did not confirm a renewal in the time that the TTL allows
+    OUTLIVED = "outlived"  # the work went on after its time, and nobody renewed the lease
+    TAKEN = "taken"  # the store says that it is not theirs: forced, forgotten, or failed over
+    CLOCK = "clock"  # the wall clock was set
+    OTHER = "other"  # the process closed its locks, forked, or recorded nothing
+
+
+CAUSES: Final[Mapping[Cause, str]] = {
+    Cause.PAUSE: "processes that stood still (garbage collection, a stopped container, a suspended or starved host)",
+    Cause.NETWORK: "a network or store slower than the TTL allows: renewals were sent and not confirmed in time",
+    Cause.OUTLIVED: "handlers that outlived their lease, which nobody renewed",
+    Cause.TAKEN: "a store that says the key is not theirs: broken by force, forgotten by a restart or an eviction, or "
+    "given away by a failover",
+    Cause.CLOCK: "wall clocks that were set forward",
+    Cause.OTHER: "ends of processes, and losses of which nothing is recorded",
+}
+
+
+def cause_of(reason: str | None, known: Mapping[str, Any]) -> Cause:
+    """Which of the causes a loss had. Pure."""
+
+    def amount(name: str) -> int:
+        value = known.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+    if reason in {LossReason.MAX_HOLD, LossReason.STALLED}:
+        return Cause.OUTLIVED
+    if reason in {LossReason.REVOKED, LossReason.FORKED} or not amount("unrenewed_ns"):
+        return Cause.TAKEN if reason == LossReason.STOLEN else Cause.OTHER
+    unrenewed, late = amount("unrenewed_ns"), amount("unrenewed_ns") - amount("allowed_ns")
+    if "renew_every_ns" not in known:
+        return Cause.OUTLIVED
+    if amount("suspended_ns") > NOISE_NS:
+        return Cause.PAUSE
+    if amount("stepped_ns") > max(NOISE_NS, unrenewed // 2):
+        return Cause.CLOCK
+    if late > NOISE_NS or amount("keeper_lag_ns") > NOISE_NS:
+        return Cause.PAUSE  # nobody in the process was there when the time was over, and the keeper waits for no store
+    if reason == LossReason.STOLEN:
+        return Cause.TAKEN
+    sent = known.get("renewals")
+    tried = [each for each in sent if isinstance(each, Mapping)] if isinstance(sent, list) else []
+    since = [each for each in tried if isinstance(ago := each.get("ago_ns"), int) and ago < unrenewed]
+    return Cause.NETWORK if since else Cause.PAUSE
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One lease that was lost, or that the store refused to take back."""
+
+    key: str
+    family: str
+    owner: str
+    fence: int | None
+    at_ns: int
+    cause: Cause
+    why: str
+
+    def line(self) -> str:
+        """In one line."""
+        return f"{self.key} of {self.owner} (fence {self.fence}): {self.cause}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFact:
+    """What a ledger has about the last while."""
+
+    window_s: float
+    records: int
+    counts: Mapping[str, int]  # by kind
+    losses: tuple[Loss, ...]  # the newest first
+    violations: tuple[str, ...] = ()  # rules that were broken, of the keys that were asked for
+    refused_writes: int = 0
+    dropped: int = 0
+    damaged: int = 0
+    complete: bool = True
+
+    @property
+    def by_cause(self) -> Counter[Cause]:
+        """How many of each."""
+        return Counter(each.cause for each in self.losses)
+
+    def count(self, kind: Kind) -> int:
+        """How many records of a kind."""
+        return self.counts.get(str(kind), 0)
+
+    def lines(self) -> Sequence[str]:
+        """For people."""
+        counted = (
+            f"the last {span(self.window_s)}: {self.count(Kind.GRANTED)} grants, {len(self.losses)} lost or refused, "
+            f"{self.refused_writes} writes fenced out, {self.count(Kind.DUPLICATE)} second ends refused"
+        )
+        found = [counted]
+        causes = ", ".join(f"{cause} {times}" for cause, times in self.by_cause.most_common())
+        found += [f"causes: {causes}"] if causes else []
+        found += [each.line() for each in self.losses[:5]]
+        found += [f"BROKEN: {each}" for each in self.violations]
+        if not self.complete:
+            found.append("there was no time to read all of it")
+        if self.dropped or self.damaged:
+            found.append(f"{self.dropped} records were never written, {self.damaged} lines cannot be read")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "by_cause": {str(cause): times for cause, times in self.by_cause.items()}}
+
+
+def ledger_fact(
+    path: str, clock: Clock, window_s: float, keys: frozenset[str] | None = None, *, limit_ns: int = 4 * NS
+) -> LedgerFact:
+    """Read the last while, of some keys or of all. With keys, the rules of histories are checked for them too."""
+    if keys is not None:
+        return ledger_facts(path, clock, window_s, {"": keys}, limit_ns=limit_ns)[""]
+    look = recent(path, clock, lambda record: record.kind in _KINDS, window_s=window_s, limit_ns=limit_ns)
+    return _fact(look.records, look, window_s, checked=False)
+
+
+def ledger_facts(
+    path: str, clock: Clock, window_s: float, groups: Mapping[str, frozenset[str]], *, limit_ns: int = 4 * NS
+) -> dict[str, LedgerFact]:
+    """The same for several groups of keys by one reading. Of a key, all of its history is looked at."""
+    keys = frozenset[str]().union(*groups.values())
+    look = recent(path, clock, lambda record: record.kind in _KINDS and record.key in keys, limit_ns=limit_ns)
+    return {
+        name: _fact([each for each in look.records if each.key in theirs], look, window_s, checked=True)
+        for name, theirs in groups.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Records of a ledger that were wanted, in the order of time."""
+
+    records: Sequence[Record]
+    findings: Findings
+    complete: bool  # False: the time was over, or they were too many
+
+
+class _Enough(Exception):
+    """The time of a reading is over."""
+
+
+def recent(
+    path: str, clock: Clock, wanted: Callable[[Record], bool], *, window_s: float | None = None, limit_ns: int = 4 * NS
+) -> Recent:
+    """Read the last while of a ledger, or without a window all of it, until the time for that is over."""
+    since_ns = None if window_s is None else clock.now().wall - round(window_s * NS)
+    deadline = clock.now().mono + limit_ns
+    findings, records, seen, complete = Findings(), list[Record](), 0, True
+
+    def fitting(record: Record) -> bool:
+        nonlocal seen
+        seen += 1
+        if not seen % _LOOK_EVERY and clock.now().mono > deadline:
+            raise _Enough
+        return (since_ns is None or record.at_ns >= since_ns) and wanted(record)
+
+    try:
+        for record in _newest(path, since_ns, fitting, findings):
+            records.append(record)
+            if len(records) >= RECORDS_MAX:
+                raise _Enough
+    except _Enough:
+        complete = False
+    return Recent(sorted(records, key=lambda each: each.at_ns), findings, complete)
+
+
+def _fact(records: Sequence[Record], look: Recent, window_s: float, *, checked: bool) -> LedgerFact:
+    return LedgerFact(
+        window_s=window_s,
+        records=len(records),
+        counts=dict(Counter(str(each.kind) for each in records)),
+        losses=tuple(sorted(_losses(records), key=lambda each: -each.at_ns)),
+        violations=tuple(str(each).partition("\n")[0] for each in check(records, SKEW_NS)) if checked else (),
+        refused_writes=sum(each.kind is Kind.WRITE and not each.ok for each in records),
+        dropped=look.findings.dropped,
+        damaged=look.findings.damaged,
+        complete=look.complete,
+    )
+
+
+def _newest(path: str, since_ns: int | None, wanted: Callable[[Record], bool], findings: Findings) -> Iterator[Record]:
+    """Records, file by file, of those files that were written since; the newest first, because time may run out."""
+    place = Path(path)
+    if not place.exists():
+        raise NotGiven(f"there is no ledger at {place.name}")
+    files = [place] if place.is_file() else list(place.glob(f"*{SUFFIX}"))
+    if not files:
+        raise NotGiven(f"{place.name} has no files of a ledger")
+    stamped = sorted(((file.stat().st_mtime_ns, file) for file in files if file.exists()), reverse=True)
+    for written_ns, file in stamped:
+        if since_ns is None or written_ns >= since_ns:
+            yield from read(file, wanted, findings)
+
+
+def _losses(records: Sequence[Record]) -> Iterator[Loss]:
+    lost = {(each.key, each.fence) for each in records if each.kind is Kind.LOST}
+    for each in records:
+        if each.kind is Kind.LOST:
+            known = each.facts or {}
+            yield Loss(
+                *(each.key, each.family, each.owner, each.fence, each.at_ns),
+                cause_of(each.reason, known),
+                cause(each.reason, known),
+            )
+        elif each.kind is Kind.RELEASE_REFUSED and (each.key, each.fence) not in lost:
+            why = "the store said at the release: lock not owned"
+            yield Loss(each.key, each.family, each.owner, each.fence, each.at_ns, Cause.TAKEN, why)

@@ -1,0 +1,155 @@
+"""Runs a runbook: gathers the evidence, each step within its limit, and judges it.
+
+    report = await run(RUNBOOKS["snapshot-leader"], scene)
+
+A runbook that is about a job or run and was given none first searches for suspects. What is about the whole plane is
+looked at meanwhile, once; then the suspects are, all of them at once.
+
+Promises: a report when the limit is over at the latest, and twice that where suspects have to be found first. A step
+that fails is evidence. Clock: the wall clock, for people; the event loop's, for the limits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.errors import HoldfastError
+from holdfast.ops.runbooks.model import (
+    Argument,
+    Case,
+    Evidence,
+    Examined,
+    Fact,
+    Finding,
+    NextStep,
+    NotGiven,
+    Report,
+    Runbook,
+    Step,
+    judged,
+)
+from holdfast.ops.runbooks.sources import Scene
+from holdfast.ops.runbooks.suspects import Gathered, chosen, concluded
+from holdfast.runtime.gather import together
+from holdfast.types import NS
+
+Ended = Callable[[str], None]
+Answers = Mapping[str, Fact | Exception]
+
+
+async def run(runbook: Runbook, scene: Scene, ended: Ended | None = None) -> Report:
+    """Gather the evidence, and judge it. `ended` is told the name of each step when it is over."""
+    argument = runbook.argument
+    if argument is not None and argument.name not in scene.arguments:
+        report = await _searched(runbook, argument, scene, ended)
+    else:
+        report = await _told(runbook, scene, ended)
+    findings, suspects = _exact(report.findings, scene), tuple(_exactly(each, scene) for each in report.suspects)
+    return replace(report, findings=findings, suspects=suspects)
+
+
+async def _told(runbook: Runbook, scene: Scene, ended: Ended | None) -> Report:
+    at_ns = scene.clock.now().wall
+    evidence: dict[str, Evidence] = {}
+    for batch in [[step] for step in runbook.steps] if runbook.in_order else [list(runbook.steps)]:
+        evidence |= await _gathered(batch, scene, ended)
+    case = Case(evidence, scene.settings, at_ns, scene.arguments)
+    return Report(runbook, scene.arguments, at_ns, tuple(evidence.values()), judged(runbook, case))
+
+
+async def _searched(runbook: Runbook, argument: Argument, scene: Scene, ended: Ended | None) -> Report:
+    case = Case({}, scene.settings, scene.clock.now().wall)
+    whole = [step for step in runbook.steps if not step.about]
+    found = await _gathered([*argument.searches, *whole], scene, ended)
+    searches = tuple(found[each.name] for each in argument.searches)
+    own = await _about(
+        list(chosen(searches).suspects), [step for step in runbook.steps if step.about], argument, scene, ended
+    )
+    gathered = Gathered(searches, {step.name: found[step.name] for step in whole}, own)
+    return concluded(runbook, argument, case, gathered, scene.given.window)
+
+
+async def _gathered(steps: Sequence[Step], scene: Scene, ended: Ended | None) -> dict[str, Evidence]:
+    """What each step has found, all at once."""
+    answers = await together({step.name: _bound(step, scene) for step in steps}, _limit_ns(steps, scene), ended)
+    return {step.name: _evidence(step, scene, answers[step.name]) for step in steps}
+
+
+async def _about(
+    ids: Sequence[str], steps: Sequence[Step], argument: Argument, scene: Scene, ended: Ended | None
+) -> dict[str, dict[str, Evidence]]:
+    """What each step has found about each id, all at once."""
+    calls: dict[tuple[str, str], Callable[[], Awaitable[Answers]]] = {}
+    for step in steps:
+        if step.at_once is not None and ids:
+            calls[step.name, ""] = _bound_at_once(step.at_once, scene, ids)
+        else:
+            calls |= {(step.name, each): _bound_alone(step, scene.about(argument.name, each), each) for each in ids}
+    answers = await together(calls, _limit_ns(steps, scene), None if ended is None else _last(calls, ended))
+    found: dict[str, dict[str, Evidence]] = {each: {} for each in ids}
+    for step in steps:
+        for each in ids:
+            answer = answers.get((step.name, each), answers.get((step.name, "")))
+            said = answer if isinstance(answer, Exception) or answer is None else answer.get(each)
+            missing = NotGiven(f"nothing was found about {each}")
+            found[each][step.name] = _evidence(step, scene, missing if said is None else said)
+    return found
+
+
+def _last(calls: Iterable[tuple[str, str]], ended: Ended) -> Callable[[tuple[str, str]], None]:
+    """Tells of a step when it is over for the last of the ids."""
+    left = Counter(name for name, _ in calls)
+
+    def one(call: tuple[str, str]) -> None:
+        left[call[0]] -= 1
+        if not left[call[0]]:
+            ended(call[0])
+
+    return one
+
+
+def _limit_ns(steps: Sequence[Step], scene: Scene) -> int:
+    lasts = max((step.lasts(scene) for step in steps if step.lasts is not None), default=0.0)
+    return round((scene.given.patience + lasts) * NS)
+
+
+def _bound(step: Step, scene: Scene) -> Callable[[], Awaitable[Fact]]:
+    return lambda: step.gather(scene)
+
+
+def _bound_alone(step: Step, scene: Scene, id: str) -> Callable[[], Awaitable[Answers]]:
+    async def look() -> Answers:
+        return {id: await step.gather(scene)}
+
+    return look
+
+
+def _bound_at_once(
+    look: Callable[[Scene, Sequence[str]], Awaitable[Mapping[str, Fact]]], scene: Scene, ids: Sequence[str]
+) -> Callable[[], Awaitable[Answers]]:
+    return lambda: look(scene, ids)
+
+
+def _exact(findings: Iterable[Finding], scene: Scene) -> tuple[Finding, ...]:
+    """Findings with commands that name the places that were looked at, so that they can be typed as they stand."""
+    return tuple(
+        replace(each, next=tuple(NextStep(scene.exact(step.command), step.why) for step in each.next))
+        for each in findings
+    )
+
+
+def _exactly(suspect: Examined, scene: Scene) -> Examined:
+    return replace(suspect, findings=_exact(suspect.findings, scene))
+
+
+def _evidence(step: Step, scene: Scene, answer: Fact | Exception) -> Evidence:
+    at_ns, where = scene.clock.now().wall, scene.where(step.source)
+    if not isinstance(answer, Exception):
+        return Evidence(step.name, step.source, where, at_ns, answer)
+    if isinstance(answer, NotGiven):
+        return Evidence(step.name, step.source, "", at_ns, None, f"{answer}: {step.source.fix}", given=False)
+    # An error that is not ours is a bug of ours, and in an incident it is still only one step that has failed.
+    named = str(answer) if isinstance(answer, HoldfastError) else f"{type(answer).__name__}: {answer}"
+    return Evidence(step.name, step.source, where, at_ns, None, named)

@@ -1,0 +1,229 @@
+"""Where a runbook looks: the places that it was given, opened when they are first asked, and closed within a limit.
+
+Promises: looking makes nothing. A SQLite file that is not there is not made, and a database without a plane in it is
+not turned into one: both are said (`NotGiven`). No place can hold the command up: a step has `--timeout` seconds
+(`PATIENCE_S`), a request a share of that, and what does not close within `CLOSE_NS` is left behind. Places are shown
+without their passwords.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from holdfast import aio
+from holdfast.aio.client import Locks
+from holdfast.core.ports import Clock, Entropy
+from holdfast.errors import BadInput, HoldfastError, Misconfigured
+from holdfast.ops.http_client import check_url
+from holdfast.ops.runbooks.model import NotGiven, Source
+from holdfast.plane.db.open import open_database
+from holdfast.plane.db.ports import Database
+from holdfast.plane.settings.inventory import inventory
+from holdfast.plane.settings.key_prefix import check_keys
+from holdfast.plane.settings.settings import Settings
+from holdfast.runtime.gather import within
+from holdfast.runtime.system import SystemClock, SystemEntropy
+from holdfast.stores.registry import URL_VARIABLE, redacted
+from holdfast.types import NS, duration_ns
+
+PATIENCE_S: Final = 5.0
+REQUEST_SHARE: Final = 0.4
+"""Of what a step may take: for one request to a store, so that a step can say what became of it, and ask again."""
+CLOSE_NS: Final = 2 * NS
+SPACING_S: Final = 3.0
+WINDOW_S: Final = 900.0
+
+_NEEDS_STORE: Final = frozenset({"inspect", "release", "locks", "audit", "watch"})
+_NEEDS_DATABASE: Final = frozenset({"jobs", "runs", "policy", "up", "worker", "runbook"})
+_NEEDS_SETTINGS: Final = _NEEDS_DATABASE | {"tune", "inventory"}
+
+_PLANE: Final = "SELECT value FROM plane_meta WHERE name = 'format'"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What whoever asks has named."""
+
+    url: str | None = None  # of the lease store; None: as the settings say
+    metrics: tuple[str, ...] = ()
+    prometheus: str | None = None
+    ledger: str | None = None  # None: as the settings say
+    config: str | None = None  # as it was typed, for commands to type next
+    database: str | None = None
+    spacing: float = SPACING_S  # seconds between two looks at metrics
+    window: float = WINDOW_S  # seconds of history
+    patience: float = PATIENCE_S  # seconds that a step may take, besides those that it lets pass on purpose
+
+    def check(self) -> Given:
+        """Itself, or `BadInput` that names the option."""
+        for url in self.metrics:
+            check_url("--metrics", url)
+        if self.prometheus is not None:
+            check_url("--prometheus", self.prometheus)
+            if self.metrics:
+                raise BadInput("--prometheus", "is given with --metrics", "choose one of them")
+        duration_ns("--interval", self.spacing, low_ns=NS // 100, high_ns=60 * NS)
+        duration_ns("--timeout", self.patience, low_ns=NS // 10, high_ns=600 * NS)
+        duration_ns("--since", self.window, low_ns=NS, high_ns=31 * 86_400 * NS)
+        return self
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What was opened, once for everybody who looks."""
+
+    locks: Locks | None = None
+    contender: Locks | None = None
+    database: Database | None = None
+
+
+@dataclass(slots=True)
+class Scene:
+    """One look at one system."""
+
+    settings: Settings
+    given: Given
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    entropy: Entropy = field(default_factory=SystemEntropy)
+    notes: dict[str, Any] = field(
+        default_factory=dict
+    )  # what one step leaves to the next, in runbooks that go in order
+    _opened: _Opened = field(default_factory=_Opened)
+
+    def about(self, argument: str, id: str) -> Scene:
+        """The same places, for a look at one job or run. Whoever made the first scene closes them."""
+        return replace(self, arguments={**self.arguments, argument: id})
+
+    # Places.
+
+    @property
+    def lease_url(self) -> str:
+        """Where leases are kept: as given, else as the settings say, else as `$HOLDFAST_URL` does."""
+        if self.given.url is not None:
+            return self.given.url
+        chosen = self.settings.leases is not None or self.settings.origin("database").kind != "default"
+        return self.settings.lease_url if chosen else os.environ.get(URL_VARIABLE) or self.settings.lease_url
+
+    @property
+    def ledger(self) -> str | None:
+        """Where the audit ledger is."""
+        return self.given.ledger or self.settings.audit_path
+
+    def where(self, source: Source) -> str:
+        """A place for people."""
+        places = {
+            Source.LEASES: redacted(self.lease_url),
+            Source.DATABASE: redacted(self.settings.database_url),
+            Source.METRICS: redacted(self.given.prometheus or "") or ", ".join(map(redacted, self.given.metrics)),
+            Source.LEDGER: self.ledger or "",
+            Source.SETTINGS: self.settings.file or "defaults and environment",
+        }
+        return places[source]
+
+    def exact(self, command: str) -> str:
+        """A command with the places that were looked at, where it would not find them itself. Shows no password."""
+        words = command.split(" ")
+        if self.ledger is not None:
+            command = command.replace("LEDGER", shlex.quote(self.ledger))
+        if "holdfast" not in words[:-1]:
+            return command
+        head = words[words.index("holdfast") + 1]
+        known = (
+            self._store_options()
+            if head in _NEEDS_STORE
+            else {
+                "--config": self.given.config if head in _NEEDS_SETTINGS else None,
+                "--database": self.given.database if head in _NEEDS_DATABASE else None,
+                "--url": self.given.url if head == "runbook" else None,
+            }
+        )
+        given = [f"{option} {shlex.quote(redacted(value))}" for option, value in known.items() if value is not None]
+        return " ".join((command, *given))
+
+    def _store_options(self) -> dict[str, str | None]:
+        """The options with which a command about leases uses this lease store, if it would choose another without."""
+        given, variable = self.given, os.environ.get(URL_VARIABLE)
+        if given.url is not None:
+            return {"--url": given.url}
+        if given.config is not None or given.database is not None:
+            return {"--config": given.config, "--database": given.database}
+        named = self.settings.file is not None or any(
+            self.settings.origin(key).kind != "default" for key in ("leases", "database")
+        )
+        if variable == self.lease_url or (named and not variable):
+            return {}
+        return {"--url": self.lease_url} if self.settings.file is None else {"--config": self.settings.file}
+
+    def ttl(self, family: str) -> float | None:
+        """The TTL of a family, by the settings."""
+        return next((line.ttl for line in inventory(self.settings) if line.family == family), None)
+
+    @property
+    def request_ns(self) -> int:
+        """How long one request may take."""
+        return round(self.given.patience * REQUEST_SHARE * NS)
+
+    # Opening.
+
+    def locks(self) -> Locks:
+        """The locks, or `NotGiven`."""
+        if self._opened.locks is None:
+            url = self.lease_url
+            if url.lower().startswith("memory:"):
+                raise NotGiven("memory:// is one process's own, and cannot be looked at from another")
+            _check_file(url, "lease store")
+            self._opened.locks = aio.connect(url, service="runbook", request_timeout=self.request_ns / NS)
+        return self._opened.locks
+
+    def contender(self) -> Locks:
+        """The same locks as another process would have them, for runbooks that try them out."""
+        self.locks()  # which says what is the matter with the place
+        if self._opened.contender is None:
+            self._opened.contender = aio.connect(
+                self.lease_url, service="runbook", instance="contender", request_timeout=self.request_ns / NS
+            )
+        return self._opened.contender
+
+    async def database(self) -> Database:
+        """The database of the plane, or `NotGiven`. `BadInput` if its lock keys are not those of the settings."""
+        if self._opened.database is None:
+            _check_file(self.settings.database_url, "database")
+            self._opened.database = open_database(self.settings.database_url, clock=self.clock)
+        database = self._opened.database
+        try:
+            await database.read(lambda tx: tx.query(_PLANE))
+        except Misconfigured as error:
+            raise NotGiven(f"there is no plane in that database ({error})") from error
+        await check_keys(database, self.settings.names.keys)  # else every lock of it would look free
+        return database
+
+    async def close(self) -> None:
+        """Close what was opened. What hangs is left behind: its threads end with the process."""
+        places = (self._opened.contender, self._opened.locks, self._opened.database)
+        for close in [each.close for each in places if each is not None]:
+            with suppress(HoldfastError, OSError):
+                await within(CLOSE_NS, close)
+
+
+def _check_file(url: str, what: str) -> None:
+    scheme, _, place = url.partition("?")[0].partition("://")
+    if scheme.lower() == "sqlite" and not (path := Path(unquote(place[1:]))).exists():
+        raise NotGiven(f"there is no {what} at {path}")
+
+
+@asynccontextmanager
+async def scene(settings: Settings, given: Given, arguments: Mapping[str, str]) -> AsyncIterator[Scene]:
+    """A scene for the length of the block."""
+    made = Scene(settings, given.check(), arguments)
+    try:
+        yield made
+    finally:
+        await made.close()

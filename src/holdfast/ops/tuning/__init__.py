@@ -1,0 +1,1 @@
+"""Advice on TTLs and retry delays from recorded history."""
