@@ -1,4 +1,4 @@
-"""The Redis servers of one benchmark run: their own, started as drills start theirs (`holdfast.drills.redis_servers`).
+"""The Redis servers of one benchmark run: their own, started as in `holdfast.drills.env.redis_server`.
 
 The usual one keeps nothing on the disk. Queues are also measured on one that does, at each write.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import module
-from holdfast.drills import redis_servers
+from holdfast.drills.env import redis_server
 from holdfast.errors import Misconfigured
 
 _NEWEST_WHEEL = (7,)  # below this the server of the wheel is as good
@@ -75,7 +75,7 @@ def running(executable: str, directory: Path, *, synced: bool = False) -> Iterat
     writes = ("--appendonly", "yes", "--appendfsync", "always") if synced else ("--appendonly", "no")
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(redis_servers.running(executable, directory, *writes, "--maxclients", "5000"))
+            server = stack.enter_context(redis_server.running(executable, directory, *writes, "--maxclients", "5000"))
         except Misconfigured as error:
             raise NoServer(str(error)) from error
         client = stack.enter_context(module("redis").Redis("127.0.0.1", server.port))

@@ -10,7 +10,7 @@ import socket
 from collections import Counter
 from typing import Final, Literal
 
-from holdfast.drills.proxy import Pair, Proxy
+from holdfast.drills.env.proxy import Pair, Proxy
 
 Direction = Literal["to_server", "to_client"]
 LIMIT_S: Final = 20.0

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import redis
 
 from holdfast.aio import connect
-from holdfast.drills.redis_servers import redis_server, running
+from holdfast.drills.env.redis_server import redis_server, running
 from holdfast.errors import Misconfigured
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy

@@ -28,7 +28,7 @@ from statistics import fmean, variance
 from typing import Final, NamedTuple
 
 from holdfast.core.ports import Store
-from holdfast.drills.redis_servers import redis_server, running
+from holdfast.drills.env.redis_server import redis_server, running
 from holdfast.errors import HoldfastError
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemEntropy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.sessions import Shell, alive, until
-from holdfast.drills.catalogue import DRILLS
+from holdfast.drills.catalog import DRILLS
 
 
 def _lines(text: str) -> list[dict[str, Any]]:

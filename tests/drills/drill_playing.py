@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drills.catalogue import drill
+from holdfast.drills.catalog import drill
+from holdfast.drills.env.redis_server import redis_server
 from holdfast.drills.model import Plan, Verdict
-from holdfast.drills.redis_servers import redis_server
-from holdfast.drills.running import run
+from holdfast.drills.runner import run
 from holdfast.errors import Misconfigured
 
 SLO_S = 40.0  # generous: what is tested is that nothing is lost, and not how fast this machine is today

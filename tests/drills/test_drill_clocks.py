@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.history.events import Kind, Record
-from holdfast.drills import clocks, suspending
-from holdfast.drills.clocks import Epoch, Moved, Offsets, true_ns
+from holdfast.drills.env import clocks
+from holdfast.drills.env.clocks import Epoch, Moved, Offsets, true_ns
+from holdfast.drills.scenarios import suspend
 from holdfast.errors import Misconfigured
 from holdfast.types import NS
 
@@ -20,7 +21,7 @@ HOUR = 3600 * NS
 LOOK = """
 import json, sys, time
 from pathlib import Path
-from holdfast.drills.clocks import Offsets
+from holdfast.drills.env.clocks import Offsets
 mine = Offsets(Path(sys.argv[1]))
 for _ in sys.stdin:
     told = [time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns(), mine.true_now_ns()]
@@ -104,7 +105,7 @@ def test_without_a_compiler_the_drill_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(Misconfigured, match="no gcc here: install gcc"):
         clocks.built(tmp_path)
-    assert not suspending.namespaces()
+    assert not suspend.namespaces()
     monkeypatch.setattr("shutil.which", lambda _: "/bin/false")
     with pytest.raises(Misconfigured, match="/bin/false cannot compile"):
         clocks.built(tmp_path)

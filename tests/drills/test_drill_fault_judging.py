@@ -8,11 +8,11 @@ import pytest
 
 from drills.drill_scenes import KEY, grant, refused, release, scene, verdict, write
 from holdfast.core.history.events import Kind, Record
-from holdfast.drills import timeline
-from holdfast.drills.judging import judge, plain
 from holdfast.drills.model import Guard, Moment, Scene, Span, SpanKind
-from holdfast.drills.report import page
-from holdfast.drills.telling import as_dict
+from holdfast.drills.report import timeline
+from holdfast.drills.report.html import page
+from holdfast.drills.report.json import as_dict
+from holdfast.drills.verdict.leases import judge, plain
 from holdfast.types import NS
 
 

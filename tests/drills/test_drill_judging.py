@@ -6,13 +6,13 @@ import pytest
 
 from drills.drill_scenes import KEY, grant, guarded, overtaken, refused, release, scene, verdict, write
 from holdfast.core.history.events import Kind, Record
-from holdfast.drills import waves
-from holdfast.drills.effects import Attempt, Tally
-from holdfast.drills.judging import judge, overwritten, plain, slowest
 from holdfast.drills.model import Claim, Guard, Plan, Takeover, curve
-from holdfast.drills.outages import Outage, judge_class, judge_history
-from holdfast.drills.plane_judging import taken_over, undelayed, whole
-from holdfast.drills.report import summary
+from holdfast.drills.report.html import summary
+from holdfast.drills.scenarios import retry_waves
+from holdfast.drills.scenarios.outage import Outage, judge_class, judge_history
+from holdfast.drills.verdict.effects import Attempt, Tally
+from holdfast.drills.verdict.leases import judge, overwritten, plain, slowest
+from holdfast.drills.verdict.plane import taken_over, undelayed, whole
 from holdfast.types import NS
 
 
@@ -154,7 +154,7 @@ def test_takeover_of_a_job_is_from_the_death_to_its_next_attempt() -> None:
 
 @pytest.mark.requires("R154", "R157")
 def test_simulated_waves_are_the_same_for_the_same_seed_and_flatter_with_any_spread() -> None:
-    first, second, other = waves.simulated(7), waves.simulated(7), waves.simulated(8)
+    first, second, other = retry_waves.simulated(7), retry_waves.simulated(7), retry_waves.simulated(8)
     assert first == second
     assert first.figures != other.figures
     assert all(claim.kept for each in (first, other) for claim in each.claims)

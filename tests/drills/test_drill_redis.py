@@ -8,7 +8,7 @@ import sys
 WITHOUT_DRIVER = """
 import sys
 sys.modules["hiredis"] = None
-from holdfast.drills.redis_servers import redis_server
+from holdfast.drills.env.redis_server import redis_server
 redis_server()
 """
 

@@ -9,13 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from drills.drill_scenes import full_scene, grant, guarded, overtaken, scene, verdict
-from holdfast.drills import charts, timeline
-from holdfast.drills.catalogue import DRILLS
-from holdfast.drills.judging import judge
+from holdfast.drills.catalog import DRILLS, NAMES
 from holdfast.drills.model import Guard, Takeover
-from holdfast.drills.names import NAMES
-from holdfast.drills.report import page
-from holdfast.drills.telling import as_dict
+from holdfast.drills.report import charts, timeline
+from holdfast.drills.report.html import page
+from holdfast.drills.report.json import as_dict
+from holdfast.drills.verdict.leases import judge
 from holdfast.types import NS
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

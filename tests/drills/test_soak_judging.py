@@ -11,15 +11,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from drills.drill_scenes import full_scene, guarded, overtaken, scene, verdict
-from holdfast.drills import plots
-from holdfast.drills.catalogue import DRILLS, drill
-from holdfast.drills.flatness import ENOUGH, LIMITS, WARM_UP, course, flat_figures, flat_plots, judge_flat
-from holdfast.drills.judging import judge
+from holdfast.drills.catalog import DRILLS, drill
 from holdfast.drills.model import Claim, Guard, Line, Plot, thinned
-from holdfast.drills.planning import planned
-from holdfast.drills.report import page
-from holdfast.drills.soaking import FAILURES_MAX, MIXTURE, Tally
-from holdfast.drills.usage import MIB, Usage, heap, usage
+from holdfast.drills.planner import planned
+from holdfast.drills.report import charts
+from holdfast.drills.report.html import page
+from holdfast.drills.scenarios.soak import FAILURES_MAX, MIXTURE, Tally
+from holdfast.drills.verdict.leaks import ENOUGH, LIMITS, WARM_UP, course, flat_figures, flat_plots, judge_flat
+from holdfast.drills.verdict.leases import judge
+from holdfast.drills.verdict.resource_usage import MIB, Usage, heap, usage
 from holdfast.errors import BadInput
 from holdfast.types import NS
 
@@ -131,16 +131,16 @@ def test_the_figures_and_curves_of_a_resident_are_for_people() -> None:
     assert [line.name for line in memory.lines] == ["resident memory", "heap in use"]
     assert [line.name for line in counted.lines] == ["threads", "tasks", "open files", "connections"]
     for plot in (memory, objects, counted):
-        picture = plots.lines(plot)
+        picture = charts.lines(plot)
         assert picture is not None
         assert len(ET.fromstring(picture).findall("polyline")) == len(plot.lines)
     assert list(flat_plots([])) == []
 
 
 def test_a_plot_of_nothing_is_left_out_and_one_of_a_single_point_is_drawn() -> None:
-    assert plots.lines(Plot("nothing", "s", "n", [Line("none", [])])) is None
-    assert "<svg" in (plots.lines(Plot("one", "s", "n", [Line("a <b>", [(0.0, 0.0)])])) or "")
-    assert [plots.step(each) for each in (0, 6, 7, 60, 0.6, 25)] == pytest.approx([1, 1, 2, 10, 0.1, 5])
+    assert charts.lines(Plot("nothing", "s", "n", [Line("none", [])])) is None
+    assert "<svg" in (charts.lines(Plot("one", "s", "n", [Line("a <b>", [(0.0, 0.0)])])) or "")
+    assert [charts.step(each) for each in (0, 6, 7, 60, 0.6, 25)] == pytest.approx([1, 1, 2, 10, 0.1, 5])
     assert thinned([(float(each), 0.0) for each in range(1_000)], 3) == [(0.0, 0.0), (500.0, 0.0), (999.0, 0.0)]
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holdfast.drills.catalogue import drill
+from holdfast.drills.catalog import drill
 from holdfast.drills.model import KEYS, WAITERS, Claim, Plan
-from holdfast.drills.planning import planned
-from holdfast.drills.storm_judging import (
+from holdfast.drills.planner import planned
+from holdfast.drills.verdict.resource_usage import MIB, Usage, usage
+from holdfast.drills.verdict.storm import (
     Hoard,
     Waits,
     first_half,
@@ -21,7 +22,6 @@ from holdfast.drills.storm_judging import (
     wait_figures,
     wait_plot,
 )
-from holdfast.drills.usage import MIB, Usage, usage
 from holdfast.errors import BadInput
 from holdfast.types import MS, NS
 

@@ -27,9 +27,9 @@ _SENDS = {"execute", "executemany", "executescript", "query", "eval", "evalsha",
 # rest is made of our own constants, or counts places.
 PUT_IN: dict[str, set[str]] = {
     "leases/ownership.py": {"self.sql"},  # our own text: its values are parameters
-    "drills/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
-    "drills/planes.py": {"_PLACES"},  # as many as there are states
-    "drills/schemas.py": {"quoted(_schema(name))"},
+    "drills/verdict/account.py": {"_SQL.read_text(encoding='utf-8')", "sql('ledger_sqlite')"},
+    "drills/env/plane.py": {"_PLACES"},  # as many as there are states
+    "drills/env/postgres.py": {"quoted(_schema(name))"},
     "guards/install/postgres.py": {"names.ledger_sql", "comparison"},
     "guards/install/sqlite.py": {"LEDGER_TABLE"},
     "guards/install/migration.py": {

@@ -11,7 +11,9 @@ from holdfast.core import name_prefixes
 from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Violation, check
 from holdfast.core.tuning import ttl
-from holdfast.drills import catalogue, compounding, judging, model
+from holdfast.drills import catalog, model
+from holdfast.drills.scenarios import compound
+from holdfast.drills.verdict import leases
 from holdfast.observe import prometheus
 from holdfast.ops.alerts.rules import contention
 from holdfast.ops.runbooks.collectors import plane
@@ -30,7 +32,7 @@ MANY = "many: a tool that looks away"
 
 @keep(
     MANY,
-    where="drills/compounding.py",
+    where="drills/scenarios/compound.py",
     found_by=Test(
         "drills.processes.test_drills_played",
         "test_compound_has_failing_renewals_an_expiry_a_stale_release_and_a_late_write_in_one_scene",
@@ -40,12 +42,12 @@ MANY = "many: a tool that looks away"
 )
 def a_drill_without_the_stale_release(patch: pytest.MonkeyPatch) -> None:
     """The scene of renewals that fail ends before the former holder renews and releases all the same."""
-    patch.setattr(compounding, "_insist", lambda *_: None)
+    patch.setattr(compound, "_insist", lambda *_: None)
 
 
 @keep(
     MANY,
-    where="drills/judging.py",
+    where="drills/verdict/leases.py",
     found_by=Test(
         "drills.test_drill_judging",
         "test_the_same_loss_with_guards_fails_and_names_both_operations",
@@ -57,10 +59,10 @@ def a_drill_that_excuses_stale_writes(patch: pytest.MonkeyPatch) -> None:
     """A write of a paused holder that overwrites that of its successor is no reason for a drill to fail."""
 
     def others(history: Sequence[Record]) -> list[Violation]:
-        return [each for each in check(history) if each.rule not in judging.SHOWN]
+        return [each for each in check(history) if each.rule not in leases.SHOWN]
 
-    patch.setattr(judging, "check", others)
-    patch.setattr(judging, "overwritten", lambda history: [])
+    patch.setattr(leases, "check", others)
+    patch.setattr(leases, "overwritten", lambda history: [])
 
 
 @keep(
@@ -80,7 +82,7 @@ def a_drill_in_which_every_takeover_is_in_time(patch: pytest.MonkeyPatch) -> Non
 
 @keep(
     MANY,
-    where="drills/catalogue.py",
+    where="drills/catalog.py",
     found_by=Test(
         "drills.test_drill_planning",
         "test_an_outage_lasts_for_30_s_and_for_120_s_if_that_is_asked_for",
@@ -90,8 +92,8 @@ def a_drill_in_which_every_takeover_is_in_time(patch: pytest.MonkeyPatch) -> Non
 )
 def an_outage_of_three_seconds(patch: pytest.MonkeyPatch) -> None:
     """The drill of an outage is over before any lease has run out."""
-    shorter = [replace(each, seconds=3.0) if each.name == "outage" else each for each in catalogue.DRILLS]
-    patch.setattr(catalogue, "DRILLS", tuple(shorter))
+    shorter = [replace(each, seconds=3.0) if each.name == "outage" else each for each in catalog.DRILLS]
+    patch.setattr(catalog, "DRILLS", tuple(shorter))
 
 
 @keep(

@@ -23,8 +23,8 @@ from holdfast.cli.screen import cell, moment, out, plain_table, put_json, put_ta
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.drills.catalogue import Drill
-    from holdfast.drills.deployments import Deployment
+    from holdfast.drills.catalog import Drill
+    from holdfast.drills.env.deployment import Deployment
     from holdfast.drills.model import Plan, Verdict
 
 EPILOG: Final = "\n\n".join(
@@ -82,7 +82,7 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Where chance com
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands: one for each drill, `demo` for the quick one, and those that say where drills may run."""
-    from holdfast.drills.names import NAMES
+    from holdfast.drills.catalog import NAMES
 
     group = typer.Typer(help="Break it on purpose, and see that nothing is lost.", epilog=EPILOG)
     group.callback(invoke_without_command=True)(listing)
@@ -101,7 +101,7 @@ def listing(
     """Break it on purpose, and see that nothing is lost."""
     if context.invoked_subcommand is not None:
         return
-    from holdfast.drills.catalogue import DRILLS
+    from holdfast.drills.catalog import DRILLS
 
     if json:
         put_json(
@@ -161,10 +161,10 @@ def play(
 ) -> int:
     """Run one drill and show what came of it."""
     from holdfast.cli.drillviews import Progress, put_verdict
-    from holdfast.drills.catalogue import drill
-    from holdfast.drills.planning import planned
-    from holdfast.drills.running import run
-    from holdfast.drills.telling import as_dict
+    from holdfast.drills.catalog import drill
+    from holdfast.drills.planner import planned
+    from holdfast.drills.report.json import as_dict
+    from holdfast.drills.runner import run
 
     chosen = drill(name)
     plan = planned(chosen, **_filled(chosen, url, config, given))
@@ -184,9 +184,9 @@ def play(
 
 def _filled(chosen: Drill, url: str | None, config: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """What was said, and what the settings say where nothing was. Settings that are not named are not looked at."""
-    from holdfast.drills.deployments import Deployment
+    from holdfast.drills.env.deployment import Deployment
+    from holdfast.drills.env.workspace import lease_times
     from holdfast.drills.model import OWN_ONLY
-    from holdfast.drills.quarters import lease_times
 
     if config is None:
         return {**given, "url": url}
@@ -222,7 +222,7 @@ def _replay(name: str, plan: Plan) -> str:
 
 
 def _write(report: Path, verdict: Verdict) -> None:
-    from holdfast.drills.report import page
+    from holdfast.drills.report.html import page
 
     when = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
     write_whole("--report", report, page(verdict, when).encode())
@@ -306,7 +306,7 @@ def unmark(context: typer.Context, url: TestUrl = None, config: MarkConfig = Non
 
 
 def _deployment(context: typer.Context, url: str | None, config: str) -> Deployment:
-    from holdfast.drills.deployments import Deployment
+    from holdfast.drills.env.deployment import Deployment
 
     if url_of(context, url) is not None:
         raise BadInput("--url", "is given with --config, which names leases too", "choose one of them")

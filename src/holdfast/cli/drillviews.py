@@ -10,10 +10,10 @@ from rich.status import Status
 from rich.text import Text
 
 from holdfast.cli.screen import cell, out, plain_table, printable, put_json
-from holdfast.drills.catalogue import Drill
-from holdfast.drills.judging import plain, slowest
+from holdfast.drills.catalog import Drill
 from holdfast.drills.model import Guard, Judged, Plan, Verdict
-from holdfast.drills.report import summary
+from holdfast.drills.report.html import summary
+from holdfast.drills.verdict.leases import plain, slowest
 from holdfast.types import NS
 
 _GUARDS = {Guard.OFF: "off", Guard.WRITES: "writes only", Guard.ON: "on", None: "-"}

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.drills.effects import Effects
+from holdfast.drills.verdict.effects import Effects
 from holdfast.plane.app import DEFAULT_POOL, App
 from holdfast.plane.worker.context import BlockingContext
 

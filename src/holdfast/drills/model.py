@@ -18,7 +18,7 @@ from holdfast.core.history.invariants import Violation
 from holdfast.types import NS
 
 if TYPE_CHECKING:
-    from holdfast.drills.deployments import Deployment
+    from holdfast.drills.env.deployment import Deployment
 
 WAITERS: Final = 10_000  # of `storm`
 KEYS: Final = 100_000

@@ -27,14 +27,14 @@ from typing import Any, TypeVar
 import holdfast
 from holdfast import aio
 from holdfast.core import failpoints
-from holdfast.drills.account import Account, Balance
-from holdfast.drills.clocks import Offsets
-from holdfast.drills.contending import contend
-from holdfast.drills.crowd import hoard, stand_in_line
-from holdfast.drills.effects import Effects
-from holdfast.drills.lifeline import tie_to
+from holdfast.drills.env.clocks import Offsets
+from holdfast.drills.env.processes import tie_to
 from holdfast.drills.model import Guard
-from holdfast.drills.resident import Resident
+from holdfast.drills.scenarios.retry_waves import contend
+from holdfast.drills.scenarios.soak_worker import Resident
+from holdfast.drills.scenarios.storm_worker import hoard, stand_in_line
+from holdfast.drills.verdict.account import Account, Balance
+from holdfast.drills.verdict.effects import Effects
 from holdfast.errors import BackendError, LeaseLost, LockBusy, NotOwner, PolicyDenied
 from holdfast.leases.sync.lease import DegradedLease, Lease
 from holdfast.observe.ledger.writer import Ledger
@@ -209,16 +209,16 @@ class Worker:
         self.tell("contended", **found)
 
     def crowd(self, **wanted: Any) -> None:
-        """Thousands of waiters for one lock in this process. See `drills.crowd`."""
+        """Thousands of waiters for one lock in this process. See `drills.scenarios.storm_worker`."""
         found = asyncio.run(stand_in_line(self._aio(), self._account, self._name, self.tell, **wanted))
         self.tell("crowded", **found)
 
     def hoard(self, **wanted: Any) -> None:
-        """Thousands of leases kept by this process. See `drills.crowd`."""
+        """Thousands of leases kept by this process. See `drills.scenarios.storm_worker`."""
         self.tell("hoarded", **asyncio.run(hoard(self._aio(), self.tell, prefix=self._prefix, **wanted)))
 
     def reside(self, **wanted: Any) -> None:
-        """Live with leases until told to stop. See `drills.resident`."""
+        """Live with leases until told to stop. See `drills.scenarios.soak_worker`."""
         resident = Resident(self._aio(), self._locks, self._account, self._name, self._stop, **wanted)
         self.tell("resided", **asyncio.run(resident.live()))
 

@@ -22,16 +22,16 @@ import holdfast
 from drills.drill_playing import SLO_S, children
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from holdfast.cli.app import run_app
-from holdfast.drills.catalogue import drill
-from holdfast.drills.deployments import Deployment
+from holdfast.drills.catalog import drill
+from holdfast.drills.env.deployment import Deployment
+from holdfast.drills.env.nats import StreamPlace
+from holdfast.drills.env.plane import Plane
+from holdfast.drills.env.postgres import SchemaPlace
+from holdfast.drills.env.stage import Stage
+from holdfast.drills.env.workspace import lent_by
 from holdfast.drills.model import Plan
 from holdfast.drills.permission import KEY
-from holdfast.drills.planes import Plane
-from holdfast.drills.quarters import lent_by
-from holdfast.drills.running import run
-from holdfast.drills.schemas import SchemaPlace
-from holdfast.drills.stage import Stage
-from holdfast.drills.streams import StreamPlace
+from holdfast.drills.runner import run
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane.bus.open import nats_connection
 from holdfast.plane.model.records import Submission

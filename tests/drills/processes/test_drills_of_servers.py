@@ -13,7 +13,7 @@ import pytest
 
 from drills.drill_playing import SLO_S, children, needs_redis, played
 from holdfast.drills.model import Guard, Judged, Plan, Verdict
-from holdfast.drills.suspending import namespaces
+from holdfast.drills.scenarios.suspend import namespaces
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 

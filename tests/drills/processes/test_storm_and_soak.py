@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from drills.drill_playing import SLO_S, needs_redis, played
-from holdfast.drills import soaking, storming
-from holdfast.drills.catalogue import drill
-from holdfast.drills.crew import Crew, Stalled
+from holdfast.drills.catalog import drill
+from holdfast.drills.env.processes import Crew, Stalled
 from holdfast.drills.model import Plan
-from holdfast.drills.running import run
-from holdfast.drills.usage import MIB
+from holdfast.drills.runner import run
+from holdfast.drills.scenarios import soak, storm
+from holdfast.drills.verdict.resource_usage import MIB
 from holdfast.errors import Misconfigured
 
 
@@ -25,7 +25,7 @@ from holdfast.errors import Misconfigured
 def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storming, "PROCESSES", 2)
+    monkeypatch.setattr(storm, "PROCESSES", 2)
     verdict = played("storm", tmp_path, monkeypatch, Plan(own=own, waiters=120, keys=120))
     plain, fair, leases = verdict.judged
     for each in (plain, fair):
@@ -45,7 +45,7 @@ def test_everybody_in_a_storm_is_served_in_order_and_leaves_nothing(
 def test_a_soak_plays_its_mixture_beside_residents_whose_history_breaks_no_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soaking, "MIXTURE", (soaking.Piece("compound", "sqlite", 1.0),))
+    monkeypatch.setattr(soak, "MIXTURE", (soak.Piece("compound", "sqlite", 1.0),))
     verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=1))
     rounds, sqlite, redis = verdict.judged
     told = {each.name: each.value for each in rounds.scene.figures}
@@ -70,8 +70,8 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
         raise Stalled("resident died, and nobody had asked for it")
 
     monkeypatch.setattr(Crew, "enter", died)
-    monkeypatch.setattr(soaking, "run", interrupted)
-    monkeypatch.setattr(soaking, "redis_server", no_redis)
+    monkeypatch.setattr(soak, "run", interrupted)
+    monkeypatch.setattr(soak, "redis_server", no_redis)
     told: list[str] = []
 
     def tell(scene: str, text: str, *, good: bool | None = None) -> None:
@@ -86,18 +86,18 @@ def test_a_resident_that_does_not_start_fails_the_soak_with_its_reason(monkeypat
 
 @pytest.mark.timeout(240)
 def test_ctrl_c_ends_a_soak_with_the_verdict_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soaking, "run", interrupted)
-    monkeypatch.setattr(soaking, "redis_server", no_redis)
+    monkeypatch.setattr(soak, "run", interrupted)
+    monkeypatch.setattr(soak, "redis_server", no_redis)
     verdict = played("soak", tmp_path, monkeypatch, Plan(slo_s=SLO_S, duration_s=600))
     assert verdict.passed
     assert any("ended early" in each for each in verdict.cannot)
     assert "the resident on Redis: there is no Redis here" in verdict.cannot
-    assert [each.scene.title for each in verdict.judged] == [soaking.TITLE, "resident on SQLite"]
+    assert [each.scene.title for each in verdict.judged] == [soak.TITLE, "resident on SQLite"]
 
 
 LOOKS = """
 import socket
-from holdfast.drills.usage import Samples, heap
+from holdfast.drills.verdict.resource_usage import Samples, heap
 samples, ends = Samples(), [socket.socket() for _ in range(50)]
 samples.look()
 before = heap()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import holdfast
 from failpoints.processes.lives import Death, Life, Say, deaths, live, recorded
-from holdfast.drills.account import Account, Balance
 from holdfast.drills.model import Guard
+from holdfast.drills.verdict.account import Account, Balance
 from holdfast.observe.ledger.writer import Ledger
 
 KEY = "balance"

@@ -15,9 +15,9 @@ import pytest
 
 from failpoints.test_points import BY_LIVES, all_reached
 from holdfast.core.history.invariants import check
-from holdfast.drills.account import Account
-from holdfast.drills.judging import overwritten
 from holdfast.drills.model import Guard
+from holdfast.drills.verdict.account import Account
+from holdfast.drills.verdict.leases import overwritten
 from holdfast.observe.ledger.reader import load
 from holdfast.plane.model.job_states import JobState
 

@@ -1,0 +1,228 @@
+"""The worker processes of a drill: started, ordered, frozen, thawed and killed by pid, and one queue of what they say.
+
+Everything that a drill needs to know arrives as an event, so nothing is timed: it waits for what must happen, with a
+limit that only a broken promise, or a machine that is far too busy, reaches. Whatever was started is gone when the
+block ends, however it ends; and if this very process is killed, the kernel ends the workers (`lifeline`).
+
+Ties the life of a process to whoever started it.
+
+Promises (Linux): when the parent dies in any way, also by SIGKILL, the kernel kills this process, also while it is
+stopped. Elsewhere nothing is promised here, and a process has to notice by other means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Self
+
+import holdfast
+
+LIMIT_S = 30.0
+
+
+class Stalled(Exception):
+    """Something that must happen did not."""
+
+
+class Event(NamedTuple):
+    """What a worker said, and when it said so (wall clock)."""
+
+    worker: str
+    pid: int
+    name: str
+    at_ns: int
+    fields: Mapping[str, Any]
+
+
+class Start(NamedTuple):
+    """How a worker is started, where that is not the usual way."""
+
+    said: Mapping[str, Any] = MappingProxyType({})  # instead of what everybody is told
+    environment: Mapping[str, str] = MappingProxyType({})  # besides ours
+    through: tuple[str, ...] = ()  # a command that starts the worker as its child
+
+
+_USUAL = Start()
+
+
+class Actor:
+    """One worker process."""
+
+    def __init__(
+        self, name: str, said: Mapping[str, Any], events: queue.SimpleQueue[Event], start: Start = _USUAL
+    ) -> None:
+        self.name = name
+        self._events = events
+        parent = "0" if start.through else str(os.getpid())
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [*start.through, sys.executable, "-m", "holdfast.drills.worker", parent],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment(), **start.environment},
+            text=True,
+            start_new_session=True,  # Ctrl-C is for whoever directs, who ends everybody
+        )
+        # Not as an argument: a URL may have a password, and anybody sees arguments.
+        self._say({**said, **start.said, "name": name})
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def order(self, do: str, **fields: Any) -> None:
+        """Tell it to do something. Does not wait for it; one that is dead does not hear it."""
+        self._say({"do": do, **fields})
+
+    def _say(self, words: Mapping[str, Any]) -> None:
+        if self._process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self._process.stdin.write(json.dumps(words) + "\n")
+                self._process.stdin.flush()
+
+    def freeze(self) -> int:
+        """Stop it, and return when it stands still: since when."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return time.time_ns()
+
+    def thaw(self) -> int:
+        """Let it go on: since when."""
+        at_ns = time.time_ns()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
+        return at_ns
+
+    def kill(self) -> int:
+        """End it at once, whatever it is doing, and return when it is dead: since when."""
+        self._process.kill()
+        self._process.wait()
+        return time.time_ns()
+
+    def leave(self, limit_s: float) -> None:
+        """Let it end by itself, so that its ledger is whole; one that does not is killed."""
+        self.thaw()
+        self.order("stop")
+        self.order("end")
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        self.close()
+
+    def close(self) -> None:
+        """Make sure that it is gone, and everything of it."""
+        self.kill()
+        if self._process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self._process.stdin.close()
+        self._listener.join(LIMIT_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _listen(self) -> None:
+        if self._process.stdout is None:
+            return
+        for line in self._process.stdout:
+            with suppress(ValueError, KeyError):  # a line that was torn when it was killed
+                fields = json.loads(line)
+                self._events.put(Event(self.name, self.pid, fields.pop("event"), fields.pop("at_ns"), fields))
+        self._events.put(Event(self.name, self.pid, "gone", time.time_ns(), {}))
+
+
+class Crew:
+    """All workers of a scene, and the one queue of what they say."""
+
+    def __init__(self, said: Mapping[str, Any], end_ns: int) -> None:
+        """`end_ns`: when the whole drill is over, on the monotonic clock."""
+        self._said = said
+        self._end_ns = end_ns
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._early: list[Event] = []
+        self._actors: dict[int, Actor] = {}
+
+    def enter(self, *names: str, start: Start = _USUAL) -> list[Actor]:
+        """Start workers, all at once, and return when each of them is ready."""
+        new: list[Actor] = []
+        for name in names:
+            actor = Actor(name, self._said, self._events, start)
+            self._actors[actor.pid] = actor
+            new.append(actor)
+        for actor in new:
+            self.next("ready", actor)
+        return new
+
+    def next(self, names: str | tuple[str, ...], actor: Actor, limit_s: float = LIMIT_S) -> Event:
+        """Wait for one of these events of a worker; whatever else is said is kept. `Stalled`: it is late."""
+        wanted = (names,) if isinstance(names, str) else names
+        for place, event in enumerate(self._early):
+            if event.name in wanted and event.pid == actor.pid:
+                return self._early.pop(place)
+        limit = min(time.monotonic_ns() + round(limit_s * 1e9), self._end_ns)
+        while True:  # ends with the event, with a death that nobody ordered, or with the limit
+            try:
+                event = self._events.get(timeout=max(0.0, (limit - time.monotonic_ns()) / 1e9))
+            except queue.Empty:
+                raise Stalled(f"{actor.name} did not say {' or '.join(wanted)!r} in time") from None
+            if event.name in wanted and event.pid == actor.pid:
+                return event
+            if event.name == "gone" and event.pid in self._actors:
+                raise Stalled(f"{event.worker} died, and nobody had asked for it")
+            if event.name != "gone":
+                self._early.append(event)
+
+    def kill(self, actor: Actor) -> int:
+        """Kill a worker on purpose: when."""
+        self._actors.pop(actor.pid, None)
+        at_ns = actor.kill()
+        actor.close()
+        return at_ns
+
+    def dismiss(self, *actors: Actor) -> None:
+        """Let workers go, so that their ledgers are whole."""
+        for actor in actors:
+            self._actors.pop(actor.pid, None)
+            actor.leave(LIMIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        actors, self._actors = list(self._actors.values()), {}
+        for actor in actors:
+            if kind is None:
+                actor.leave(LIMIT_S)
+            else:
+                actor.close()
+
+
+def environment() -> dict[str, str]:
+    """Ours, and the place this package was imported from, wherever that is."""
+    here = str(Path(holdfast.__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))}
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tie_to(parent: int) -> None:
+    """Have the kernel kill us when our parent dies; and if it has died already, end. 0: whoever our parent is."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)

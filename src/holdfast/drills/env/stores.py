@@ -1,0 +1,148 @@
+"""The store that a drill runs on: a SQLite file or a Redis server of its own, or one that was given and is marked.
+
+Promises: what was started here is ended, by its pid, and its files are removed; a server that was given is not touched
+beyond the drill's own keys. Where a drill needs to cut or slow the way to the store, that way is the drill's own: a
+proxy in front of Redis, or the write lock of the SQLite file. The others go straight to it, also with TLS.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import holdfast
+from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.redis_server import redis_server, running
+from holdfast.drills.model import Plan
+from holdfast.drills.permission import check_marked
+from holdfast.errors import BadInput
+from holdfast.stores.redis.url import parse_redis_url
+from holdfast.stores.registry import redacted
+
+_START_S: Final = 20.0
+OWN: Final = ("sqlite", "redis")
+
+
+class Way(ABC):
+    """How the workers of a drill reach the store, and what can be done to that."""
+
+    def __init__(self, url: str, shown: str) -> None:
+        self.url = url
+        self.shown = shown
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Nobody reaches the store."""
+
+    @abstractmethod
+    def mend(self) -> None:
+        """Everybody does again."""
+
+    def delay(self, seconds: float) -> None:
+        """Everything takes longer by so much, each way. Only where there is a network."""
+        raise BadInput("url", f"{self.shown} is not behind a network", "give --url redis://… or --store redis")
+
+
+class FileWay(Way):
+    """A SQLite file: whoever holds its write lock keeps everybody out."""
+
+    def __init__(self, url: str, shown: str) -> None:
+        super().__init__(url, shown)
+        self._path = unquote(url.removeprefix("sqlite:///").partition("?")[0])
+        self._connection: sqlite3.Connection | None = None
+
+    def cut(self) -> None:
+        """See `Way`."""
+        self._connection = sqlite3.connect(self._path, timeout=_START_S, isolation_level=None)
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def mend(self) -> None:
+        """See `Way`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class StraightWay(Way):
+    """A server that is reached as anybody reaches it, for drills that break something else."""
+
+    def cut(self) -> None:
+        """See `Way`."""
+        raise BadInput("url", f"the drill does not stand between its workers and {self.shown}", "use another drill")
+
+    def mend(self) -> None:
+        """See `Way`."""
+
+
+class WireWay(Way):
+    """A server behind a proxy."""
+
+    def __init__(self, url: str, shown: str, proxy: Proxy) -> None:
+        super().__init__(url, shown)
+        self._proxy = proxy
+
+    def cut(self) -> None:
+        """See `Way`."""
+        self._proxy.cut()
+
+    def mend(self) -> None:
+        """See `Way`."""
+        self._proxy.mend()
+
+    def delay(self, seconds: float) -> None:
+        """See `Way`."""
+        self._proxy.delay(seconds)
+
+
+@contextmanager
+def opened(plan: Plan, directory: Path, *, network: bool = False, cuts: bool = True) -> Iterator[Way]:
+    """The store of a plan, for the length of the block.
+
+    `network`: it has to be one that can be slowed down. `cuts`: it has to be one that can be made unreachable.
+    """
+    with ExitStack() as stack:
+        url, shown = _place(plan, directory, stack, network=network)
+        if plan.url is not None:
+            with holdfast.connect(url, service="drill", request_timeout=5) as locks:
+                if not locks.capabilities.shared:
+                    raise BadInput("url", "a private store has no other processes", "use sqlite:///… or redis://…")
+                check_marked(locks, shown)
+        way = _way(url, shown, stack, network=network, cuts=cuts)
+        stack.callback(way.mend)
+        yield way
+
+
+def _place(plan: Plan, directory: Path, stack: ExitStack, *, network: bool) -> tuple[str, str]:
+    """The URL of the store, and how it is shown; a server of our own is started."""
+    if plan.url is not None:
+        return plan.url, redacted(plan.url)
+    if plan.own == "redis" or network:
+        executable = redis_server(", or name a marked one with --url redis://…")
+        return stack.enter_context(running(executable, directory / "redis")).url, "a Redis server of its own"
+    return f"sqlite:///{quote(str(directory / 'leases.db'))}", "a SQLite file of its own"
+
+
+def _way(url: str, shown: str, stack: ExitStack, *, network: bool, cuts: bool = True) -> Way:
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if scheme == "sqlite":
+        if network:
+            raise BadInput("url", "a SQLite file is not behind a network", "give --url redis://…")
+        return FileWay(url, shown)
+    if not cuts and not network:
+        return StraightWay(url, shown)
+    address = parse_redis_url(url)
+    if address.tls is not None or address.path is not None:
+        raise BadInput(
+            "url",
+            "a drill stands between its workers and the server, which it can do neither with TLS nor with a socket",
+            "give the same server as redis://host:port",
+        )
+    proxy = stack.enter_context(Proxy(address.host, address.port))
+    login, at, _ = parts.netloc.rpartition("@")
+    return WireWay(urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{proxy.port}")), shown, proxy)

@@ -1,0 +1,74 @@
+"""How a drill is to be run, from what somebody asked for: checked completely before anything is started."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.drills.catalog import Drill
+from holdfast.drills.env.deployment import Deployment
+from holdfast.drills.env.stores import OWN
+from holdfast.drills.model import OWN_ONLY, Need, Plan
+from holdfast.errors import BadInput
+from holdfast.types import MS, NS, duration_ns
+
+TTL_S: Final = 1.0
+_LEAST: Final = 4  # one for each process of the storm
+_WAITERS_MAX, _KEYS_MAX = 200_000, 1_000_000
+_FAULTS: Final = {
+    Need.SERVERS: "fail over a server",
+    Need.CLOCKS: "move the clock of a server",
+    Need.STORES: "break a store for as long as that",
+}
+_LONGEST_NS: Final = 3600 * NS
+_SOAK_NS: Final = 7 * 86_400 * NS
+_TTL_LOW_NS, _TTL_HIGH_NS = 500 * MS, 3600 * NS
+
+
+def planned(
+    drill: Drill,
+    *,
+    url: str | None = None,
+    store: str | None = None,
+    ttl: float | None = None,
+    slo: float | None = None,
+    duration: float | None = None,
+    seed: int = 0,
+    waiters: int | None = None,
+    keys: int | None = None,
+    deployment: Deployment | None = None,
+) -> Plan:
+    """A plan, or `BadInput` that names the option and the fix."""
+    if store is not None and store not in OWN:
+        raise BadInput("--store", f"{store!r} cannot be started here", f"use one of {', '.join(OWN)}")
+    if store is not None and url is not None:
+        raise BadInput("--store", "is the drill's own, and --url names another", "choose one of them")
+    if store == "sqlite" and drill.need is Need.NETWORK:
+        raise BadInput("--store", f"{drill.name} needs {drill.need}", "use --store redis")
+    if drill.need in (Need.SERVERS, Need.CLOCKS, Need.STORES):
+        _refuse_others(drill, url, store)
+    if url is not None and drill.need is Need.PLANE:
+        raise BadInput("--url", f"{drill.name} runs on {drill.need}: leases alone are none", "leave it out")
+    if url is not None and url.lower().startswith("sqlite:") and drill.need is Need.NETWORK:
+        raise BadInput("--url", f"{drill.name} needs {drill.need}", "give such a URL, or none and --store redis")
+    lease = TTL_S if ttl is None else duration_ns("--ttl", ttl, low_ns=_TTL_LOW_NS, high_ns=_TTL_HIGH_NS) / NS
+    bound = None if slo is None else duration_ns("--slo", slo, low_ns=MS, high_ns=86_400 * NS) / NS
+    longest = _SOAK_NS if drill.need is Need.STORES else _LONGEST_NS
+    length = None if duration is None else duration_ns("--duration", duration, low_ns=NS, high_ns=longest) / NS
+    crowd = _count("--waiters", waiters, _WAITERS_MAX), _count("--keys", keys, _KEYS_MAX)
+    return Plan(url, store or "sqlite", lease, bound, length, seed, *crowd, deployment)
+
+
+def _count(option: str, number: int | None, most: int) -> int | None:
+    if number is not None and not _LEAST <= number <= most:
+        raise BadInput(option, f"{number} is not between {_LEAST} and {most:,}", "give such a number")
+    return number
+
+
+def _refuse_others(drill: Drill, url: str | None, store: str | None) -> None:
+    """A server that somebody else has started is not ours to kill, and neither is its clock ours to set."""
+    fault = _FAULTS[drill.need]
+    if url is not None:
+        told = f"{drill.name} cannot {fault} that it has not started itself; it runs on {OWN_ONLY[drill.need]}"
+        raise BadInput("--url", told, "leave it out")
+    if store is not None and (store, drill.need) != ("redis", Need.SERVERS):
+        raise BadInput("--store", f"{drill.name} runs on {OWN_ONLY[drill.need]}", "leave it out")

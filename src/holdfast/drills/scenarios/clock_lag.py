@@ -1,0 +1,77 @@
+"""`clock`, second part: the clock of two Redis servers is set back, and a replica that lags behind is promoted.
+
+The worst that can happen to a counter of fences: it is ahead of the clock, which is what keeps it from going back, and
+the last grants are lost with their primary. Adding one to the last fence would give out the very same fences again, and
+guards accept an equal one. So a fence that is ahead of the clock goes on at its pace, and by a chance number when the
+clock is behind what it was.
+
+Two orders are played. Set back before the replica is cut off: it knows how much time has passed, and the second fence
+must be above the first. Set back after that: it cannot know, and no fence may be given out twice. (C4 is excused, as in
+`failover`.)
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from holdfast.drills.env.clocks import Moved, jump, proven
+from holdfast.drills.env.redis_pair import Pair, paired, url_of
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, Guard
+from holdfast.drills.scenarios.clock_jump import HOUR_S, told_jump
+from holdfast.drills.scenarios.failover import lose_primary
+
+LOCKS: Final = 20  # that are granted twice: before the failover, and after it
+TITLE: Final = "server's clock back, then its primary lost"
+_LONG_S: Final = 60.0
+
+
+def play(stage: Stage, library: Path) -> None:
+    """Both orders, on one pair of servers with one clock."""
+    words = (
+        "the clock of two servers is set back by an hour, so that the counter of fences is ahead of it; the replica is "
+        "cut off, ada is granted the lock, the primary is killed, and the replica is promoted without having heard of "
+        "ada; ben is granted the lock, and then ada writes. Then the clock is set back while the replica is cut off, "
+        f"and {LOCKS} locks are granted on either side"
+    )
+    place = stage.directory / f"behind-{len(stage.scenes)}"
+    place.mkdir()
+    with (
+        Moved(place / "clock", library) as moved,
+        paired(place / "pair", environment=moved.environment) as pair,
+        stage.scene(TITLE, f"{words}.", Guard.ON, url=url_of(pair.door())) as it,
+    ):
+        it.scene.excuses = frozenset({"C4"})
+        proven(pair.primary, moved)
+        key = it.key("account")
+        ada, ben = it.crew.enter("ada", "ben")
+        _granted(it, pair.primary.url, "known to both", 1)
+        it.moment(told_jump(-HOUR_S), jump(pair.primary, moved, -HOUR_S))
+        _granted(it, pair.primary.url, "known to both and set back", 1)
+        for between in (False, True):
+            it.played(partial(lose_primary, it, pair, key, ada, ben, between=between))
+        _set_back_alone(it, pair, moved)
+
+
+def _set_back_alone(it: Setting, pair: Pair, moved: Moved) -> None:
+    """Set the clock back when the replica hears nothing any more, and compare what both sides give out."""
+    it.until(lambda: pair.in_step, "the replica to have everything")
+    pair.link.cut()
+    it.moment(told_jump(-HOUR_S), jump(pair.primary, moved, -HOUR_S))
+    lost = _granted(it, pair.primary.url, "both", LOCKS)
+    it.moment("failover", pair.fail_over())
+    again = _granted(it, pair.primary.url, "both", LOCKS)
+    twice = len(lost & again)
+    text = "no fence is given out twice, though neither side knows how much time has passed"
+    it.claim(text, twice == 0, f"{len(lost)} before and {len(again)} after, {twice} the same")
+    it.tell(f"{LOCKS} locks granted before the failover and after it: {twice} fences are the same", good=twice == 0)
+    it.scene.figures.append(Figure("fences that were given out twice", str(twice)))
+
+
+def _granted(it: Setting, url: str, name: str, number: int) -> set[int]:
+    """Have a server grant some locks that nobody else wants: their fences."""
+    with it.stage.locks(url=url) as locks:
+        leases = [locks.hold(f"{it.prefix}{name}:{at}", ttl=_LONG_S, family="drill") for at in range(number)]
+        return {lease.fence for lease in leases if lease is not None and lease.fence is not None}

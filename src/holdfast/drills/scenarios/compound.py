@@ -1,0 +1,89 @@
+"""`compound`: renewals that fail, a lease that runs out, a stale release and a late write, all in one scene (R35).
+
+The store does not answer; the holder's renewals fail, and its lease is given up before the store may give the key away.
+Then the store is back, another has the lock, and the first one goes on as if nothing had happened: it renews, releases
+and writes with what it still has in hand.
+"""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.core.history.events import Kind
+from holdfast.drills.env.processes import LIMIT_S, Actor
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.scenarios.pause import TITLES
+from holdfast.types import NS
+
+_REQUEST = 4  # a request may take a quarter of the TTL: several renewals fail within one lease
+
+
+def play(stage: Stage, guard: Guard) -> None:
+    """The whole misfortune, once."""
+    words = (
+        f"the store does not answer for longer than ada's lease of {stage.plan.ttl_s:g} s; ben takes over when it is "
+        "back; ada renews, releases and writes all the same"
+    )
+    title = f"compound, {TITLES[guard]}"
+    with stage.scene(title, f"{words}.", guard, request_timeout=stage.plan.ttl_s / _REQUEST) as it:
+        key = it.key("account")
+        ada, ben = it.crew.enter("ada", "ben")
+        it.ask(ada, "take", "granted", key=key)
+        it.ask(ada, "read", "read")
+        it.breathe()
+        since_ns = _cut(it)
+        it.wait(stage.plan.ttl_s * 1.1)
+        standing = it.ask(ada, "standing", "standing")
+        it.claim("a lease that cannot be renewed is given up", not standing["held"], f"reason: {standing['reason']}")
+        it.tell(f"ada's renewals failed and her lease is lost ({standing['reason']})", good=not standing["held"])
+        mended_ns = _mend(it, since_ns)
+        ben.order("take", key=key)
+        granted = it.crew.next("granted", ben, stage.plan.slo_seconds + LIMIT_S)
+        took = it.takeover("a lease that ran out while the store was away", mended_ns, granted.at_ns)
+        it.tell(f"the store is back; ben has the lock after {took.took_ns / NS:.2f} s", good=took.in_time)
+        it.ask(ben, "read", "read")
+        it.breathe()
+        _insist(it, key, ada, granted.fields["fence"])
+        it.breathe()
+        written = it.write(ben)
+        it.breathe()
+        late = it.write(ada, deaf=True)
+        it.tell(f"ada wrote late: {'accepted' if late else 'refused'}", good=None if late else True)
+        held = it.ask(ben, "standing", "standing")["held"]
+        it.claim("the owner in office can write", written or not held, "accepted" if written else "refused")
+        it.breathe()
+        it.ask(ben, "release", "released")
+        it.scene.figures += [
+            Figure("loss reason", str(standing["reason"])),
+            Figure("late write", "accepted" if late else "refused"),
+        ]
+    failed = sum(record.kind is Kind.UNCONFIRMED for record in it.scene.history)
+    it.scene.figures.append(Figure("renewals without an answer", str(failed)))
+
+
+def _cut(it: Setting) -> int:
+    it.stage.way.cut()
+    it.tell("the store does not answer any more")
+    return time.time_ns()
+
+
+def _mend(it: Setting, since_ns: int) -> int:
+    it.stage.way.mend()
+    at_ns = time.time_ns()
+    it.span(SpanKind.OUTAGE, "", since_ns, at_ns)
+    return at_ns
+
+
+def _insist(it: Setting, key: str, ada: Actor, fence: int) -> None:
+    """What the store says to a renewal and a release of somebody who is not the owner any more."""
+    ada.order("insist")
+    renewal = it.crew.next("renewal", ada).fields["accepted"]
+    release = it.crew.next("release", ada).fields["accepted"]
+    with it.stage.locks() as locks:
+        look = locks.inspect(key)
+    still = look.held and look.fence == fence
+    it.tell("ada's stale renewal and release: refused; ben still has the lock", good=not renewal and still)
+    it.claim("a stale renewal is refused", not renewal, "accepted" if renewal else "refused: lock not owned")
+    it.claim("a stale release is refused", not release, "accepted" if release else "refused: lock not owned")
+    it.claim("a stale release frees nobody's lock", still, "still ben's" if still else f"held: {look.held}")

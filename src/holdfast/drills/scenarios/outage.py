@@ -1,0 +1,138 @@
+"""`outage`: nobody reaches the store for a while, under each error policy (R90, R97, R107).
+
+Two replicas of each risk class do numbered pieces of work, each under a lock of the class. While the store is away,
+`fail_closed` and `wait` do nothing, and `fail_open` goes on without the store: both replicas then do the same pieces,
+and what comes twice is absorbed downstream, where effects are idempotent. Afterwards everybody must be back to full
+leases, and fallbacks must be over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Final, NamedTuple
+
+from holdfast.core.history.events import Kind, Record
+from holdfast.core.lease.circuit_breaker import COOL_MAX_NS
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Claim, Figure, SpanKind, curve
+from holdfast.drills.verdict.effects import Attempt, Effects, Tally
+from holdfast.drills.worker import POLICY
+from holdfast.types import NS
+
+PIECE_S: Final = 0.05
+ITEMS: Final = 100_000
+BEFORE_S, CALM_S = 1.0, 2.0
+RECOVERY_S: Final = 1.5 * COOL_MAX_NS / NS + 5.0  # the breaker's longest cool-down with its jitter, and some requests
+LEASE_S: Final = 5.0  # long enough that no lease runs out by itself on a slow machine
+REQUEST_S: Final = 1.5  # a locked file has failed after two requests, so short outages need shorter ones
+NEAR_ZERO: Final = 50  # after recovery one fallback in so many grants is no more than a slow request
+
+
+class Outage(NamedTuple):
+    """When the store was away, and when everybody was back to full leases."""
+
+    cut_ns: int  # it was away by then
+    mended_ns: int  # it was away until then at least
+    recovered_ns: int
+
+
+def play(stage: Stage, seconds: float) -> None:
+    """One outage of that length, met by all three policies at once."""
+    words = (
+        f"the store is unreachable for {seconds:g} s while two replicas of each risk class do numbered pieces of work"
+    )
+    with stage.scene("store outage", f"{words}.", None, request_timeout=min(REQUEST_S, seconds / 4)) as it:
+        names = [f"{risk}-{number}" for risk in POLICY for number in (1, 2)]
+        crew = it.crew.enter(*names)
+        began_ns = time.time_ns()
+        outage = None
+        for actor in crew:
+            actor.order("serve", risk=actor.name.partition("-")[0], items=ITEMS, each=PIECE_S, ttl=LEASE_S)
+        with closing(Effects(it.place / "effects.db", "director")) as effects:
+            it.until(lambda: all(effects.tally(risk).effects > 3 for risk in POLICY), "everybody to work")
+            it.wait(BEFORE_S)
+            stage.way.cut()
+            cut_ns = time.time_ns()
+            it.tell(f"the store is away, for {seconds:g} s")
+            it.wait(seconds)
+            mended_ns = time.time_ns()
+            stage.way.mend()
+            it.span(SpanKind.OUTAGE, "", cut_ns, mended_ns)
+            it.tell("the store is back")
+            recovered_ns = _recovered(it, effects, names, mended_ns)
+            outage = Outage(cut_ns, mended_ns, recovered_ns)
+            it.tell(f"everybody works with full leases after {(recovered_ns - mended_ns) / NS:.1f} s", good=True)
+            it.wait(CALM_S)
+            for actor in crew:
+                actor.order("stop")
+            for actor in crew:
+                it.crew.next("served", actor)
+            _figures(it, effects, began_ns)
+    if outage is not None:
+        it.scene.claims += judge_history(it.scene.history, outage)
+        it.scene.figures += list(_counters(it.scene.history, outage))
+
+
+def _recovered(it: Setting, effects: Effects, names: Sequence[str], mended_ns: int) -> int:
+    """When every replica had begun a piece under a full lease again: each finds out by itself that the store is up."""
+
+    def full(name: str) -> bool:
+        attempts = effects.attempts(name.partition("-")[0], mended_ns)
+        return any(each.fence is not None and each.worker == name for each in attempts)
+
+    for name in names:
+        it.until(partial(full, name), f"{name} to have full leases again", RECOVERY_S)
+    return time.time_ns()
+
+
+def _figures(it: Setting, effects: Effects, began_ns: int) -> None:
+    for risk, policy in POLICY.items():
+        attempts, tally = effects.attempts(risk, 0), effects.tally(risk)
+        it.scene.claims += judge_class(policy, attempts, tally)
+        it.scene.curves.append(curve(policy, effects.times(risk), began_ns, time.time_ns(), NS // 2))
+        note = f"{tally.attempts} attempts, {tally.twice} of them twice, {tally.degraded} without a fence"
+        it.scene.figures.append(Figure(f"{policy}: pieces done", str(tally.effects), note))
+
+
+def judge_class(policy: str, attempts: Sequence[Attempt], tally: Tally) -> Iterator[Claim]:
+    """What one policy promises of an outage, and what was seen of it."""
+    degraded = sum(each.fence is None for each in attempts)
+    if policy == "fail_open":
+        yield Claim("fail_open goes on without the store", degraded > 0, f"{degraded} pieces begun without it")
+        yield Claim(
+            "what fail_open did twice had one effect",
+            tally.effects == tally.attempts - tally.twice,
+            f"{tally.attempts} attempts, {tally.twice} duplicates, {tally.effects} effects",
+        )
+    else:
+        yield Claim(f"{policy} does nothing without the store", not degraded, f"{degraded} pieces begun without it")
+        yield Claim(f"{policy} does nothing twice", tally.twice == 0, f"{tally.twice} duplicates")
+
+
+def judge_history(history: Iterable[Record], outage: Outage) -> Iterator[Claim]:
+    """The store gives out nothing while it is away; fallbacks are counted, and are over after recovery (R97)."""
+    records = list(history)
+    grants = [each for each in records if each.kind is Kind.GRANTED]
+    meanwhile = [
+        each for each in grants if (each.began_ns or each.at_ns) > outage.cut_ns and each.at_ns < outage.mended_ns
+    ]
+    yield Claim("a store that is away grants nothing", not meanwhile, f"{len(meanwhile)} grants meanwhile")
+    fell = [each for each in records if each.kind is Kind.FELL_BACK]
+    yield Claim("fallbacks are counted", bool(fell), f"{len(fell)} recorded")
+    late = sum(each.at_ns > outage.recovered_ns for each in fell)
+    well = sum(each.at_ns > outage.recovered_ns for each in grants)
+    yield Claim("after recovery fallbacks are near zero", late * NEAR_ZERO <= well, f"{late} beside {well} full leases")
+
+
+def _counters(history: Iterable[Record], outage: Outage) -> Iterator[Figure]:
+    counts = dict.fromkeys((Kind.FELL_BACK, Kind.DENIED, Kind.PROMOTED), 0)
+    for record in history:
+        if record.kind in counts:
+            counts[record.kind] += 1
+    yield Figure("fallbacks", str(counts[Kind.FELL_BACK]), "leases given out without the store")
+    yield Figure("denied", str(counts[Kind.DENIED]), "refused because the policy says so")
+    yield Figure("promoted", str(counts[Kind.PROMOTED]), "degraded leases that the store granted after all")
+    yield Figure("recovery", f"{(outage.recovered_ns - outage.mended_ns) / NS:.1f} s", "until all had full leases")

@@ -1,0 +1,97 @@
+"""`pause`: a holder is stopped for longer than its lease, between its check of the lease and its write (R73).
+
+It is stopped there and nowhere else, because a pause at a random moment hardly ever hits the few microseconds that
+matter. Two timings are played in turn: the late write comes after the new owner's, and the late write comes between the
+new owner's read and its write. The second is the one that a fence which is checked on writes alone does not catch.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+from holdfast.drills.env.processes import LIMIT_S, Actor
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, Guard
+from holdfast.types import NS
+
+TITLES = {
+    Guard.OFF: "without guards",
+    Guard.WRITES: "fence checked on writes only",
+    Guard.ON: "with guards",
+}
+_DONE = {
+    Guard.OFF: "the table takes whatever it is given",
+    Guard.WRITES: "the table refuses a write with an older fence, and nobody registers a fence before reading",
+    Guard.ON: "the fence is registered before the first read and checked with every write",
+}
+LONGER: Final = 1.05  # a pause lasts so many TTLs at least
+ROUND_S: Final = 2.0  # of a round, besides the TTL
+
+
+def play(stage: Stage, guard: Guard, rounds: int) -> None:
+    """Rounds of the same misfortune, in turn with each of the two timings."""
+    words = f"ada is stopped between check and write for longer than her lease of {stage.plan.ttl_s:g} s, and ben takes"
+    with stage.scene(TITLES[guard], f"{words} over; {_DONE[guard]}.", guard) as it:
+        key = it.key("account")
+        ada, ben = it.crew.enter("ada", "ben")
+        for number in range(rounds):
+            it.played(partial(round_of, it, key, ada, ben, between=number % 2 == 1))
+        balance = it.account.look(key).balance
+        it.scene.figures += [
+            Figure("additions acknowledged", str(it.acknowledged)),
+            Figure("balance at the end", str(balance), "each addition is 1"),
+        ]
+
+
+def round_of(it: Setting, key: str, ada: Actor, ben: Actor, *, between: bool) -> bool:
+    """One pause. False: it could not be played, because a lease was lost by itself."""
+    old = it.ask(ada, "take", "granted", key=key)["fence"]
+    it.ask(ada, "read", "read")
+    it.breathe()
+    if not it.hold_up(ada):
+        return False
+    since_ns = it.freeze(ada)
+    ben.order("take", key=key)
+    granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
+    took = it.takeover("a holder that was stopped", since_ns, granted.at_ns)
+    fences = f"ada stopped with fence {_short(old)}; ben got fence {_short(granted.fields['fence'])}"
+    it.tell(f"{fences} after {took.took_ns / NS:.2f} s")
+    it.ask(ben, "read", "read")
+    it.breathe()
+    written = False
+    if not between:
+        written = it.write(ben)
+        it.breathe()
+    it.wait((since_ns + LONGER * it.stage.plan.ttl_ns - time.time_ns()) / NS)
+    it.thaw(ada, since_ns)
+    late = it.wrote(it.ask(ada, "go", "wrote"))
+    it.breathe()
+    if between:
+        written = it.write(ben)
+    return _ended(it, ada, ben, written=written, late=late, between=between)
+
+
+def _ended(it: Setting, ada: Actor, ben: Actor, *, written: bool, late: bool, between: bool) -> bool:
+    """What is to be said of a round, and whether it was one."""
+    held = it.ask(ben, "standing", "standing")["held"]
+    standing = it.ask(ada, "standing", "standing")
+    it.ask(ben, "release", "released")
+    if not written and not held:
+        return False
+    moment = "between ben's read and his write" if between else "after ben's write"
+    good = None if late and it.scene.guard is not Guard.ON else not late
+    it.tell(f"ada woke up and wrote {moment}: {'accepted' if late else 'refused'}", good=good)
+    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    it.claim("a late owner is told", not standing["held"], f"her lease: {standing['reason'] or 'held'}")
+    return True
+
+
+def rounds_for(seconds: float, ttl_s: float, scenes: int) -> int:
+    """How many rounds fit, at least one of each timing."""
+    return max(2, int(seconds / scenes / (ttl_s + ROUND_S)))
+
+
+def _short(fence: int) -> str:
+    return f"…{fence % 10**6:06d}"

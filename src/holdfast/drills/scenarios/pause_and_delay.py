@@ -1,0 +1,56 @@
+"""`pause-and-delay`: long pauses and a slow network at the same time (R30).
+
+Everything between the workers and the store is held back. Two workers add to a balance all the time, and are stopped
+for longer than their lease, whenever that happens to hit them; meanwhile the exact misfortune of `pause` is played on a
+lock beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+from holdfast.drills.env.processes import Actor
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.scenarios import pause
+
+DELAY_SHARE: Final = 20  # a request takes a tenth of the TTL longer, there and back
+THINK_S: Final = 0.02
+
+
+def play(stage: Stage, guard: Guard, rounds: int) -> None:
+    """Rounds of both at once."""
+    delay_s = stage.plan.ttl_s / DELAY_SHARE
+    words = f"every piece to and from the store is {delay_s * 1000:g} ms late; cleo and dan add without end and are"
+    title = f"slow network, {pause.TITLES[guard]}"
+    with stage.scene(title, f"{words} stopped in turn; ada and ben play `pause` beside them.", guard) as it:
+        ada, ben, cleo, dan = it.crew.enter("ada", "ben", "cleo", "dan")
+        key, other = it.key("account"), it.key("other")
+        since_ns = time.time_ns()
+        stage.way.delay(delay_s)
+        it.tell(f"the network is slow now: {delay_s * 1000:g} ms each way")
+        for number, adder in enumerate((cleo, dan)):
+            adder.order("add", key=other, first=1 + number, step=2, think=THINK_S)
+        for number in range(rounds):
+            victim = (cleo, dan)[number % 2]
+            stopped_ns = it.freeze(victim)
+            it.played(partial(pause.round_of, it, key, ada, ben, between=number % 2 == 1))
+            it.thaw(victim, stopped_ns)
+        acknowledged = it.acknowledged + sum(_end(it, adder) for adder in (cleo, dan))
+        stage.way.delay(0.0)
+        it.span(SpanKind.DELAY, "", since_ns, time.time_ns())
+        balance, others = it.account.look(key).balance, it.account.look(other).balance
+        it.scene.figures += [
+            Figure("additions acknowledged", str(acknowledged)),
+            Figure("balances at the end", str(balance + others), "each addition is 1"),
+        ]
+        if guard is Guard.ON:
+            kept = balance + others == acknowledged
+            it.claim("nothing acknowledged is lost", kept, f"{acknowledged} acknowledged, {balance + others} there")
+
+
+def _end(it: Setting, adder: Actor) -> int:
+    adder.order("stop")
+    return int(it.crew.next("added", adder).fields["added"])

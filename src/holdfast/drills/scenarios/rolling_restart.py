@@ -1,0 +1,63 @@
+"""`rolling-restart`: every process of a plane is replaced under load, one after the other, as a deployment does.
+
+Leases have their usual length, or the one that a configured deployment gives them, so that whoever had to wait for one
+to run out would be seen at once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from holdfast.drills.env.plane import Part, Plane, shown
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, SpanKind, curve
+from holdfast.drills.verdict.plane import undelayed, whole
+from holdfast.types import NS
+
+TAKES_S: Final = 0.1
+_BEFORE: Final = 5  # jobs that are done before the first process is replaced
+_END_S: Final = 10.0  # besides the grace that work has
+ROUND_S: Final = 25.0
+
+
+def play(stage: Stage, rounds: int) -> None:
+    """Two schedulers and two workers, each replaced so many times."""
+    words = "a plane with two schedulers and two workers, whose leases have their usual length, gets jobs all the time;"
+    with stage.scene("every process replaced", f"{words} each process is replaced by a new one in turn.", None) as it:
+        with Plane(it, {}) as plane:
+            began_ns = time.time_ns()
+            plane.wait_ready(plane.scheduler(), plane.scheduler(), plane.worker(), plane.worker())
+            it.tell("the plane is up")
+            with plane.load(TAKES_S):
+                it.until(lambda: plane.tally().effects >= _BEFORE, "a quiet beginning")
+                for _ in range(rounds):
+                    for old in [*plane.schedulers[-2:], *plane.workers[-2:]]:
+                        _replace(it, plane, old)
+                known = plane.tally().effects
+                it.until(lambda: plane.tally().effects > known + _BEFORE, "the new processes to work")
+            it.until(plane.all_over, "every job to end", 60.0)
+            attempts, jobs, tally = plane.attempts(), plane.jobs(), plane.tally()
+        it.scene.claims += whole(plane.submitted, shown(jobs), [job.ends for job in jobs], tally)
+        longest_ns = max(job.updated_ns - job.created_ns for job in jobs)
+        ttl_s = min(plane.settings.scheduler.job_ttl, plane.settings.worker.lease_ttl)
+        it.scene.claims += undelayed(tally.attempts, len(jobs), longest_ns, ttl_s)
+        it.scene.figures += [
+            Figure("jobs", str(len(jobs))),
+            Figure("attempts", str(tally.attempts)),
+            Figure("slowest job", f"{longest_ns / NS:.2f} s", f"leases last {ttl_s:g} s"),
+        ]
+        times = [each.at_ns for each in attempts]
+        it.scene.curves.append(curve("jobs begun", times, began_ns, time.time_ns(), NS // 2))
+
+
+def _replace(it: Setting, plane: Plane, old: Part) -> None:
+    kind = old.name.partition("-")[0]
+    new = plane.scheduler() if kind == "scheduler" else plane.worker()
+    plane.wait_ready(new)
+    since_ns = time.time_ns()
+    old.terminate()
+    it.until(lambda: not old.alive, f"{old.name} to end", plane.settings.grace + _END_S)
+    it.span(SpanKind.RESTART, old.name, since_ns, time.time_ns())
+    it.claim(f"{old.name} ends in order", old.code == 0, f"exit code {old.code}")
+    it.tell(f"{old.name} is replaced by {new.name}", good=old.code == 0)

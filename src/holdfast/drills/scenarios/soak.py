@@ -1,0 +1,251 @@
+"""`soak`: the drills, round after round, and beside them a process for each store that lives through all of it.
+
+Promises: runs for about as long as asked, and finishes the drill that is under way; Ctrl-C ends it with the verdict so
+far. Memory of its own is bounded: of a drill that passed only counts are kept. The residents do less in a second the
+longer it lasts, so that their whole history can be judged at the end by the one checker.
+
+What the residents use must be flat (`flatness`); the drills must end as they must; the histories must break no rule.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.drills.env.flaky_network import Weather
+from holdfast.drills.env.processes import Actor, Stalled
+from holdfast.drills.env.proxy import Proxy
+from holdfast.drills.env.redis_server import redis_server, running
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.env.stores import Way, WireWay
+from holdfast.drills.model import Claim, Figure, Guard, Plan, Scene, Verdict
+from holdfast.drills.runner import run
+from holdfast.drills.verdict.leaks import ENOUGH, flat_figures, flat_plots, judge_flat
+from holdfast.drills.verdict.leases import grants
+from holdfast.drills.verdict.resource_usage import Usage
+from holdfast.errors import HoldfastError, Misconfigured
+
+if TYPE_CHECKING:
+    from holdfast.drills.catalog import Drill
+
+TITLE: Final = "drills, round after round"
+DEEDS_MAX: Final = 50_000  # of each task of a resident, so that its history fits into memory
+PACE_S: Final = 0.1
+SAMPLES: Final = 1_000
+FAILURES_MAX: Final = 20
+RESIDENT_TTLS: Final = 5.0
+END_S: Final = 60.0
+WAITERS, KEYS = 200, 400
+
+
+class Piece(NamedTuple):
+    """A drill of the mixture, in a short form."""
+
+    drill: str
+    store: str  # of the drill's own; those that have no choice ignore it
+    seconds: float
+
+
+MIXTURE: Final = (
+    Piece("quick", "sqlite", 1.0),
+    Piece("pause", "redis", 1.0),
+    Piece("kill", "sqlite", 1.0),
+    Piece("kill", "redis", 1.0),
+    Piece("compound", "sqlite", 1.0),
+    Piece("compound", "redis", 1.0),
+    Piece("outage", "sqlite", 3.0),
+    Piece("outage", "redis", 3.0),
+    Piece("retry-waves", "redis", 6.0),
+    Piece("pause-and-delay", "redis", 1.0),
+    Piece("failover", "redis", 2.0),
+    Piece("clock", "redis", 1.0),
+    Piece("storm", "sqlite", 5.0),
+    Piece("storm", "redis", 5.0),
+    Piece("rolling-restart", "sqlite", 1.0),
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the rounds so far."""
+
+    rounds: int = 0
+    passed: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    failures: list[Claim] = field(default_factory=list)
+    grants: int = 0
+    lost_bare: int = 0  # updates lost where there was no full guard
+    lost_guarded: int = 0
+    refused: int = 0
+    took_s: float = 0.0
+
+    def add(self, name: str, verdict: Verdict) -> None:
+        """Count one drill, and forget it."""
+        (self.passed if verdict.passed else self.failed)[name] += 1
+        self.took_s += verdict.took_s
+        for each in verdict.judged:
+            self.grants += len(grants(each.scene.history))
+            self.refused += each.refused
+            if each.scene.bites:
+                self.lost_bare += each.lost
+            else:
+                self.lost_guarded += each.lost
+            for problem in each.problems:
+                self.fail(name, f"round {self.rounds}, {each.scene.title}: {problem}")
+
+    def fail(self, name: str, seen: str) -> None:
+        """Keep what went wrong, for the first so many times."""
+        if len(self.failures) < FAILURES_MAX:
+            self.failures.append(Claim(f"{name} ends as it must", kept=False, seen=seen))
+
+    def claims(self) -> Iterator[Claim]:
+        """What must hold of the rounds."""
+        yield from self.failures
+        wrong, right = self.failed.total(), self.passed.total()
+        yield Claim("every drill ends as it must", wrong == 0, f"{right:,} passed, {wrong:,} failed")
+        yield Claim("nothing is lost with guards", self.lost_guarded == 0, f"{self.lost_guarded:,} updates lost")
+
+    def figures(self) -> Iterator[Figure]:
+        """The rounds in numbers."""
+        yield Figure("rounds", f"{self.rounds:,}", f"{self.passed.total() + self.failed.total():,} drills")
+        for name in sorted({*self.passed, *self.failed}):
+            yield Figure(name, f"{self.passed[name]:,} passed", f"{self.failed[name]:,} failed")
+        yield Figure("grants", f"{self.grants:,}", "of the drills")
+        yield Figure("updates lost without full guards", f"{self.lost_bare:,}", "which the drills are there to show")
+        yield Figure("updates lost with guards", f"{self.lost_guarded:,}")
+        yield Figure("stale steps refused", f"{self.refused:,}")
+
+
+def play(stage: Stage, seconds: float, drill: Callable[[str], Drill]) -> None:
+    """Mix drills for so long, with a resident on each store beside them. `drill` finds one by its name."""
+    end = time.monotonic() + seconds
+    rounds = Scene(TITLE, f"short drills on all stores, mixed anew in each round, for {seconds:g} s.", None)
+    tally = Tally()
+    with _residents(stage, seconds):
+        try:
+            _rounds(stage, end, tally, drill)
+        except KeyboardInterrupt:
+            stage.tell(TITLE, "ended early; this is the verdict so far")
+            stage.cannot.append(f"the rest of {seconds:g} s: it was ended early")
+    rounds.claims += tally.claims()
+    rounds.figures += tally.figures()
+    stage.scenes.insert(0, rounds)
+
+
+def _rounds(stage: Stage, end: float, tally: Tally, drill: Callable[[str], Drill]) -> None:
+    chance = random.Random(f"soak:{stage.plan.seed}")  # noqa: S311 - the order of drills; guards nothing
+    mixture = list(MIXTURE)
+    while mixture:  # ends with the time, or when nothing can be played here
+        tally.rounds += 1
+        chance.shuffle(mixture)
+        for piece in tuple(mixture):
+            if not _played(stage, piece, tally, drill(piece.drill)):
+                mixture.remove(piece)
+            if time.monotonic() >= end:
+                return
+
+
+def _played(stage: Stage, piece: Piece, tally: Tally, drill: Drill) -> bool:
+    """Play one drill. False: it cannot be played here, which is said once."""
+    asked, name = stage.plan, f"{piece.drill} on {piece.store}"
+    plan = Plan(
+        own=piece.store,
+        ttl_s=asked.ttl_s,
+        slo_s=asked.slo_s,
+        duration_s=piece.seconds,
+        seed=asked.seed + tally.rounds,
+        waiters=WAITERS if piece.drill == "storm" else None,
+        keys=KEYS if piece.drill == "storm" else None,
+    )
+
+    def tell(scene: str, text: str, *, good: bool | None = None) -> None:
+        if good is False:
+            stage.tell(TITLE, f"{name}, {scene}: {text}", good=False)
+
+    try:
+        verdict = run(drill, plan, tell, f"holdfast drill {piece.drill}")
+    except Misconfigured as missing:
+        stage.cannot.append(f"{name}: {missing}")
+        return False
+    except HoldfastError as error:
+        tally.failed[name] += 1
+        tally.fail(name, f"round {tally.rounds}: {error}")
+        stage.tell(TITLE, f"{name}: {error}", good=False)
+        return True
+    tally.add(name, verdict)
+    told = f"round {tally.rounds}: {name} {'passed' if verdict.passed else 'FAILED'} in {verdict.took_s:.0f} s"
+    stage.tell(TITLE, told, good=verdict.passed)
+    return True
+
+
+@contextmanager
+def _residents(stage: Stage, seconds: float) -> Iterator[None]:
+    """A resident on each store that can be had here, and bad weather for all of them, while the block lasts."""
+    with ExitStack() as stack:
+        ways: list[Way] = [stage.way]
+        try:
+            executable = redis_server()
+        except Misconfigured as missing:
+            stage.cannot.append(f"the resident on Redis: {missing}")
+        else:
+            server = stack.enter_context(running(executable, stage.directory / "resident-redis"))
+            proxy = stack.enter_context(Proxy("127.0.0.1", server.port))
+            ways.append(WireWay(f"redis://127.0.0.1:{proxy.port}", "Redis", proxy))
+        settled = list(filter(None, [_moved_in(stack, stage, way, seconds) for way in ways]))
+        with Weather(ways, stage.plan.seed) as weather:
+            yield
+        for it, actor in settled:
+            _moved_out(it, actor, weather.faults)
+
+
+def _moved_in(stack: ExitStack, stage: Stage, way: Way, seconds: float) -> tuple[Setting, Actor] | None:
+    """A resident on a store. None: it did not start, which its scene says, and the others go on."""
+    kind = "SQLite" if way is stage.way else "Redis"
+    words = "one process takes, waits for, keeps, guards and gives back leases all the time, over a way that breaks."
+    it = stack.enter_context(stage.scene(f"resident on {kind}", words, Guard.ON, url=way.url))
+    try:
+        [actor] = it.crew.enter("resident")
+    except Stalled as stalled:
+        stage.tell(it.scene.title, str(stalled), good=False)
+        it.claim("the resident starts", kept=False, seen=str(stalled))
+        return None
+    pace, every = max(PACE_S, seconds / DEEDS_MAX), min(60.0, max(0.2, seconds / SAMPLES))
+    key = it.key("work")
+    it.key("work:kept")
+    actor.order("reside", key=key, ttl=RESIDENT_TTLS * stage.plan.ttl_s, pace=pace, every=every)
+    return it, actor
+
+
+def _moved_out(it: Setting, actor: Actor, faults: int) -> None:
+    actor.order("stop")
+    try:
+        told = it.crew.next("resided", actor, END_S).fields
+    except Stalled as stalled:
+        it.claim("the resident lives, and stops when it is told to", kept=False, seen=str(stalled))
+        return
+    samples = [Usage(*each) for each in told["samples"]]
+    it.scene.figures += resident_figures(told["counts"], faults)
+    it.scene.figures += flat_figures(samples)
+    it.scene.plots += flat_plots(samples)
+    found = list(judge_flat(samples))
+    if not found:
+        it.stage.cannot.append(f"whether the {it.scene.title} is flat: it was too short for {ENOUGH} samples when warm")
+    for claim in found:
+        it.claim(*claim)
+    written = it.account.look(it.key("work")).balance
+    counted = told["counts"].get("writes", 0)
+    it.claim("what it was told is written is written", written == counted, f"{counted:,} told, {written:,} there")
+
+
+def resident_figures(counts: dict[str, int], faults: int) -> Sequence[Figure]:
+    """What a resident did and met."""
+    order = ("grants", "writes", "refused", "lost", "timed out", "cancelled", "store errors", "renewed")
+    return [
+        *(Figure(name, f"{counts.get(name, 0):,}") for name in order),
+        Figure("faults", f"{faults:,}", "on the ways to all stores together"),
+    ]

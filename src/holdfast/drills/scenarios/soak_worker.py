@@ -1,0 +1,145 @@
+"""The worker's half of `soak`: a process that takes, waits for, keeps, guards and gives back leases for hours.
+
+It does what services do, all at once: tasks that take turns at a lock and write under it, a lease that is kept and
+renewed, a caller whose time is soon over, one that is cancelled, and a thread with the blocking interface. Meanwhile
+the way to the store is broken again and again, so it reconnects, loses leases, and takes new ones. What it uses is
+sampled at a fixed rate.
+
+Clock: monotonic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from holdfast.aio.client import Locks as AioLocks
+from holdfast.drills.verdict.account import Account, Balance
+from holdfast.drills.verdict.resource_usage import Samples
+from holdfast.errors import AcquireTimeout, BackendError, HoldfastError, LeaseLost
+from holdfast.leases.sync.client import Locks
+
+PATIENCE_S: Final = 2.0
+HASTE_S: Final = 0.05
+TURNS: Final = 3  # tasks that take turns at one lock
+KEPT: Final = 20  # looks at a lease before it is given back and taken anew
+
+
+class Resident:
+    """Lives until it is told to stop."""
+
+    def __init__(
+        self,
+        locks: AioLocks,
+        blocking: Locks,
+        account: Account,
+        writer: str,
+        stop: threading.Event,
+        *,
+        key: str,
+        ttl: float,
+        pace: float,
+        every: float,
+    ) -> None:
+        """`pace`: seconds between two things that somebody does. `every`: seconds between two samples."""
+        self._locks = locks
+        self._blocking = blocking
+        self._account = account
+        self._writer = writer
+        self._stop = stop
+        self._key, self._ttl, self._pace, self._every = key, ttl, pace, every
+        self._versions: Iterator[int] = itertools.count(1)
+        self._counts: Counter[str] = Counter()
+        self._samples = Samples()
+
+    async def live(self) -> dict[str, Any]:
+        """Do all of it until told to stop; then everything is given back, and what it came to is told."""
+        async with self._locks:
+            deeds: list[Callable[[], Coroutine[Any, Any, None]]] = [self._turn] * TURNS
+            tasks = [asyncio.create_task(self._again(each)) for each in (*deeds, self._haste, self._change_of_mind)]
+            tasks += [asyncio.create_task(self._keep()), asyncio.create_task(asyncio.to_thread(self._block))]
+            while not self._stop.is_set():
+                self._samples.look(settled=True)
+                await asyncio.sleep(self._every)
+            await asyncio.gather(*tasks)
+            counts, statistics = dict(self._counts), self._locks.statistics()
+        return {"samples": self._samples.rows(), "counts": {**counts, "renewed": statistics.renewed}}
+
+    async def _again(self, deed: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while not self._stop.is_set():
+            try:
+                await deed()
+            except AcquireTimeout:
+                self._counts["timed out"] += 1
+            except LeaseLost:
+                self._counts["lost"] += 1
+            except BackendError:
+                self._counts["store errors"] += 1
+            await asyncio.sleep(self._pace)
+
+    async def _turn(self) -> None:
+        """Wait for a lock that others want too, and write under it."""
+        async with self._locks.lock(self._key, ttl=self._ttl, family="drill", timeout=PATIENCE_S) as lease:
+            self._counts["grants"] += 1
+            found = self._account.read(lease)  # blocking, on the loop, for a fraction of a millisecond
+            new = None if found is None else Balance(found.balance + 1, next(self._versions))
+            if found is None or new is None or not self._account.write(lease, new, found.version, self._writer):
+                self._counts["refused"] += 1
+            else:
+                self._counts["writes"] += 1
+
+    async def _haste(self) -> None:
+        """Wait for the same lock, and hardly at all."""
+        lease = await self._locks.lock(self._key, ttl=self._ttl, family="drill", timeout=HASTE_S).acquire()
+        self._counts["grants"] += 1
+        await lease.release()
+
+    async def _change_of_mind(self) -> None:
+        """Ask for it, and be cancelled at some moment of that."""
+        task = asyncio.create_task(self._locks.lock(self._key, ttl=self._ttl, family="drill").acquire())
+        await asyncio.sleep(0)
+        await asyncio.wait({task}, timeout=HASTE_S / 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            lease = await task
+            self._counts["grants"] += 1
+            await lease.release()
+        self._counts["cancelled"] += task.cancelled()
+
+    async def _keep(self) -> None:
+        """Keep a lease of one's own for a while, and see whether it was kept."""
+        lock = self._locks.lock(f"{self._key}:kept", ttl=self._ttl, family="drill", timeout=PATIENCE_S)
+        while not self._stop.is_set():
+            try:
+                lease = await lock.acquire()
+                self._counts["grants"] += 1
+                for _ in range(KEPT):
+                    if self._stop.is_set() or not lease.held:
+                        break
+                    await asyncio.sleep(self._pace)
+                self._counts["lost"] += not lease.held
+                await lease.release()
+            except HoldfastError:
+                self._counts["store errors"] += 1
+                await asyncio.sleep(self._pace)
+
+    def _block(self) -> None:
+        """The same from a thread, with the blocking interface."""
+        lock = self._blocking.lock(self._key, ttl=self._ttl, family="drill", timeout=PATIENCE_S)
+        while not self._stop.is_set():
+            try:
+                with lock:
+                    self._counts["grants"] += 1
+            except LeaseLost:
+                self._counts["lost"] += 1
+            except AcquireTimeout:
+                self._counts["timed out"] += 1
+            except BackendError:
+                self._counts["store errors"] += 1
+            time.sleep(self._pace)

@@ -1,0 +1,109 @@
+"""`storm`: ten thousand wait for one lock, and a hundred thousand leases are kept at once.
+
+Three scenes, each with a few processes: a plain lock and a fair one, whose holder gives it back when everybody stands
+in line; and many keys, each taken, renewed a few times in batches, and given back. What is measured is order, waits,
+requests and memory; what must hold of it is in `storm_judging`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.drills.env.processes import Actor
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import KEYS, WAITERS, Guard
+from holdfast.drills.scenarios.storm_worker import RENEWALS
+from holdfast.drills.verdict.storm import (
+    hoard_figures,
+    hoard_of,
+    judge_hoards,
+    judge_waits,
+    memory_plot,
+    wait_figures,
+    wait_plot,
+    waits_of,
+)
+
+PROCESSES: Final = 4
+SECONDS: Final = 150.0  # what the usual sizes take on two idle cores
+RENEWALS_A_SECOND: Final = 5_000  # what one store is asked for at most: with many keys, leases are longer
+REQUEST_S: Final = 5.0
+_TTLS: Final = 5.0  # of the lock, and of the lease beside it: that machines have slow moments is not the subject
+
+
+def play(stage: Stage, seconds: float) -> None:
+    """All three scenes, in sizes as asked for, else as many as the time allows for."""
+    plan, scale = stage.plan, min(1.0, seconds / SECONDS)
+    waiters = _even(round(WAITERS * scale) if plan.waiters is None else plan.waiters)
+    keys = _even(round(KEYS * scale) if plan.keys is None else plan.keys)
+    for fair in (False, True):
+        kind = "a fair" if fair else "a plain"
+        words = (
+            f"{waiters:,} tasks in {PROCESSES} processes wait for {kind} lock, which is given back when all are there"
+        )
+        with stage.scene(
+            f"{waiters:,} waiters for {kind} lock",
+            f"{words}; each adds 1 to a balance, once.",
+            Guard.ON,
+            request_timeout=REQUEST_S,
+        ) as it:
+            _crowd(it, waiters, fair=fair)
+    words = f"{keys:,} locks are taken by {PROCESSES} processes, all renewed {RENEWALS} times, and given back."
+    with stage.scene(f"{keys:,} leases at once", words, None, request_timeout=REQUEST_S) as it:
+        _hoard(it, keys)
+
+
+def _even(number: int) -> int:
+    """So that every process has as many as the others."""
+    return max(1, number // PROCESSES) * PROCESSES
+
+
+def _crowd(it: Setting, waiters: int, *, fair: bool) -> None:
+    stage, key = it.stage, it.key("wanted")
+    ttl = _TTLS * stage.plan.ttl_s
+    crew = it.crew.enter(*_names())
+    with stage.locks(REQUEST_S) as locks, locks.lock(key, ttl=ttl, family="drill", timeout=stage.left_s):
+        for number, actor in enumerate(crew):
+            words: dict[str, Any] = {"first": number + 1, "step": PROCESSES, "fair": fair, "ttl": ttl}
+            words |= {"timeout": stage.left_s, "bystander": it.key(f"beside-{number + 1}")}
+            actor.order("crowd", key=key, waiters=waiters // PROCESSES, **words)
+        for actor in crew:
+            it.crew.next("in_line", actor, stage.left_s)
+        it.tell(f"all {waiters:,} stand in line; the lock is given back")
+    found = [waits_of(actor.name, _followed(it, actor, "crowded", crew)) for actor in crew]
+    for claim in judge_waits(found, waiters, it.account.look(key).balance, fair=fair):
+        it.claim(*claim)
+    it.scene.figures += wait_figures(found)
+    it.scene.plots += [wait_plot(found), memory_plot(found)]
+    it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
+
+
+def _hoard(it: Setting, keys: int) -> None:
+    stage = it.stage
+    ttl = max(_TTLS * stage.plan.ttl_s, 3.0 * keys / RENEWALS_A_SECOND)  # three renewals in a TTL
+    it.tell(f"leases of {ttl:g} s")
+    crew = it.crew.enter(*_names())
+    for number, actor in enumerate(crew):
+        mine = keys // PROCESSES
+        actor.order("hoard", first=number * mine, keys=mine, ttl=ttl, timeout=stage.left_s)
+    found = [hoard_of(actor.name, _followed(it, actor, "hoarded", crew)) for actor in crew]
+    with stage.locks(REQUEST_S) as locks:
+        left = len(locks.list(it.prefix))
+    for claim in judge_hoards(found, keys, left, RENEWALS):
+        it.claim(*claim)
+    it.scene.figures += hoard_figures(found)
+    it.scene.plots.append(memory_plot(found))
+    it.tell(", ".join(f"{each.name} {each.value}" for each in it.scene.figures), good=True)
+
+
+def _names() -> list[str]:
+    return [f"process-{number + 1}" for number in range(PROCESSES)]
+
+
+def _followed(it: Setting, actor: Actor, end: str, crew: list[Actor]) -> Any:
+    """Wait for the report of a worker, and pass on how far the first of them is: the others are about as far."""
+    while (event := it.crew.next(("progress", end), actor, it.stage.left_s)).name != end:
+        if actor is crew[0]:
+            done, of = (event.fields[each] * len(crew) for each in ("done", "of"))
+            it.tell(f"{event.fields['what']}: about {done:,} of {of:,}")
+    return event.fields

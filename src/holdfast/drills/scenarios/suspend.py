@@ -1,0 +1,221 @@
+"""`clock`, second part: on a SQLite file, where the clocks of the host are the store's clocks.
+
+The wall clock of the host jumps: SQLite leases are judged by the boot-time clock, so the store notices nothing. A
+holder counts a jump forward as time that has passed, and stops; a jump back says nothing. Exclusion holds throughout.
+
+The host is suspended for an hour: all processes stand still, and when they go on the boot-time clock and the wall clock
+have counted the hour, and the monotonic clock has not. To a process a suspend looks exactly like that, so that is what
+is made: workers are stopped, these two clocks of theirs are moved, and they are let go on.
+
+And where the system allows it, a worker runs in a time namespace of its own, in which the monotonic and the boot-time
+clock are days ahead of everybody else's, as they are in a container that was moved from another host.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from holdfast.drills.env.clocks import Moved
+from holdfast.drills.env.processes import LIMIT_S, Actor, Start
+from holdfast.drills.env.stage import Setting, Stage
+from holdfast.drills.model import Figure, Guard, SpanKind
+from holdfast.drills.scenarios.clock_jump import HOUR_S, JUMPS, told_jump
+from holdfast.drills.scenarios.failover import rises, say_late
+from holdfast.drills.scenarios.pause import TITLES
+from holdfast.types import NS
+
+ADDITIONS: Final = 5  # of each worker at least
+_THINK_S: Final = 0.01
+_PROBE_S: Final = 10.0
+_AHEAD: Final = ("--boottime", "259200", "--monotonic", "86400")
+_THROUGH: Final = ("unshare", "--time", *_AHEAD, "--fork", "--kill-child=SIGKILL")
+
+
+def play_jumps(stage: Stage, library: Path) -> None:
+    """The wall clock of the host jumps while the lock is held: forward and back, by a minute and by an hour."""
+    words = (
+        "the wall clock of ada's and ben's host jumps while ada holds the lock: a minute forward, a minute back, an "
+        "hour forward and an hour back"
+    )
+    with (
+        Moved(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
+        stage.scene("host's clock, on SQLite", f"{words}.", Guard.ON, moved=moved) as it,
+    ):
+        key = it.key("account")
+        ada, ben = it.crew.enter("ada", "ben", start=Start(environment=moved.environment))
+        for seconds in JUMPS:
+            it.played(partial(_forward, it, moved, key, (ada, ben), seconds))
+            it.played(partial(_back, it, moved, key, (ada, ben), seconds))
+        balance = it.account.look(key).balance
+        seen = f"{it.acknowledged} acknowledged, balance {balance}"
+        it.claim("nothing acknowledged is lost", balance == it.acknowledged, seen)
+
+
+def _forward(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
+    """A jump forward. False: it could not be played, because a lease was lost by itself."""
+    ada, ben = actors
+    old = it.ask(ada, "take", "granted", key=key)["fence"]
+    it.ask(ada, "read", "read")
+    it.breathe()
+    if not it.ask(ada, "standing", "standing")["held"]:
+        return False
+    ben.order("take", key=key)
+    it.crew.next("asking", ben)
+    at_ns = it.moment(told_jump(seconds), moved.jump(seconds))
+    standing = it.ask(ada, "standing", "standing")
+    gone = not standing["held"]
+    it.claim("a jump forward counts as time that has passed", gone, f"her lease: {standing['reason'] or 'held'}")
+    granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
+    took = it.takeover(f"a lease given up at a jump of {told_jump(seconds)}", at_ns, granted.at_ns)
+    it.tell(f"the clock jumped {told_jump(seconds)}: ada stopped; ben has the lock after {took.took_ns / NS:.2f} s")
+    rises(it, old, granted.fields["fence"], "the fence rises at every jump")
+    it.ask(ben, "read", "read")
+    it.breathe()
+    written = it.write(ben)
+    late = it.write(ada, deaf=True)
+    it.claim("the late write is refused", not late, "refused" if not late else "accepted")
+    it.breathe()
+    it.ask(ben, "release", "released")
+    return written
+
+
+def _back(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], seconds: float) -> bool:
+    """A jump back. False: it could not be played, because a lease was lost by itself."""
+    ada, ben = actors
+    old = it.ask(ada, "take", "granted", key=key)["fence"]
+    it.ask(ada, "read", "read")
+    it.breathe()
+    if not it.ask(ada, "standing", "standing")["held"]:
+        return False
+    ben.order("take", key=key)
+    it.crew.next("asking", ben)
+    it.moment(told_jump(-seconds), moved.jump(-seconds))
+    it.breathe()
+    standing = it.ask(ada, "standing", "standing")
+    written = it.write(ada)
+    if not written and standing["reason"] == "expired":
+        return False
+    it.claim("a jump back changes nothing", standing["held"], f"her lease: {standing['reason'] or 'held'}")
+    it.claim("the owner in office can write", written, f"ada's write was {'accepted' if written else 'refused'}")
+    it.ask(ada, "release", "released")
+    fence = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S).fields["fence"]
+    it.tell(f"the clock jumped {told_jump(-seconds)}: ada kept her lock, wrote, and gave it to ben", good=written)
+    rises(it, old, fence, "the fence rises at every jump")
+    it.ask(ben, "release", "released")
+    return True
+
+
+def play_suspend(stage: Stage, guard: Guard, library: Path) -> None:
+    """The host is suspended for an hour while the lock is held."""
+    words = (
+        "the host is suspended for an hour while ada is between check and write and ben waits: both stand still, and "
+        "then the boot-time and the wall clock have counted an hour, and the monotonic clock next to nothing"
+    )
+    with (
+        Moved(stage.directory / f"clock-{len(stage.scenes)}", library) as moved,
+        stage.scene(f"host suspended, {TITLES[guard]}", f"{words}.", guard, moved=moved) as it,
+    ):
+        key = it.key("account")
+        ada, ben = it.crew.enter("ada", "ben", start=Start(environment=moved.environment))
+        for between in (False, True):
+            it.played(partial(_suspended, it, moved, key, (ada, ben), between=between))
+        balance = it.account.look(key).balance
+        it.scene.figures += [
+            Figure("additions acknowledged", str(it.acknowledged)),
+            Figure("balance at the end", str(balance), "each addition is 1"),
+        ]
+
+
+def _suspended(it: Setting, moved: Moved, key: str, actors: tuple[Actor, Actor], *, between: bool) -> bool:
+    """One suspend. False: it could not be played, because a lease was lost by itself."""
+    ada, ben = actors
+    it.ask(ada, "take", "granted", key=key)
+    it.ask(ada, "read", "read")
+    it.breathe()
+    if not it.hold_up(ada):
+        return False
+    ben.order("take", key=key)
+    it.crew.next("asking", ben)
+    it.breathe()
+    pause_ns = _sleep(it, moved, actors)
+    woken_ns = it.scene.spans[-1].to_ns
+    granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
+    took = it.takeover("a host that was suspended", woken_ns, granted.at_ns)
+    awake = f"{pause_ns / NS:.2f} s by the monotonic clock"
+    it.tell(f"the host woke up after an hour, {awake}; ben has the lock after {took.took_ns / NS:.2f} s")
+    it.ask(ben, "read", "read")
+    it.breathe()
+    written = False if between else it.write(ben)
+    late = it.wrote(it.ask(ada, "go", "wrote"))
+    standing = it.ask(ada, "standing", "standing")
+    it.breathe()
+    if between:
+        written = it.write(ben)
+    held = it.ask(ben, "standing", "standing")["held"]
+    it.ask(ben, "release", "released")
+    if pause_ns > it.stage.plan.ttl_ns // 2 or (not written and not held):
+        return False  # so long that the monotonic clock would have shown it as well
+    say_late(it, late, "between ben's read and his write" if between else "after ben's write")
+    it.claim("the first look after the suspend finds the lease lost", not standing["held"], f"{standing['reason']}")
+    it.claim("the owner in office can write", written, f"ben's write was {'accepted' if written else 'refused'}")
+    return True
+
+
+def _sleep(it: Setting, moved: Moved, actors: tuple[Actor, Actor]) -> int:
+    """Stop everybody, let an hour pass that the monotonic clock does not count, and let them go on: after how long."""
+    since = {actor: it.freeze(actor) for actor in actors}
+    it.moment("1 h suspend", moved.slept(HOUR_S))
+    for actor, since_ns in since.items():
+        it.thaw(actor, since_ns)
+    return max(span.to_ns - span.from_ns for span in it.scene.spans[-len(actors) :])
+
+
+def namespaces() -> bool:
+    """Whether this system lets us have a time namespace of our own."""
+    if shutil.which(_THROUGH[0]) is None:
+        return False
+    try:
+        done = subprocess.run([*_THROUGH, "true"], capture_output=True, timeout=_PROBE_S, check=False)  # noqa: S603 - a program of this system, to see whether it may
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def play_namespace(stage: Stage) -> None:
+    """One of two workers lives in a time namespace of its own."""
+    words = (
+        "ada runs in a time namespace in which the monotonic clock is a day ahead of ben's, and the boot-time clock "
+        "three days; both add to one balance, and then ada dies with the lock in hand"
+    )
+    if not namespaces():
+        stage.cannot.append("a worker in a time namespace of its own: that needs root, and unshare of util-linux")
+        return
+    with stage.scene("time namespace, on SQLite", f"{words}.", Guard.ON) as it:
+        key = it.key("account")
+        [ada] = it.crew.enter("ada", start=Start(through=_THROUGH))
+        [ben] = it.crew.enter("ben")
+        for number, actor in enumerate((ada, ben)):
+            actor.order("add", key=key, first=1 + number, step=2, think=_THINK_S)
+        it.until(lambda: it.account.look(key).balance >= 2 * ADDITIONS, "both to add")
+        for actor in (ada, ben):
+            actor.order("stop")
+        added = [int(it.crew.next("added", actor).fields["added"]) for actor in (ada, ben)]
+        balance = it.account.look(key).balance
+        it.claim("nothing acknowledged is lost", balance == sum(added), f"{sum(added)} acknowledged, balance {balance}")
+        it.claim("both can work", min(added) > 0, f"{added[0]} and {added[1]} additions")
+        it.tell(f"ada added {added[0]} and ben {added[1]}: the balance is {balance}", good=balance == sum(added))
+        it.scene.figures.append(Figure("additions acknowledged", str(sum(added))))
+        it.ask(ada, "take", "granted", key=key)
+        ben.order("take", key=key)
+        it.crew.next("asking", ben)
+        it.breathe()
+        died_ns = it.crew.kill(ada)
+        granted = it.crew.next("granted", ben, it.stage.plan.slo_seconds + LIMIT_S)
+        it.span(SpanKind.DOWN, ada.name, died_ns, granted.at_ns)
+        took = it.takeover("a holder in another time namespace", died_ns, granted.at_ns)
+        it.tell(f"ada died; ben took over after {took.took_ns / NS:.2f} s", good=took.in_time)
+        it.ask(ben, "release", "released")

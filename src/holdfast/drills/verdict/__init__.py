@@ -1,0 +1,1 @@
+"""Verdicts over what a drill recorded."""

@@ -1,0 +1,117 @@
+"""Whether what a process uses stays flat: the judgement over samples of memory, objects, threads, tasks and files.
+
+Pure. The beginning is left out, because caches fill then. What is left is compared in two ways, both of which a peak or
+a quiet moment hardly moves: the median of its last third against that of its first, and the rise of a line through the
+medians of twelve stretches of time, which also sees what is small in each third and goes on. What falls is flat enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import linear_regression, median
+from typing import Final, NamedTuple
+
+from holdfast.drills.model import Claim, Figure, Line, Plot, thinned
+from holdfast.drills.verdict.resource_usage import MIB, Usage
+from holdfast.types import NS
+
+WARM_UP: Final = 0.2  # of the samples
+ENOUGH: Final = 36  # samples after that; with fewer nothing is said
+STRETCHES: Final = 12
+
+
+class Limit(NamedTuple):
+    """How much more of something is still flat: so much, or such a part of what there was, whichever is more."""
+
+    field: str
+    name: str
+    unit: int  # by which it is divided for people
+    least: int
+    share: float
+
+    def told(self, amount: float) -> str:
+        """An amount, for people."""
+        return f"{amount / self.unit:,.1f} MiB" if self.unit == MIB else f"{amount:,.0f}"
+
+
+# Resident memory moves by a few MiB when pages of a store's cache, or of holes in the heap, are touched for the first
+# time. What is given out of the heap moves by some ten KiB, and by what each thread keeps for its next request; so it
+# sees a leak outside of the interpreter. Objects hardly move at all, and see a leak of one small object for each
+# operation within minutes. The others are counted exactly, and differ between two looks only by what is under way.
+LIMITS: Final = (
+    Limit("resident", "resident memory", MIB, 8 * MIB, 0.10),
+    Limit("heap", "heap in use", MIB, MIB, 0.10),
+    Limit("objects", "objects", 1, 4_000, 0.03),
+    Limit("threads", "threads", 1, 2, 0.0),
+    Limit("tasks", "tasks", 1, 4, 0.0),
+    Limit("files", "open files", 1, 4, 0.0),
+    Limit("connections", "connections", 1, 3, 0.0),
+)
+
+
+class Course(NamedTuple):
+    """How one thing went."""
+
+    first: float  # median of the first third
+    last: float  # of the last
+    rise: float  # of the line, from the beginning of the first third to the end of the last
+    hourly: float
+    most: float
+
+
+def course(samples: Sequence[Usage], field: str) -> Course | None:
+    """How something went after the warm-up; None: there are too few samples to say."""
+    warm = samples[int(len(samples) * WARM_UP) :]
+    if len(warm) < ENOUGH:
+        return None
+    values = [float(getattr(each, field)) for each in warm]
+    times = [each.at_ns / NS for each in warm]
+    third = len(values) // 3
+    bounds = [round(place * len(values) / STRETCHES) for place in range(STRETCHES + 1)]
+    parts = [slice(low, high) for low, high in pairwise(bounds)]
+    slope, _ = linear_regression([median(times[each]) for each in parts], [median(values[each]) for each in parts])
+    length = times[-1] - times[0]
+    return Course(median(values[:third]), median(values[-third:]), slope * length, slope * 3600.0, max(values))
+
+
+def _courses(samples: Sequence[Usage]) -> Iterator[tuple[Limit, Course]]:
+    """How everything went that can be said. No process does with 0 bytes of memory: then the system did not say."""
+    for limit in LIMITS:
+        found = course(samples, limit.field)
+        if found is not None and (limit.unit != MIB or found.most > 0):
+            yield limit, found
+
+
+def judge_flat(samples: Sequence[Usage]) -> Iterator[Claim]:
+    """Whether everything stayed flat. Nothing is claimed of what was sampled too seldom, or cannot be seen here."""
+    for limit, found in _courses(samples):
+        allowed = max(float(limit.least), limit.share * found.first)
+        # Two medians of thirds see two thirds of a steady rise, and the line sees all of it.
+        kept = found.last - found.first <= allowed and found.rise <= 1.5 * allowed
+        seen = f"{limit.told(found.first)} at first, {limit.told(found.last)} at last"
+        trend = f"a line through it rises by {limit.told(found.rise)}; {limit.told(allowed)} more is flat"
+        yield Claim(f"{limit.name}: flat", kept, f"{seen}; {trend}")
+
+
+def flat_figures(samples: Sequence[Usage]) -> Iterator[Figure]:
+    """The same in numbers."""
+    for limit, found in _courses(samples):
+        value = f"{limit.told(found.first)} → {limit.told(found.last)}"
+        yield Figure(limit.name, value, f"most {limit.told(found.most)}, {limit.told(found.hourly)} an hour")
+
+
+def flat_plots(samples: Sequence[Usage]) -> Iterator[Plot]:
+    """The curves: memory, objects, and everything that is counted."""
+    if not samples:
+        return
+    began_ns = samples[0].at_ns
+
+    def line(limit: Limit) -> Line:
+        points = [((each.at_ns - began_ns) / NS, getattr(each, limit.field) / limit.unit) for each in samples]
+        return Line(limit.name, thinned(points))
+
+    resident, heap, objects, *counted = LIMITS
+    yield Plot("Memory", "seconds", "MiB", [line(resident), line(heap)])
+    yield Plot("Objects", "seconds", "objects", [line(objects)])
+    yield Plot("Threads, tasks, open files and connections", "seconds", "number", [line(each) for each in counted])
