@@ -23,7 +23,7 @@ from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ApiSettings, ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
-from holdfast.web.auth import Access
+from holdfast.web.middleware.auth import Access
 
 T = TypeVar("T")
 

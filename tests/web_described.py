@@ -8,8 +8,8 @@ from typing import Any, Final
 import httpx
 from starlette.routing import compile_path
 
-from holdfast.web.api import description
-from holdfast.web.codes import CODES
+from holdfast.web.app import description
+from holdfast.web.problem_codes import CODES
 
 TOLD: Final = ("x-request-id", "retry-after", "location", "www-authenticate", "allow")
 """Headers that a caller acts upon: each is described where it is sent, and sent where it is described."""

@@ -35,8 +35,8 @@ from holdfast.plane.service.workflows import RunService
 from holdfast.plane.workflows.definitions import Definitions
 from holdfast.plane.workflows.run_store import RunStore
 from holdfast.runtime.system import SystemClock, SystemEntropy
-from holdfast.web.api import create_app
-from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
+from holdfast.web.app import create_app
+from holdfast.web.middleware.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
 from web_described import check
 
 T = TypeVar("T")

@@ -35,7 +35,7 @@ from holdfast.runtime.system import SystemEntropy
 from holdfast.stores.redis import engine as redis_store
 from holdfast.stores.sqlite import engine as sqlite_store
 from holdfast.types import NS, Ask, Grant
-from holdfast.web.auth import Access, Role, TokenEntry, digest_of
+from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of
 
 T_MAX: Final = 5.0
 KEPT: Final = 0.9  # the fastest share of each kind

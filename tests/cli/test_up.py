@@ -21,7 +21,7 @@ from cli.sessions import Shell, Typing, until
 from holdfast.cli.serving import tokens_in
 from holdfast.core.duration_text import EXAMPLES
 from holdfast.errors import BadInput
-from holdfast.web.auth import Role, digest_of
+from holdfast.web.middleware.auth import Role, digest_of
 
 SECRET = "s3cr3t-word"
 

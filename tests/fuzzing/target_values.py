@@ -15,7 +15,7 @@ from holdfast.guards.http.headers import decode_key, encode_key
 from holdfast.plane.jobs.queries import LATEST_NS
 from holdfast.plane.workflows.core.definition_codec import TIME_MAX_NS, duration, written_duration
 from holdfast.types import KEY_BYTES_MAX, LABEL_CHARS_MAX, NS, check_key, check_label
-from holdfast.web.paging import cursor_of, place_in
+from holdfast.web.cursors import cursor_of, place_in
 
 NOON: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 YEAR_NS: Final = 366 * 86_400 * NS

@@ -12,7 +12,7 @@ import holdfast
 import token_timing
 from holdfast.errors import HoldfastError
 from holdfast.runtime.system import SystemEntropy
-from holdfast.web.auth import Access, Role, TokenEntry, digest_of
+from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of
 
 pytestmark = pytest.mark.threat("X1")
 

@@ -38,7 +38,7 @@ from holdfast.plane.settings.settings import (
 )
 from holdfast.plane.workflows.builder import Flow
 from holdfast.plane.workflows.core.run import RunStatus
-from holdfast.web.board import Board
+from holdfast.web.status_cache import Board
 from ops.runbook_stage import reported
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables

@@ -23,7 +23,7 @@ from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.service import Service
 from holdfast.types import NS
-from holdfast.web.schemas import JobShown
+from holdfast.web.schemas.jobs import JobShown
 from plane.test_assembly import ME, OWN, over, quick
 from plane.test_cleanup import clean, cleanup, done
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.web import codes
-from holdfast.web.api import description, needed
+from holdfast.web import problem_codes
+from holdfast.web.app import description, needed
 from repository.source import ROOT
 
 PAGE = ROOT / "docs" / "http.md"
@@ -28,4 +28,4 @@ def test_the_roles_on_the_page_are_those_of_the_routes() -> None:
 
 
 def test_the_codes_on_the_page_are_those_of_the_program() -> None:
-    assert codes.table() in PAGE.read_text(encoding="utf-8"), codes.table()
+    assert problem_codes.table() in PAGE.read_text(encoding="utf-8"), problem_codes.table()

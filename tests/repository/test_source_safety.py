@@ -201,7 +201,7 @@ def test_what_somebody_else_has_sent_is_compared_with_a_secret_in_constant_time(
             if any(_SECRET.search(ast.unparse(each)) for each in sides):
                 found.add(name)
     assert found == set(COMPARED)
-    assert "hmac.compare_digest(digest, given)" in (PACKAGE / "web" / "auth.py").read_text("utf-8")
+    assert "hmac.compare_digest(digest, given)" in (PACKAGE / "web" / "middleware" / "auth.py").read_text("utf-8")
 
 
 _NAMED = ast.Name | ast.Attribute | ast.Subscript

@@ -19,8 +19,8 @@ from holdfast.cli.serving import HttpServer
 from holdfast.plane.process.health import Vitals
 from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.service.service import Service
-from holdfast.web.api import create_app
-from holdfast.web.auth import Access
+from holdfast.web.app import create_app
+from holdfast.web.middleware.auth import Access
 from web_stage import service_at
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X15")]

@@ -26,9 +26,9 @@ from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CancelWanted, Look
 from holdfast.plane.workflows.engine import Engine
-from holdfast.web.api import create_app
-from holdfast.web.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
-from holdfast.web.schemas_approvals import ApprovalShown
+from holdfast.web.app import create_app
+from holdfast.web.middleware.auth import EVERY_TENANT, Access, Role, TokenEntry, digest_of
+from holdfast.web.schemas.approvals import ApprovalShown
 from web_described import check
 
 pytestmark = pytest.mark.asyncio

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.web.api import description
-from holdfast.web.auth import Access
+from holdfast.web.app import description
+from holdfast.web.middleware.auth import Access
 from web_stage import TOKENS, Stage, stage_at
 
 JSON = {"content-type": "application/json"}

@@ -22,9 +22,9 @@ from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.core.problems import Problem as WorkflowProblem
 from holdfast.plane.workflows.run_quotas import TooManyRuns
-from holdfast.web.api import create_app
-from holdfast.web.codes import CODES
-from holdfast.web.intake import BODY_BYTES_MAX
+from holdfast.web.app import create_app
+from holdfast.web.middleware.intake import BODY_BYTES_MAX
+from holdfast.web.problem_codes import CODES
 from holdfast.web.problems import TABLE, Problem, problem_of
 from web_described import check
 from web_stage import TOKENS, Stage, service_at, tokens

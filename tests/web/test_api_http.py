@@ -16,9 +16,9 @@ from fastapi import FastAPI
 from fixtures_buses import ScriptedClock
 from holdfast.cli.serving import HttpServer
 from holdfast.plane.model.job_states import JobState
-from holdfast.web.api import create_app, description
-from holdfast.web.auth import Access
-from holdfast.web.rates import Rates
+from holdfast.web.app import create_app, description
+from holdfast.web.middleware.auth import Access
+from holdfast.web.middleware.rate_limit import Rates
 from web_stage import TOKENS, Stage, service_at
 
 READ = [path for path, methods in description()["paths"].items() if "get" in methods]

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.web.intake import BODY_BYTES_MAX
+from holdfast.web.middleware.intake import BODY_BYTES_MAX
 from web_stage import TOKENS, Served, stage_at
 
 

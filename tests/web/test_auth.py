@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.web.auth import Access, Role, TokenEntry, digest_of, is_loopback
+from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of, is_loopback
 from web_stage import TOKENS, Stage, stage_at
 
 VIEW, OPERATE, APPROVE, RULE = Role.VIEWER, Role.OPERATOR, Role.APPROVER, Role.ADMIN

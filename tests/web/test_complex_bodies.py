@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.json_size import PARTS_MAX, VALUES_MAX, deeper, too_complex
 from holdfast.runtime.strict_json import json_of
-from holdfast.web import bodies
-from holdfast.web.intake import BODY_BYTES_MAX
+from holdfast.web.middleware import json_body
+from holdfast.web.middleware.intake import BODY_BYTES_MAX
 from web_stage import Stage
 
 pytestmark = pytest.mark.threat("X15")
@@ -41,7 +41,7 @@ async def test_a_body_that_would_take_seconds_is_refused_before_it_is_read(
         read.append(len(text))
         return json_of(text)
 
-    monkeypatch.setattr(bodies, "json_of", reading)
+    monkeypatch.setattr(json_body, "json_of", reading)
     async with web.client("operator") as client:
         answer = await client.post("/jobs", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 413
@@ -61,7 +61,7 @@ async def test_the_event_loop_runs_while_a_large_body_is_read(web: Stage, monkey
         ran.append(answered.wait(10))  # for ever, if the loop waits for us
         return json_of(text)
 
-    monkeypatch.setattr(bodies, "json_of", reading)
+    monkeypatch.setattr(json_body, "json_of", reading)
     payload = [{"n": number} for number in range(40_000)]
     async with web.client("operator") as client:
         answer = await client.post("/jobs", json={"topic": "sum", "payload": payload})

@@ -24,11 +24,11 @@ from holdfast.plane.process.parts import Health, State
 from holdfast.plane.service.service import SNAPSHOT
 from holdfast.plane.workflows.core.run import JobEnded, Look
 from holdfast.plane.workflows.engine import Engine
-from holdfast.web.api import create_app, description, needed
-from holdfast.web.auth import Access
-from holdfast.web.described import LOCATED, OWN, RETRIED
-from holdfast.web.intake import BODY_BYTES_MAX
-from holdfast.web.rates import Rates
+from holdfast.web.app import create_app, description, needed
+from holdfast.web.middleware.auth import Access
+from holdfast.web.middleware.intake import BODY_BYTES_MAX
+from holdfast.web.middleware.rate_limit import Rates
+from holdfast.web.openapi import LOCATED, OWN, RETRIED
 from web_described import check, operation_of, whole
 from web_stage import ANYBODY, TOKENS, Stage, stage_at, tokens
 

@@ -19,9 +19,8 @@ from holdfast.errors import LeaseLost
 from holdfast.plane.process.health import Vitals
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.service.service import Service
-from holdfast.web.api import create_app
-from holdfast.web.auth import Access
-from holdfast.web.probe import create_probe
+from holdfast.web.app import create_app, create_probe
+from holdfast.web.middleware.auth import Access
 from web_described import check
 from web_stage import TOKENS, service_at, tokens
 

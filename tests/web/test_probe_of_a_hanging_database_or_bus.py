@@ -16,8 +16,8 @@ from fault_proxy import FaultProxy
 from holdfast.plane.process.components import opened
 from holdfast.plane.process.health import CHECK_LIMIT_S, Vitals
 from holdfast.plane.settings.settings import Settings
-from holdfast.web.auth import Access
-from holdfast.web.probe import create_probe
+from holdfast.web.app import create_probe
+from holdfast.web.middleware.auth import Access
 from servers_nats import NatsServer, own_stream
 
 pytestmark = pytest.mark.asyncio

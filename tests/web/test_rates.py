@@ -9,9 +9,9 @@ import pytest
 
 from fixtures_buses import ScriptedClock
 from holdfast.errors import BadInput
-from holdfast.web.api import create_app
-from holdfast.web.auth import Access
-from holdfast.web.rates import Rates
+from holdfast.web.app import create_app
+from holdfast.web.middleware.auth import Access
+from holdfast.web.middleware.rate_limit import Rates
 from web_described import check
 from web_stage import TOKENS, service_at, tokens
 

@@ -21,7 +21,7 @@ from campaigns import campaign
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import Look
 from holdfast.plane.workflows.engine import Engine
-from holdfast.web.api import description
+from holdfast.web.app import description
 from web_stage import ANYBODY, TOKENS, Served, Stage
 
 EXAMPLES = campaign(6, 12)  # of each operation, besides those at the borders of every field

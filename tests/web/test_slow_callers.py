@@ -14,7 +14,7 @@ import pytest
 from holdfast.cli import connection_limit, serving
 from holdfast.cli.connection_limit import CONNECTIONS_MAX
 from holdfast.cli.hurrying import HurriedProtocol
-from holdfast.web.auth import Access
+from holdfast.web.middleware.auth import Access
 from web_stage import stage_at
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.threat("X15")]

@@ -12,15 +12,15 @@ import pytest
 
 from holdfast.plane.locks.registry import RECONCILER, WORKER_JOB
 from holdfast.plane.model.records import Heartbeat
-from holdfast.web import assets
-from holdfast.web import board as boards
-from holdfast.web.board import LOCKS, Board
+from holdfast.web import static_files
+from holdfast.web import status_cache as boards
+from holdfast.web.status_cache import LOCKS, Board
 from web_stage import Stage
 
 pytestmark = pytest.mark.asyncio
 
 READINGS = 3  # of one status: the stores, the jobs of the caller, and the count of all
-STATIC = assets._FOLDER
+STATIC = static_files._FOLDER
 
 
 async def watched(client: httpx.AsyncClient, after: str | None = None) -> dict[str, Any]:
@@ -188,11 +188,11 @@ async def test_a_lock_ends_when_its_store_says(web: Stage) -> None:
 
 async def test_the_page_is_served_to_everybody_with_headers_that_let_it_do_little(web: Stage) -> None:
     async with web.client() as nobody:
-        for path in sorted(assets.PATHS):
+        for path in sorted(static_files.PATHS):
             answer = await nobody.get(f"http://localhost{path}")
             assert answer.status_code == 200, path
             suffix = "html" if path == "/" else path.rpartition(".")[2]
-            assert answer.headers["content-type"] == assets.TYPES[suffix]
+            assert answer.headers["content-type"] == static_files.TYPES[suffix]
             assert answer.headers["cache-control"] == "no-cache"
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["x-frame-options"] == "DENY"
@@ -216,7 +216,7 @@ async def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup() -> N
     assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=", page)
     named = set(re.findall(r'(?:src|href)="(/[^"]+)"', page))
     named |= {f"/static/{each}" for text in texts.values() for each in re.findall(r"from '\./([^']+)'", text)}
-    assert named <= assets.PATHS
+    assert named <= static_files.PATHS
     assert {f"/static/{name}" for name in texts if name != "index.html"} == named
     for name, text in texts.items():
         assert set(re.findall(r"https?://[^'\"\s)]+", text)) <= {"http://www.w3.org/2000/svg"}, name

@@ -19,7 +19,7 @@ from browser_stage import ARGUMENTS, CHROMIUM, HOSTILE, PATIENCE_MS, Running, op
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat
 from holdfast.types import NS
-from holdfast.web import board
+from holdfast.web import status_cache
 from web_stage import TOKENS, tokens
 
 READABLE = 4.5  # what WCAG asks of small text
@@ -55,7 +55,7 @@ pytestmark = [
 def _quickly() -> Iterator[None]:
     """The page is told of changes every quarter of a second, so that tests wait less."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(board, "INTERVAL_S", 0.25)
+        patch.setattr(status_cache, "INTERVAL_S", 0.25)
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.serving import TokenFile, access_for, tokens_in
 from holdfast.errors import BadInput
-from holdfast.web.auth import Access, Role, TokenEntry, digest_of
+from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of
 from web_stage import TOKENS, stage_at
 
 pytestmark = pytest.mark.threat("X1")

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import BadInput
-from holdfast.web.auth import Access
+from holdfast.web.middleware.auth import Access
 from web_stage import Stage
 
 

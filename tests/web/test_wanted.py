@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.web.api import description
-from holdfast.web.wanted import CHARACTERS, SEE
+from holdfast.web.app import description
+from holdfast.web.schemas.hints import CHARACTERS, SEE
 from web_stage import Stage
 
 LABEL = "1 to 120 characters: letters, digits and . _ : / -"

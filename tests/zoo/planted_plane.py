@@ -43,8 +43,8 @@ from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.workflows import engine
 from holdfast.plane.workflows.engine import Engine
 from holdfast.types import NS
-from holdfast.web import auth
-from holdfast.web.auth import Access
+from holdfast.web.middleware import auth
+from holdfast.web.middleware.auth import Access
 from zoo.finders import RedisTest, Test
 from zoo.species import House
 
@@ -227,7 +227,7 @@ def a_message_sent_again_is_dropped_as_a_duplicate(patch: pytest.MonkeyPatch) ->
 
 @keep(
     "Flower #1217: open to everybody by default",
-    where="web/auth.py",
+    where="web/middleware/auth.py",
     found_by=Test(
         "web.test_auth",
         "test_without_tokens_a_server_that_others_can_reach_is_refused",
@@ -242,7 +242,7 @@ def a_server_without_tokens_is_open_to_the_network(patch: pytest.MonkeyPatch) ->
 
 @keep(
     "Flower #1217: no protection against other sites",
-    where="web/auth.py",
+    where="web/middleware/auth.py",
     found_by=Test(
         "web.test_auth",
         "test_an_open_server_serves_this_machine_and_no_page_from_elsewhere",
@@ -258,7 +258,7 @@ def a_page_from_elsewhere_may_post(patch: pytest.MonkeyPatch) -> None:
 
 @keep(
     "Flower, CVE-2022-30034: a pattern that matches only the beginning",
-    where="web/auth.py",
+    where="web/middleware/auth.py",
     found_by=Test(
         "web.test_auth",
         "test_an_open_server_serves_this_machine_and_no_page_from_elsewhere",

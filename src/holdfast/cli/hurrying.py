@@ -22,7 +22,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.cli.connection_limit import CONNECTIONS_MAX, ConnectionLimit, Group
-from holdfast.web.intake import HEALTH_ONLY, ON_ADMITTED
+from holdfast.web.middleware.intake import HEALTH_ONLY, ON_ADMITTED
 from holdfast.web.problems import Problem
 
 REQUEST_LIMIT_S: Final = 30.0

@@ -17,7 +17,7 @@ from holdfast.plane.process.health import Vitals
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.web.auth import Access
+    from holdfast.web.middleware.auth import Access
 
 GRACE_S: Final = 1.0
 OTHERWISE: Final = "--no-probe does without it"
@@ -35,7 +35,7 @@ class Probe:
     async def serving(self, vitals: Vitals) -> AsyncIterator[None]:
         """Answer while the block runs."""
         from holdfast.cli.serving import HttpServer
-        from holdfast.web.probe import create_probe
+        from holdfast.web.app import create_probe
 
         server = HttpServer(create_probe(vitals, self._access), self._socket)
         await server.start()

@@ -22,9 +22,9 @@ from holdfast.errors import BadInput
 from holdfast.flows.log import say
 from holdfast.plane.process.plane import Plane
 from holdfast.runtime.strict_toml import toml_of
-from holdfast.web.api import create_app
-from holdfast.web.auth import Access, TokenEntry, check_role
-from holdfast.web.rates import Rates
+from holdfast.web.app import create_app
+from holdfast.web.middleware.auth import Access, TokenEntry, check_role
+from holdfast.web.middleware.rate_limit import Rates
 
 _FIELDS: Final = {"name", "digest", "roles", "tenant", "expires"}
 _FORM: Final = "write [[tokens]] with name, digest (SHA-256 of the token), roles and, if wanted, tenant and expires"

@@ -33,7 +33,7 @@ from holdfast.plane.service.service import NotAllowed
 from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
 from holdfast.plane.workflows.run_quotas import TooManyRuns
-from holdfast.web.wanted import A_NAME, Wanted
+from holdfast.web.schemas.hints import A_NAME, Wanted
 
 INVALID: Final = 422
 """What was sent cannot be right. 400 is for what cannot be read at all."""

@@ -12,7 +12,7 @@ from holdfast.plane.policy.model import JitterStanding, PlaneExercise, PolicyCha
 from holdfast.plane.policy.store import HISTORY_PAGE_MAX, REASON_CHARS_MAX
 from holdfast.plane.service.policy import ClassReport, PolicyReport
 from holdfast.types import NS
-from holdfast.web.schemas import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
+from holdfast.web.schemas.jobs import AS_WHOLE, IN_DIGITS, Asked, Filter, Label, Told, moment
 
 REVISION_MAX: Final = 2**53 - 1  # beyond it, numbers of JSON are not exact everywhere
 

@@ -16,14 +16,15 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from holdfast.errors import BackendError
 from holdfast.plane.process.health import OK, Vitals
-from holdfast.web import metrics, problems
-from holdfast.web.auth import Access, Role
-from holdfast.web.intake import Intake
-from holdfast.web.metrics import Answers
+from holdfast.web import problems
+from holdfast.web.middleware.auth import Access, Role
+from holdfast.web.middleware.authorization import needs
+from holdfast.web.middleware.intake import Intake
+from holdfast.web.middleware.rate_limit import Rates
 from holdfast.web.problems import Problem, request_id_of
-from holdfast.web.rates import Rates
-from holdfast.web.rights import needs
-from holdfast.web.schemas_plane import Alive, Ready
+from holdfast.web.routes import metrics
+from holdfast.web.routes.metrics import Answers
+from holdfast.web.schemas.plane import Alive, Ready
 
 router = APIRouter(tags=["health"])
 

@@ -12,12 +12,11 @@ from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.workflows.run_rows import StoredRun
 from holdfast.types import duration_ns
-from holdfast.web import paging
-from holdfast.web.auth import Role
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
-from holdfast.web.schemas import Key
-from holdfast.web.schemas_approvals import (
+from holdfast.web import cursors
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.schemas.approvals import (
     ApprovalFilter,
     ApprovalOutlineShown,
     ApprovalPage,
@@ -25,7 +24,8 @@ from holdfast.web.schemas_approvals import (
     Decide,
     DecisionShown,
 )
-from holdfast.web.schemas_runs import (
+from holdfast.web.schemas.jobs import Key
+from holdfast.web.schemas.runs import (
     CancelRun,
     DefineWorkflow,
     RerunRun,
@@ -79,10 +79,10 @@ async def kept_workflows(service: Serving, caller: Asking, which: Annotated[Work
     """The newest versions of what the caller can see, in outline. One workflow has its definition."""
     after = ("", "")
     if which.cursor is not None:
-        scope, _, name = paging.place_in(WORKFLOWS, which.cursor)[0].partition(" ")
+        scope, _, name = cursors.place_in(WORKFLOWS, which.cursor)[0].partition(" ")
         after = (scope, name)
     items, following = await service.flows.definitions(caller, tenant=which.tenant, after=after, limit=which.limit)
-    cursor = None if following is None else paging.cursor_of(WORKFLOWS, " ".join(following), 0)
+    cursor = None if following is None else cursors.cursor_of(WORKFLOWS, " ".join(following), 0)
     return WorkflowPage(items=[WorkflowOutlineShown.of(each) for each in items], next=cursor)
 
 
@@ -139,10 +139,10 @@ async def runs(service: Serving, caller: Asking, which: Annotated[RunFilter, Que
         tenant=which.tenant,
         status=which.status,
         workflow=which.workflow,
-        after=paging.after(RUNS, which.cursor),
+        after=cursors.after(RUNS, which.cursor),
         limit=which.limit,
     )
-    return RunPage(items=[RunLine.of(each) for each in page.items], next=paging.next_of(RUNS, page.after))
+    return RunPage(items=[RunLine.of(each) for each in page.items], next=cursors.next_of(RUNS, page.after))
 
 
 @router.get("/runs/{run_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a run")
@@ -158,13 +158,13 @@ async def timeline(
     """Everything that happened, oldest first, with the fence under which it was written."""
     seen = (0, -1)
     if which.cursor is not None:
-        text, version = paging.place_in(LINES, which.cursor)
+        text, version = cursors.place_in(LINES, which.cursor)
         if not text.isdecimal() or len(text) > 9:
             raise BadInput("cursor", "is not a place in this list", "pass on what the page before said, unchanged")
         seen = (version, int(text))
     found = await service.flows.timeline(caller, run_id, after=seen, limit=which.limit)
     full = len(found) == which.limit
-    cursor = paging.cursor_of(LINES, str(found[-1].line), found[-1].version) if full else None
+    cursor = cursors.cursor_of(LINES, str(found[-1].line), found[-1].version) if full else None
     return Timeline(items=[TimelineShown.of(each) for each in found], next=cursor)
 
 
@@ -214,11 +214,11 @@ async def waiting(service: Serving, caller: Asking, which: Annotated[ApprovalFil
         caller,
         tenant=which.tenant,
         status=None if which.status == "all" else which.status,
-        after=None if which.cursor is None else paging.after(APPROVALS, which.cursor),
+        after=None if which.cursor is None else cursors.after(APPROVALS, which.cursor),
         limit=which.limit,
     )
     items = [ApprovalOutlineShown.of(each) for each in page.items]
-    return ApprovalPage(items=items, next=paging.next_of(APPROVALS, page.after))
+    return ApprovalPage(items=items, next=cursors.next_of(APPROVALS, page.after))
 
 
 @approvals.get("/approvals/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at an approval")

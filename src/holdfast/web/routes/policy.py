@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from holdfast.plane.policy.model import Source
-from holdfast.web.auth import Role
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, Serving, needs
-from holdfast.web.schemas_policy import (
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, Serving, needs
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.schemas.policy import (
     ChangeList,
     ChangeShown,
     HistoryFilter,

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.web import paging
-from holdfast.web.auth import Role
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, Serving, TenantSegment, needs
-from holdfast.web.schemas_plane import (
+from holdfast.web import cursors
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, Serving, TenantSegment, needs
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.schemas.plane import (
     FamilyShown,
     Inventory,
     LimitTenant,
@@ -43,9 +43,9 @@ async def snapshot(service: Serving) -> SnapshotShown:
 @router.get("/locks", dependencies=[needs(Role.VIEWER, everywhere=True)], summary="List the locks that are held")
 async def locks(service: Serving, which: Annotated[LockFilter, Query()]) -> LockList:
     """Who holds which lock, since when, for how long, under which fence. Their keys name things of all tenants."""
-    after = "" if which.cursor is None else paging.place_in(LOCKS, which.cursor)[0]
+    after = "" if which.cursor is None else cursors.place_in(LOCKS, which.cursor)[0]
     found, last = await service.locks(prefix=which.prefix, after=after, limit=which.limit)
-    following = None if last is None else paging.cursor_of(LOCKS, last, 0)
+    following = None if last is None else cursors.cursor_of(LOCKS, last, 0)
     return LockList(items=[LockShown.of(each) for each in found], next=following)
 
 

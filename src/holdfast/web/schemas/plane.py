@@ -10,16 +10,7 @@ from pydantic import Field, StringConstraints
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.quotas import SLOTS_MAX, Tenant
 from holdfast.plane.service.service import Document, Worker
-from holdfast.web.schemas import (
-    AS_WHOLE,
-    Asked,
-    Cursor,
-    Filter,
-    Given,
-    Limit,
-    Told,
-    moment,
-)
+from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Limit, Told, moment
 
 
 class FieldProblem(Told):

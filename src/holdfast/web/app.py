@@ -3,6 +3,8 @@
 Promises: every route of the API demands a role; every answer that is not a success is a problem (`problems`); what is
 acknowledged is committed. The interactive documentation is off unless asked for, because it loads scripts from
 elsewhere.
+
+Health, readiness and metrics alone, for processes without the API: the same routes, the same rules of access.
 """
 
 from __future__ import annotations
@@ -15,30 +17,24 @@ from fastapi.routing import APIRoute
 
 from holdfast.plane.process.health import Vitals
 from holdfast.plane.service.service import Service
-from holdfast.web import (
-    assets,
-    described,
-    health,
-    routes_jobs,
-    routes_plane,
-    routes_policy,
-    routes_resources,
-    routes_runs,
-    routes_status,
-)
-from holdfast.web.auth import Access
-from holdfast.web.board import Board
-from holdfast.web.bodies import refuse_unknown_parameters
-from holdfast.web.rates import Rates
-from holdfast.web.rights import Needs
-from holdfast.web.schemas_plane import ProblemShown
+from holdfast.web import openapi, static_files
+from holdfast.web.middleware.auth import Access
+from holdfast.web.middleware.authorization import Needs
+from holdfast.web.middleware.json_body import refuse_unknown_parameters
+from holdfast.web.middleware.rate_limit import Rates
+from holdfast.web.routes import health, plane, resources, status
+from holdfast.web.routes import jobs as routes_jobs
+from holdfast.web.routes import policy as routes_policy
+from holdfast.web.routes import runs as routes_runs
+from holdfast.web.schemas.plane import ProblemShown
+from holdfast.web.status_cache import Board
 
 PREFIX: Final = "/api/v1"
 API_VERSION: Final = "1"
 
 ROUTERS: Final = (
-    *(routes_jobs.router, routes_jobs.letters, routes_plane.router),
-    *(routes_resources.router, routes_status.router, routes_policy.router),
+    *(routes_jobs.router, routes_jobs.letters, plane.router),
+    *(resources.router, status.router, routes_policy.router),
     *(routes_runs.workflows, routes_runs.router, routes_runs.approvals),
 )
 
@@ -76,7 +72,7 @@ def _routed(*, docs: bool) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     app.include_router(health.router)
-    app.router.routes.extend(assets.ROUTES)
+    app.router.routes.extend(static_files.ROUTES)
     app.openapi = _Description(app)  # type: ignore[method-assign]  # the documented way to change the description
     return app
 
@@ -109,5 +105,20 @@ class _Description:
             shown = ProblemShown.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= shown.pop("$defs", {})
             schemas["ProblemShown"] = shown
-            self._made = described.complete(made, needed())
+            self._made = openapi.complete(made, needed())
         return self._made
+
+
+def create_probe(vitals: Vitals, access: Access) -> FastAPI:
+    """The application. What `vitals` speaks of is opened and closed by the caller."""
+    app = FastAPI(
+        title="Holdfast probe",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(refuse_unknown_parameters)],
+    )
+    app.include_router(health.router)
+    health.install(app, vitals, access, rates=None, jobs=False)
+    return app

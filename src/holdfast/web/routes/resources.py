@@ -7,11 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from holdfast.plane.resources.model import BEFORE_ALL, HolderPlace
-from holdfast.web import health, paging
-from holdfast.web.auth import Role
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, Serving, needs, own_tenant
-from holdfast.web.schemas_resources import (
+from holdfast.web import cursors
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, Serving, needs, own_tenant
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.middleware.long_poll import patient
+from holdfast.web.routes import health
+from holdfast.web.schemas.resources import (
     AcquireResource,
     BreakFilter,
     BreakPage,
@@ -26,7 +28,6 @@ from holdfast.web.schemas_resources import (
     RenewResource,
     ResourceFilter,
 )
-from holdfast.web.waiting import patient
 
 RESOURCES = "resources"
 BREAKS = "breaks"
@@ -85,11 +86,11 @@ async def take_away(asked: BreakResource, service: Serving, caller: Asking) -> B
 @router.get("/resource-locks/broken", dependencies=[needs(Role.VIEWER)], summary="What was taken away")
 async def taken_away(service: Serving, caller: Asking, which: Annotated[BreakFilter, Query()]) -> BreakPage:
     """From whom resources were taken by force, by whom and why, newest first."""
-    after = paging.after(BREAKS, which.cursor)
+    after = cursors.after(BREAKS, which.cursor)
     found = await service.breaks.page(caller.scope(which.tenant), after=after, limit=which.limit + 1)
     items = found[: which.limit]
     place = items[-1].place if len(found) > which.limit else None
-    return BreakPage(items=[BreakShown.of(each) for each in items], next=paging.next_of(BREAKS, place))
+    return BreakPage(items=[BreakShown.of(each) for each in items], next=cursors.next_of(BREAKS, place))
 
 
 @router.get("/resource-locks", dependencies=[needs(Role.VIEWER)], summary="Who holds which resource")
@@ -97,10 +98,10 @@ async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFil
     """Who holds resources of a tenant, or of all that the caller sees; or those of one name."""
     after = BEFORE_ALL
     if which.cursor is not None:
-        after = HolderPlace.named(*paging.place_in(RESOURCES, which.cursor), field="cursor")
+        after = HolderPlace.named(*cursors.place_in(RESOURCES, which.cursor), field="cursor")
     scope = caller.scope(which.tenant)
     found = await service.resources.page(scope, resource=which.resource, after=after, limit=which.limit + 1)
     items = found[: which.limit]
     last = items[-1].place if len(found) > which.limit else None
-    following = None if last is None else paging.cursor_of(RESOURCES, last.name, last.fence)
+    following = None if last is None else cursors.cursor_of(RESOURCES, last.name, last.fence)
     return HolderPage(items=[HolderShown.of(each) for each in items], next=following)

@@ -14,7 +14,7 @@ from holdfast.plane.workflows.core.definition_codec import as_document
 from holdfast.plane.workflows.core.run import RunStatus, StepState, StepStatus
 from holdfast.plane.workflows.definitions import Definition
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, StoredRun, outline_of_run
-from holdfast.web.schemas import (
+from holdfast.web.schemas.jobs import (
     AS_WHOLE,
     IN_DIGITS,
     Asked,

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Header, Query, Response
 from holdfast.errors import BadInput
 from holdfast.plane.jobs.waiting_reason import WaitReason
 from holdfast.plane.model.records import Job
-from holdfast.web import paging
-from holdfast.web.auth import Role
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, Segment, Serving, needs, own_tenant
-from holdfast.web.schemas import (
+from holdfast.web import cursors
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, Segment, Serving, needs, own_tenant
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.schemas.jobs import (
     CancelJob,
     EventList,
     EventShown,
@@ -71,10 +71,10 @@ async def jobs(service: Serving, caller: Asking, which: Annotated[JobFilter, Que
         tenant=which.tenant,
         state=which.state,
         topic=which.topic,
-        after=paging.after(JOBS, which.cursor),
+        after=cursors.after(JOBS, which.cursor),
         limit=which.limit,
     )
-    return JobPage(items=[JobOutlineShown.of(job) for job in page.items], next=paging.next_of(JOBS, page.after))
+    return JobPage(items=[JobOutlineShown.of(job) for job in page.items], next=cursors.next_of(JOBS, page.after))
 
 
 @router.get("/jobs/{job_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a job")
@@ -123,10 +123,10 @@ async def retry(job_id: Segment, response: Response, service: Serving, caller: A
 async def dead_letters(service: Serving, caller: Asking, which: Annotated[LetterFilter, Query()]) -> LetterPage:
     """Dead letters in outline, newest first. One dead letter has its body."""
     page = await service.dead_letters(
-        caller, tenant=which.tenant, after=paging.after(LETTERS, which.cursor), limit=which.limit
+        caller, tenant=which.tenant, after=cursors.after(LETTERS, which.cursor), limit=which.limit
     )
     items = [LetterOutlineShown.of(each) for each in page.items]
-    return LetterPage(items=items, next=paging.next_of(LETTERS, page.after))
+    return LetterPage(items=items, next=cursors.next_of(LETTERS, page.after))
 
 
 @letters.get("/dead-letters/{letter_id}", dependencies=[needs(Role.VIEWER)], summary="Look at a dead letter")

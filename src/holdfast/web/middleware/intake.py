@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.core.ports import Entropy
 from holdfast.plane.process.health import Vitals
 from holdfast.types import NS
-from holdfast.web import assets
-from holdfast.web.auth import Access, Expired, Principal
-from holdfast.web.metrics import Answers
+from holdfast.web import static_files
+from holdfast.web.middleware.auth import Access, Expired, Principal
 from holdfast.web.problems import CLOSING, FIELD_CHARS_MAX, INVALID, NOT_READY, UNEXPECTED, Problem, logged
+from holdfast.web.routes.metrics import Answers
 
 BODY_BYTES_MAX: Final = 4_000_000  # a payload of the longest kind, with every character of it escaped
 REQUEST_ID_HEADER: Final = "x-request-id"
 METRICS_PATH: Final = "/metrics"
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | assets.PATHS
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/openapi.json"}) | static_files.PATHS
 
 ON_ADMITTED: Final = "holdfast.on_admitted"
 """Member of a scope's state, from the server: a function to call when the token of the request was valid."""

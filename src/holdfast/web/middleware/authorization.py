@@ -15,8 +15,8 @@ from starlette.requests import Request
 from holdfast.plane.model.records import ID_CHARS_MAX
 from holdfast.plane.service.service import Caller, NotAllowed, Service
 from holdfast.types import LABEL_CHARS_MAX
-from holdfast.web.auth import Principal, Role
-from holdfast.web.schemas import LABEL_PATTERN
+from holdfast.web.middleware.auth import Principal, Role
+from holdfast.web.schemas.jobs import LABEL_PATTERN
 
 BEARER: Final = HTTPBearer(auto_error=False, description="A token that the server's configuration knows.")
 

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from holdfast.plane.model.caller import REASON_CHARS_MAX
 from holdfast.plane.resources import model as resources
 from holdfast.types import NS
-from holdfast.web.schemas import (
+from holdfast.web.schemas.jobs import (
     AS_WHOLE,
     SEEN_PATTERN,
     Asked,

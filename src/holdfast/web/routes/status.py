@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from holdfast.web.auth import Role
-from holdfast.web.board import Board
-from holdfast.web.bodies import JsonRoute
-from holdfast.web.rights import Asking, needs
-from holdfast.web.schemas_status import StatusFilter, StatusShown
+from holdfast.web.middleware.auth import Role
+from holdfast.web.middleware.authorization import Asking, needs
+from holdfast.web.middleware.json_body import JsonRoute
+from holdfast.web.schemas.status import StatusFilter, StatusShown
+from holdfast.web.status_cache import Board
 
 router = APIRouter(tags=["status"], route_class=JsonRoute)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.observe import prometheus
 from holdfast.plane.process.health import Vitals
-from holdfast.web.rates import Rates
+from holdfast.web.middleware.rate_limit import Rates
 
 
 class Connections(Sized, Protocol):

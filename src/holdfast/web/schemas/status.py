@@ -19,7 +19,7 @@ from holdfast.plane.locks.registry import LockFamily, Scope
 from holdfast.plane.service.service import Document, Worker
 from holdfast.plane.service.status import SPAN_NS, Brief, Ends
 from holdfast.types import NS
-from holdfast.web.schemas import Filter, Given, StateName, Told, moment
+from holdfast.web.schemas.jobs import Filter, Given, StateName, Told, moment
 
 T = TypeVar("T", bound=Told)
 

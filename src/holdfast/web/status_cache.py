@@ -26,8 +26,8 @@ from holdfast.plane.locks.registry import Scope
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Document, Service, Worker
 from holdfast.plane.service.status import LETTERS, Brief, Tally
-from holdfast.web.schemas import Told, moment
-from holdfast.web.schemas_status import (
+from holdfast.web.schemas.jobs import Told, moment
+from holdfast.web.schemas.status import (
     EndsShown,
     JobLine,
     LetterLine,
