@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import httpx
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
-from holdfast.cli.serving import ApiPart
+from holdfast.cli.server.http_server import ApiPart
 from holdfast.plane.app import App
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Job, Submission

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.sessions import Shell
-from holdfast.cli.moments import moment_ns
+from holdfast.cli.parse_time import moment_ns
 from holdfast.core.history.events import Kind, Record
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.sessions import Shell
-from holdfast.cli.outfile import write_whole
+from holdfast.cli.output.atomic_file import write_whole
 from holdfast.errors import BadInput
 
 

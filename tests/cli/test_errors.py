@@ -12,7 +12,7 @@ import pytest
 
 from cli.sessions import Done, Shell
 from holdfast.cli import main
-from holdfast.cli.exits import MEANING, Exit, exit_for
+from holdfast.cli.exit_codes import MEANING, Exit, exit_for
 from holdfast.errors import AcquireTimeout, BadInput, HoldfastError, Misconfigured, Timeout, Unavailable
 from repository.source import ROOT
 from servers import RedisExecutable, free_port, start_redis
@@ -157,7 +157,7 @@ def test_without_the_extra_the_command_says_what_to_install(shell: Shell) -> Non
 def test_a_bug_is_one_line_and_a_traceback_only_for_those_who_ask(shell: Shell) -> None:
     shell.make_store()
     code = (
-        "import sys; from holdfast.cli import main, looking\n"
+        "import sys; from holdfast.cli import main; from holdfast.cli.commands import locks as looking\n"
         "looking.put_json = None\n"
         "sys.exit(main(['locks', '--json']))"
     )
@@ -217,10 +217,10 @@ def test_the_manual_has_the_table_of_exit_codes_and_every_option_of_every_comman
     from typer.main import get_command
 
     from holdfast.cli.app import make_app
-    from holdfast.cli.exits import table
+    from holdfast.cli.exit_codes import table
 
     manual = (ROOT / "docs" / "shell.md").read_text(encoding="utf-8")
-    assert table() in manual, "docs/shell.md has another table of exit codes than cli/exits.py:\n" + table()
+    assert table() in manual, "docs/shell.md has another table of exit codes than cli/exit_codes.py:\n" + table()
     commands: dict[str, Any] = get_command(make_app()).commands  # type: ignore[attr-defined]  # a group has commands
     missing = [f"holdfast {name}" for name in commands if f"`holdfast {name}" not in manual]
     missing += [

@@ -12,8 +12,8 @@ import pytest
 
 from cli.planes import furnish
 from cli.sessions import Shell
-from holdfast.cli import writer
-from holdfast.cli.log_lines import chosen_format, log_lines
+from holdfast.cli.output import async_writer
+from holdfast.cli.server.log_format import chosen_format, log_lines
 from holdfast.flows.log import say
 from holdfast.plane.settings.sections import LogSettings
 from holdfast.plane.settings.settings import Origin, Settings
@@ -77,8 +77,8 @@ def test_nobody_waits_for_whoever_does_not_read_and_what_is_dropped_is_told(
         assert reading.wait(60)
         shown.append(line)
 
-    monkeypatch.setattr(writer, "write_past", write)
-    monkeypatch.setattr(writer, "ROOM", 10)
+    monkeypatch.setattr(async_writer, "write_past", write)
+    monkeypatch.setattr(async_writer, "ROOM", 10)
     with log_lines(Settings(), "up", as_json=True):
         OURS.warning("the first")
         assert blocked.wait(60)

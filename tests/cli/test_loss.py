@@ -187,7 +187,7 @@ def test_who_goes_on_after_the_lease_ran_out_finds_the_command_ended(shell: Shel
 def test_a_bug_of_ours_does_not_leave_the_command_running_without_a_lease(shell: Shell) -> None:
     planted = (
         "import os, sys\n"
-        "from holdfast.cli import main, supervision\n"
+        "from holdfast.cli import main; from holdfast.cli.supervise import supervisor as supervision\n"
         "step = supervision.Supervisor._step\n"
         "def broken(self, group):\n"
         "    step(self, group)\n"

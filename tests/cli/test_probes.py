@@ -16,9 +16,9 @@ import pytest
 
 from cli.planes import Up, furnish
 from cli.sessions import Shell, until
-from holdfast.cli import probing
-from holdfast.cli.listening import check_http
-from holdfast.cli.worker_process import WorkerProcess
+from holdfast.cli.server import probe as probing
+from holdfast.cli.server.bind import check_http
+from holdfast.cli.server.worker_process import WorkerProcess
 from holdfast.errors import BadInput
 from holdfast.plane.process import sample
 from holdfast.plane.settings.settings import Origin, ProbeSettings, Settings

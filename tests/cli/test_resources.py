@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cli.planes import furnish
 from cli.sessions import Shell
-from holdfast.cli.planes import on_plane
+from holdfast.cli.plane_options import on_plane
 from holdfast.plane.resources.model import ResourceGrant
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from cli.planes import Up, furnish
 from cli.sessions import Shell, Typing, until
-from holdfast.cli.serving import tokens_in
+from holdfast.cli.server.http_server import tokens_in
 from holdfast.core.duration_text import EXAMPLES
 from holdfast.errors import BadInput
 from holdfast.web.middleware.auth import Role, digest_of

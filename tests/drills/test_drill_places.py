@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.cli import drilling
 from holdfast.cli.app import run_app
+from holdfast.cli.commands import drill as drilling
 from holdfast.drills.catalog import drill
 from holdfast.drills.env.backends import FilePlace, LeasePlace, with_option
 from holdfast.drills.env.deployment import Deployment

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from fuzzing.call_count import costs_what_it_is_charged
 from fuzzing.target import Target, argument, parted, refused, whole
-from holdfast.cli import auditviews
-from holdfast.cli.screen import printable
-from holdfast.cli.serving import tokens_in
+from holdfast.cli.output import audit
+from holdfast.cli.output.screen import printable
+from holdfast.cli.server.http_server import tokens_in
 from holdfast.core.history.events import Record
 from holdfast.core.history.holds import held_at, holds, lost
 from holdfast.core.history.invariants import check, described
@@ -205,15 +205,15 @@ def ledger(data: bytes) -> None:
     for raw, entry in zip(lines, parse_block(lines), strict=True):
         _one_line(raw, entry)
     for record in records:
-        _shown(described(record), auditviews.told(record))
+        _shown(described(record), audit.told(record))
     for found in check(records):
-        _shown(found.text, json.dumps(auditviews.violation(found)))
+        _shown(found.text, json.dumps(audit.violation(found)))
     for each in (*holds(records), *lost(records)):
-        _shown(auditviews.ending(each), auditviews.takeover(each), *auditviews.autopsy(each))
-        json.dumps(auditviews.as_dict(each))
+        _shown(audit.ending(each), audit.takeover(each), *audit.autopsy(each))
+        json.dumps(audit.as_dict(each))
         held_at([each], each.since_ns)
     for each in lost(records):
-        _shown(auditviews.loss_line(each))
+        _shown(audit.loss_line(each))
 
 
 def _one_line(raw: bytes, entry: Record | Remark | Damaged) -> None:

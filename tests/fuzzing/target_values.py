@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fuzzing.target import Target, argument, refused, whole
-from holdfast.cli.moments import moment_ns
-from holdfast.cli.screen import printable
+from holdfast.cli.output.screen import printable
+from holdfast.cli.parse_time import moment_ns
 from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.lease.fencing import FENCE_MAX, parse_fence
 from holdfast.errors import BadInput

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
 from cli.sessions import until
-from holdfast.cli import telemetry
+from holdfast.cli.server import telemetry
 from holdfast.core.histogram import LADDER_NS, Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import BadInput, Misconfigured

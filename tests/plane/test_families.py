@@ -28,7 +28,7 @@ CONSTANTS = {name for name, value in vars(families).items() if isinstance(value,
 
 # Where locks are taken that are not the plane's own, and whose they are.
 OTHERS: dict[str, str] = {
-    "cli/running.py": "`holdfast run` takes the lock that its user names",
+    "cli/commands/run.py": "`holdfast run` takes the lock that its user names",
 }
 
 # Calls that have the name of one that takes a lock, and are none, or lead to one that is looked at where it is taken.

@@ -13,7 +13,7 @@ import pytest
 from fixtures_databases import until
 from fixtures_scheduling import Replica, holds
 from fixtures_workers import Gate, WorkerStage
-from holdfast.cli.jobviews import job_rows
+from holdfast.cli.output.jobs import job_rows
 from holdfast.errors import BadInput, Unavailable
 from holdfast.plane import App, BlockingContext, Context, Flow, Quarantine
 from holdfast.plane.jobs import progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures_workflows import ASKER, FlowStage, holds
-from holdfast.cli.exits import Exit, exit_for
+from holdfast.cli.exit_codes import Exit, exit_for
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.run import RunStatus, root_of

@@ -221,7 +221,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_exit_codes_on_the_page_are_those_of_the_program() -> None:
-    from holdfast.cli.exits import table
+    from holdfast.cli.exit_codes import table
 
     assert table() in (ROOT / "docs" / "shell.md").read_text(encoding="utf-8")
 

@@ -171,7 +171,7 @@ def test_no_process_of_the_plane_can_fetch_an_address() -> None:
     found = {name for name, _, _ in imported(ASKS)}
     assert found == set(FETCHES)
     for name, line, module in imported({"holdfast.ops.http_client"}):
-        assert name.startswith(("ops/", "cli/tuning.py")), f"{name}:{line} {module}"
+        assert name.startswith(("ops/", "cli/commands/tune.py")), f"{name}:{line} {module}"
     reach = {name for name, _, module in imported({"holdfast.guards.httpx", "holdfast.guards.requests"})}
     assert not {each for each in reach if each.startswith(("plane/", "web/", "observe/", "cli/"))}
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.cli.serving import HttpServer
+from holdfast.cli.server.http_server import HttpServer
 from holdfast.plane.process.health import Vitals
 from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.service.service import Service

@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 
 from fixtures_buses import ScriptedClock
-from holdfast.cli.serving import HttpServer
+from holdfast.cli.server.http_server import HttpServer
 from holdfast.plane.model.job_states import JobState
 from holdfast.web.app import create_app, description
 from holdfast.web.middleware.auth import Access

@@ -17,8 +17,8 @@ import pytest
 
 from cli.planes import Up
 from cli.sessions import Running, Shell
-from holdfast.cli import serving
-from holdfast.cli.hurrying import HurriedProtocol
+from holdfast.cli.server import http_server
+from holdfast.cli.server.request_timeout import HurriedProtocol
 from web_stage import TOKENS, stage_at
 
 pytestmark = pytest.mark.threat("X15")
@@ -85,11 +85,11 @@ async def server(
     """A server with tokens. Gives its port and the state of uvicorn."""
     for name, value in limits.items():
         monkeypatch.setattr(HurriedProtocol, name, value, raising=False)
-    monkeypatch.setattr(serving, "connections_max", lambda: most)
+    monkeypatch.setattr(http_server, "connections_max", lambda: most)
     ours = socket.create_server(("127.0.0.1", 0))
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that unsent bytes stay in the process
     async with stage_at(tmp_path) as stage:
-        http = serving.HttpServer(stage.app, ours)
+        http = http_server.HttpServer(stage.app, ours)
         await http.start()
         try:
             yield ours.getsockname()[1], http._server.server_state

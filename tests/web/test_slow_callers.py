@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import connection_limit, serving
-from holdfast.cli.connection_limit import CONNECTIONS_MAX
-from holdfast.cli.hurrying import HurriedProtocol
+from holdfast.cli.server import connection_limit, http_server
+from holdfast.cli.server.connection_limit import CONNECTIONS_MAX
+from holdfast.cli.server.request_timeout import HurriedProtocol
 from holdfast.web.middleware.auth import Access
 from web_stage import stage_at
 
@@ -30,10 +30,10 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: floa
     most = limits.pop("most", CONNECTIONS_MAX)
     for name, value in limits.items():
         monkeypatch.setattr(HurriedProtocol, name, value)
-    monkeypatch.setattr(serving, "connections_max", lambda: most)
+    monkeypatch.setattr(http_server, "connections_max", lambda: most)
     ours = socket.create_server(("127.0.0.1", 0))
     async with stage_at(tmp_path, Access.bound_to("127.0.0.1")) as stage:
-        http = serving.HttpServer(stage.app, ours)
+        http = http_server.HttpServer(stage.app, ours)
         await http.start()
         try:
             yield ours.getsockname()[1]

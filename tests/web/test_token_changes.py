@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.serving import TokenFile, access_for, tokens_in
+from holdfast.cli.server.http_server import TokenFile, access_for, tokens_in
 from holdfast.errors import BadInput
 from holdfast.web.middleware.auth import Access, Role, TokenEntry, digest_of
 from web_stage import TOKENS, stage_at

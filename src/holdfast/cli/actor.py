@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 
-from holdfast.cli.screen import printable
+from holdfast.cli.output.screen import printable
 
 
 def actor() -> str:

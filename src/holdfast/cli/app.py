@@ -16,42 +16,42 @@ from typing import Annotated, Final
 import typer
 from typer.main import get_command
 
-from holdfast.cli.exits import Exit, exit_for
+from holdfast.cli.exit_codes import Exit, exit_for
 from holdfast.cli.options import Url
-from holdfast.cli.screen import say
-from holdfast.cli.shadows import shadowing_file
-from holdfast.cli.streams import let_go, make_fit
+from holdfast.cli.output.screen import say
+from holdfast.cli.output.stdio import let_go, make_fit
+from holdfast.cli.shadowed_imports import shadowing_file
 from holdfast.errors import HoldfastError
 
 # Typer carries Click inside since 0.2x and imported it before; the base class of its own errors is the same in both.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "run": "running",
-    "locks": "looking",
-    "inspect": "looking",
-    "watch": "watching",
-    "release": "breaking",
-    "audit": "breaking",
-    "history": "auditing",
-    "check": "auditing",
-    "guard": "guarding",
-    "up": "upping",
-    "worker": "working",
-    "jobs": "jobbing",
-    "runs": "flowing",
-    "approvals": "approving",
-    "resources": "resourcing",
-    "policy": "policing",
-    "inventory": "inventorying",
-    "alerts": "alerting",
-    "access": "accessing",
-    "tune": "tuning",
-    "dashboard": "dashboarding",
-    "runbook": "runbooking",
-    "demo": "drilling",
-    "drill": "drilling",
-    "version": "versioning",
+    "run": "run",
+    "locks": "locks",
+    "inspect": "locks",
+    "watch": "watch",
+    "release": "release",
+    "audit": "release",
+    "history": "audit",
+    "check": "audit",
+    "guard": "guard",
+    "up": "up",
+    "worker": "worker",
+    "jobs": "jobs",
+    "runs": "runs",
+    "approvals": "approvals",
+    "resources": "resources",
+    "policy": "policy",
+    "inventory": "inventory",
+    "alerts": "alerts",
+    "access": "access",
+    "tune": "tune",
+    "dashboard": "dashboard",
+    "runbook": "runbook",
+    "demo": "drill",
+    "drill": "drill",
+    "version": "version",
 }
 """Each command and the module that adds it, in the order of the help. Who asks for one does not wait for the others."""
 
@@ -70,13 +70,13 @@ def make_app(only: str | None = None) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for module in dict.fromkeys(COMMANDS.values()) if only is None else [only]:
-        import_module(f"holdfast.cli.{module}").add_to(app)
+        import_module(f"holdfast.cli.commands.{module}").add_to(app)
     return app
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from holdfast.cli.versioning import version
+        from holdfast.cli.commands.version import version
 
         version()
         raise typer.Exit

@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 import typer
 
 import holdfast
-from holdfast.cli.screen import named_in_errors, say
+from holdfast.cli.output.screen import named_in_errors, say
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.leases.sync.client import Locks
 from holdfast.stores.registry import DEFAULT_FILE, URL_VARIABLE, redacted, state_directory

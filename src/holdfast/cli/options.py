@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.durations import duration_option
+from holdfast.cli.parse_time import duration_option
 
 Url = Annotated[
     str | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from plane.processes.fleet import until
 from plane.processes.flow_fleet import FlowFleet
 from plane.processes.flow_runs import Orders, check, signs

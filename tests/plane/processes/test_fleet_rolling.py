@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from plane.processes.fleet import Servers, fleet, on_the_fleet, until
 from plane.processes.fleet_checker import check
 from plane.processes.fleet_load import Load

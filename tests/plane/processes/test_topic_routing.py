@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from fixtures_fleet import ON_SERVERS, skip_without_servers
 from fixtures_scheduling import holds
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import Plane

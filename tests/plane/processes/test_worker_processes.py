@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from fixtures_databases import until
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.core.lease.fencing import Rule, Stale, judge
 from holdfast.plane.model import messages as subjects
 from plane.processes.worker_fleet import Fleet, Places, WorkerProcess, fleet

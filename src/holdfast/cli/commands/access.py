@@ -1,0 +1,107 @@
+"""`holdfast access`: the least that Holdfast needs of a server, as text for that server. See docs/security.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.options import Json
+from holdfast.cli.output.atomic_file import write_whole
+from holdfast.cli.output.screen import put_json, say
+from holdfast.cli.plane_options import Config, settings
+
+if TYPE_CHECKING:
+    from holdfast.ops.access import AccessText
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast access redis --prefix app: | redis-cli",
+        "[dim]$[/dim] holdfast access postgres | psql plane",
+        "[dim]$[/dim] holdfast access nats --out holdfast-accounts.conf",
+        "No account can be used before you give it a password. What each may do: docs/security.md",
+    )
+)
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of printing.")]
+Begins = Annotated[str, typer.Option("--name", metavar="NAME", help="What the names of the accounts begin with.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    access = typer.Typer(no_args_is_help=True, help="Accounts with the least that Holdfast needs.", epilog=EPILOG)
+    for command in (redis, postgres, nats):
+        access.command()(command)
+    app.add_typer(access, name="access", rich_help_panel=None)
+
+
+def redis(
+    config: Config = None,
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="P", help="What lock names begin with. [dim](those of the plane)[/dim]")
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="N", help="The ?namespace= of the store's URL.")
+    ] = "holdfast",
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="P", help="A user for guarded keys that begin so, too.")
+    ] = None,
+    channel: Annotated[
+        str | None, typer.Option("--channel", metavar="P", help="With --data: channels of guarded messages.")
+    ] = None,
+    name: Begins = "holdfast",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Print users for Redis, as commands for redis-cli."""
+    from holdfast.ops.access.redis import redis_access
+
+    keys = settings(config).names.keys
+    made = redis_access(prefix=prefix, namespace=namespace, data=data, channel=channel, name=name, keys=keys)
+    _put(made, out, json=json)
+
+
+def postgres(
+    schema: Annotated[
+        str, typer.Option("--schema", metavar="S", help="The plane's schema, which is its own.")
+    ] = "holdfast",
+    guarded: Annotated[
+        list[str] | None,
+        typer.Option("--guarded", metavar="TABLE", help="Instead, a writer of this guarded table; repeatable."),
+    ] = None,
+    name: Begins = "holdfast",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Print roles for Postgres, as SQL for psql."""
+    from holdfast.ops.access.postgres import postgres_access, writer_access
+
+    made = writer_access(guarded, name=name) if guarded else postgres_access(schema=schema, name=name)
+    _put(made, out, json=json)
+
+
+def nats(
+    stream: Annotated[str, typer.Option("--stream", metavar="S", help="The ?stream= of the bus's URL.")] = "HOLDFAST",
+    name: Begins = "holdfast",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Print users for NATS, as a part of the server's configuration."""
+    from holdfast.ops.access.nats import nats_access
+
+    _put(nats_access(stream=stream, name=name), out, json=json)
+
+
+def _put(made: AccessText, out: Path | None, *, json: bool) -> None:
+    if out is not None:
+        write_whole("--out", out, made.text.encode())
+    if json:
+        put_json(made.as_dict())
+        return
+    if out is None:
+        print(made.text, end="")
+    for account, purpose in made.accounts.items():
+        say(f"{account}: {purpose}")
+    say(made.next)

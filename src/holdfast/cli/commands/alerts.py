@@ -1,0 +1,125 @@
+"""`holdfast alerts`: alert rules for Prometheus, made from the locks, the settings and the error policy of a plane."""
+
+from __future__ import annotations
+
+import json as json_text
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import Json
+from holdfast.cli.output.atomic_file import write_whole
+from holdfast.cli.output.screen import cell, plain_table, put_json, put_table, say
+from holdfast.cli.parse_time import duration_option
+from holdfast.cli.plane_options import Config, settings
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.ops.alerts.plan import Plan
+
+_SHOWN = ("ALERT", "SEVERITY", "FOR", "WHAT IT MEANS", "NEXT", "EXPRESSION")
+RULES = "holdfast-rules.yml"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("alerts")(alerts)
+
+
+def alerts(
+    config: Config = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of printing.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show a table: what each alert means, what next.")] = False,
+    tests: Annotated[bool, typer.Option("--tests", help="Make tests of the rules, for `promtool test rules`.")] = False,
+    rules: Annotated[
+        str, typer.Option("--rules", metavar="FILE", help="With --tests: where the rules are, seen from the tests.")
+    ] = RULES,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="PARTS", help="The parts that the plane has. [dim](all)[/dim]")
+    ] = None,
+    scrape: Annotated[float, duration_option("--scrape", help="How often Prometheus reads the metrics.")] = 60.0,
+    match: Annotated[
+        list[str] | None, typer.Option("--match", metavar="LABEL=VALUE", help="Only series of this plane; repeatable.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print alert rules for Prometheus whose thresholds follow from your settings.
+
+    Normal failover pages nobody; `--tests` makes the proof of it, for promtool. Each alert names the runbook to run.
+    """
+    plan = _plan(config, only, scrape, match or [])
+    if show and (tests or out is not None):
+        raise BadInput("--list", "is for people to look at", "leave out --tests and --out")
+    if show:
+        _show(plan, as_json=json)
+        return
+    from holdfast.ops.alerts.files import rules_document, yaml_text
+    from holdfast.ops.alerts.scenarios import tests_document
+
+    document: dict[str, Any] = tests_document(plan, rules) if tests else rules_document(plan)
+    text = json_text.dumps(document, ensure_ascii=False) + "\n" if json else yaml_text(document)
+    if out is None:
+        print(text, end="")
+        return
+    write_whole("--out", out, text.encode())
+    if tests:
+        _write_rules(plan, out.parent / rules)
+    what = f"{len(document['tests'])} tests" if tests else _counted(document)
+    command = f"promtool {'test' if tests else 'check'} rules {shlex.quote(str(out))}"
+    say(f"{what} in {out}; {'run' if tests else 'check'} them: {command}")
+
+
+def _write_rules(plan: Plan, path: Path) -> None:
+    """Write the rules that tests refer to, unless they are there: without them every test fails."""
+    from holdfast.ops.alerts.files import rules_document, yaml_text
+
+    if not path.exists():
+        document = rules_document(plan)
+        write_whole("--rules", path, yaml_text(document).encode())
+        say(f"{_counted(document)} in {path}, which the tests need")
+
+
+def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:
+    from holdfast.ops.alerts.plan import Plan
+    from holdfast.plane.process.plane import PARTS
+
+    parts = PARTS if only is None else tuple(each.strip() for each in only.split(",") if each.strip())
+    pairs: dict[str, str] = {}
+    for each in match:
+        name, sign, value = each.partition("=")
+        if not sign:
+            raise BadInput("match", f"{each!r:.60} is no label with a value", "use plane=blue")
+        pairs[name] = value
+    return Plan(settings(config), parts, scrape, pairs)
+
+
+def _counted(document: dict[str, Any]) -> str:
+    rules = [rule for group in document["groups"] for rule in group["rules"]]
+    number = sum("alert" in rule for rule in rules)
+    return f"{number} alerts and {len(rules) - number} recorded series"
+
+
+def _show(plan: Plan, *, as_json: bool) -> None:
+    from holdfast.ops.alerts import alerts as all_of
+    from holdfast.ops.alerts.model import Severity, lasting, plainly
+
+    found = all_of(plan)
+    if as_json:
+        put_json(each.as_dict() for each in found)
+        return
+    table = plain_table(*((heading, "right" if heading == "FOR" else "left") for heading in _SHOWN))
+    for each in found:
+        style = "red" if each.severity is Severity.PAGE else "yellow"
+        own = "".join(f" {value}" for value in each.labels.values())
+        table.add_row(
+            cell(each.name + own, "bold"),
+            cell(str(each.severity), style),
+            lasting(each.hold_s) if each.hold_s else "at once",
+            cell(plainly(each.summary)),
+            cell(each.runbook.command),
+            cell(each.expression, "dim"),
+        )
+    put_table(table)

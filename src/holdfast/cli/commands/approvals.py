@@ -1,0 +1,146 @@
+"""`holdfast approvals`: what waits for a person, and the decision about it. On the database itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import After, Json, Limit, Tenant
+from holdfast.cli.output.screen import cell, out, put_json, put_page, say
+from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+
+if TYPE_CHECKING:
+    from holdfast.plane.approvals.rules import Verdict
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="What waits, as the list names it.", show_default=False)]
+Who = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Who decides. [dim](default: you, at this host)[/dim]")
+]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; kept with the decision.", show_default=False)]
+Revision = Annotated[
+    int | None, typer.Option("--revision", metavar="N", help="Only if it is still the one that you looked at.")
+]
+
+_VERDICTS: Final = {"approve": "Approve: the job goes on.", "reject": "Reject: the job is denied."}
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast approvals list",
+        "[dim]$[/dim] holdfast approvals approve 019c2a…:ok@1 --note 'checked with billing'",
+        "[dim]$[/dim] holdfast approvals list --json | jq -r '.items[].job'",
+        "Whoever asked for something cannot decide about it.",
+        "Exit codes: 0 done; 1 refused, decided otherwise, or not there; 69 a store is down; 75 busy: try again.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    approvals = typer.Typer(no_args_is_help=True, help="Decide what waits for a person.", epilog=EPILOG)
+    approvals.command("list")(list_)
+    approvals.command("show")(show)
+    for verdict, effect in _VERDICTS.items():
+        approvals.command(verdict, help=f"{effect} The same decision again changes nothing.")(_deciding(verdict))
+    app.add_typer(approvals, name="approvals", rich_help_panel=None)
+
+
+def list_(
+    tenant: Tenant = None,
+    status: Annotated[
+        str, typer.Option(metavar="STATUS", help="waiting, approved, rejected, lapsed, or all.")
+    ] = "waiting",
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List what waits for a person, the oldest first; decided ones, the newest first. A whole message is in show."""
+    from holdfast.cli.output.runs import approval_line, approval_table
+    from holdfast.plane.jobs.queries import place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        place = None if after is None else place_of(after)
+        wanted = None if status == "all" else status
+        page = await ground.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
+        following = None if page.after is None else page.after.text
+        table = partial(approval_table, now_ns=ground.clock.now().wall)
+        empty = "nothing waits for anybody" if status == "waiting" else "there is nothing of that kind"
+        put_page(page.items, following, approval_line, table, empty=empty, json=json)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
+    """Show what is to be decided, or was. Exits 1 when there is nothing."""
+    from holdfast.cli.output.jobs import as_json, short
+    from holdfast.cli.output.runs import approval_dict, approval_rows
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        found = await ground.flows.approval(caller, job)
+        about = await ground.service.job(caller, job)
+        if json:
+            put_json({**approval_dict(found), "topic": about.topic, "payload": about.payload})
+            return Exit.OK
+        console = out()
+        rows = approval_rows(found)
+        if not found.gate:
+            rows |= {"topic": cell(about.topic), "payload": cell(short(as_json(about.payload)))}
+        for heading, text in rows.items():
+            console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def _deciding(verdict: str) -> Callable[..., int]:
+    """The command that makes this decision."""
+
+    def decide(
+        job: JobId,
+        note: Note = "",
+        who: Who = None,
+        revision: Revision = None,
+        database: Database = None,
+        bus: Bus = None,
+        leases: Leases = None,
+        config: Config = None,
+        json: Json = False,
+    ) -> int:
+        from holdfast.plane.approvals.rules import Verdict
+
+        work = partial(_decide, job, Verdict(verdict), note, revision, json)
+        return on_plane(work, config, who=who, database=database, bus=bus, leases=leases)
+
+    return decide
+
+
+async def _decide(
+    job: str, verdict: Verdict, note: str, revision: int | None, json: bool, ground: Ground, caller: Caller
+) -> Exit:
+    from holdfast.cli.output.runs import approval_dict
+    from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
+
+    try:
+        decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)
+    except (ApprovalConflict, SelfApproval) as refused:
+        if json:
+            put_json({"taken": False, "code": str(refused.code), "error": str(refused)})
+        else:
+            say(str(refused))
+        return Exit.NO
+    if json:
+        put_json({"taken": decided.taken, **approval_dict(decided.approval), "state": str(decided.job.state)})
+    elif decided.taken:
+        out().print(cell(f"{decided.approval.status} {job}, which is {decided.job.state} now"))
+    else:
+        out().print(cell(f"{job} was {decided.approval.status} already, by {decided.approval.decided_by}"))
+    return Exit.OK

@@ -1,0 +1,160 @@
+"""`holdfast guard install`, `check` and `remove`: tables that refuse a stale writer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import Json
+from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_table, say
+from holdfast.errors import BadInput
+from holdfast.guards.install import Proof, Report, Trigger, plan
+from holdfast.guards.install import check as prove
+from holdfast.guards.install import install as prepare
+from holdfast.guards.install import remove as take_away
+from holdfast.guards.install.verify import Verdict
+from holdfast.guards.sql.identifiers import FENCE_COLUMN
+
+TableName = Annotated[
+    str, typer.Argument(metavar="TABLE", help="The table; on Postgres also schema.table.", show_default=False)
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="Where it is: sqlite:///app.db or postgresql://… [dim](default: $HOLDFAST_GUARD_DATABASE)[/dim]",
+        show_default=False,
+    ),
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="COLUMN", help="What identifies a row; repeat it for several. [dim](id)[/dim]"),
+]
+FenceColumn = Annotated[str, typer.Option("--fence-column", metavar="NAME", help="Where the fence is kept.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the statements, in order, and change nothing.")]
+
+_STYLES = {Verdict.HELD: "green", Verdict.OPEN: "yellow", Verdict.BROKEN: "bold red", Verdict.UNTRIED: "dim"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    guard = typer.Typer(no_args_is_help=True, help="Make tables refuse a stale writer, and prove that they do.")
+    guard.command("install")(install)
+    guard.command("check")(check)
+    guard.command("remove")(remove)
+    app.add_typer(guard, name="guard")
+
+
+def install(
+    table: TableName,
+    database: Database = None,
+    id: Ids = None,
+    fence_column: FenceColumn = FENCE_COLUMN,
+    trigger: Annotated[
+        Trigger | None,
+        typer.Option(
+            help="Hold every client to it: strict refuses writes without a fence, rising only those with a lower one; "
+            "none takes the triggers away. [dim](default: as it is)[/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Prepare a table: the fence column, the ledger, and triggers if wanted. Running it again changes nothing."""
+    act = plan if dry_run else prepare
+    _show(act(database, table, id=_columns(id), fence_column=fence_column, trigger=trigger), json)
+
+
+def remove(
+    table: TableName,
+    database: Database = None,
+    fence_column: FenceColumn = FENCE_COLUMN,
+    keep_ledger: Annotated[
+        bool, typer.Option("--keep-ledger", help="Keep the ledger, also if nobody uses it.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before a column with another name is dropped.")
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Undo install: the triggers, the fence column and the remembered fences go. Running it again changes nothing."""
+    if fence_column != FENCE_COLUMN and not yes and not dry_run:
+        _ask(table, fence_column)
+    _show(take_away(database, table, fence_column=fence_column, keep_ledger=keep_ledger, dry_run=dry_run), json)
+
+
+def check(
+    table: TableName,
+    database: Database = None,
+    id: Ids = None,
+    fence_column: FenceColumn = FENCE_COLUMN,
+    expect: Annotated[
+        Trigger | None, typer.Option(help="Fail unless at least this is installed.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Try to break the guard of a table, and undo everything. Exits 1 if something does not hold that is promised."""
+    proof = prove(database, table, id=_columns(id), fence_column=fence_column, expect=expect)
+    if json:
+        put_json(proof.as_dict())
+    else:
+        _print(proof)
+    return Exit.OK if proof.held else Exit.NO
+
+
+def _columns(id: list[str] | None) -> str | tuple[str, ...]:
+    return tuple(id) if id else "id"
+
+
+def _ask(table: str, column: str) -> None:
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", "is missing, and there is no terminal to ask on", f"add --yes to drop {column}")
+    say(f"the column {column} of {table} will be dropped, with what is in it")
+    typer.confirm("Drop it?", abort=True, err=True)
+
+
+def _show(report: Report, json: bool) -> None:
+    if json:
+        put_json(report.as_dict())
+        return
+    for note in report.notes:
+        say(f"note: {note}")
+    if not report.steps:
+        out().print(cell(f"nothing to do: {report.table} is as it should be"))
+        return
+    if not report.done:
+        for step in report.steps:
+            print(f"-- {step.what}\n{step.sql};\n")
+        return
+    for step in report.steps:
+        out().print(cell(f"  {step.what}"))
+    out().print(cell(f"done: {report.table}, trigger {report.trigger}", "bold green"))
+
+
+def _print(proof: Proof) -> None:
+    if proof.attempts:
+        put_table(_table(proof))
+        print()
+    for problem in proof.problems:
+        out().print(cell(f"problem: {problem}", "bold red"))
+    if untried := proof.count(Verdict.UNTRIED):
+        out().print(cell(f"{untried} could not be tried here", "dim"))
+    if proof.held:
+        out().print(cell(f"holds: {proof.table}, for {proof.held_to_it}", "bold green"))
+    else:
+        broken = proof.count(Verdict.BROKEN)
+        out().print(cell(f"does not hold: {proof.table}, {broken} of {len(proof.attempts)} got through", "bold red"))
+
+
+def _table(proof: Proof) -> Table:
+    result = plain_table(("TRIED", "left"), ("VERDICT", "left"), ("WHAT HAPPENED", "left"))
+    for each in proof.attempts:
+        result.add_row(cell(each.what), cell(each.verdict.value, _STYLES[each.verdict]), cell(each.happened))
+    return result

@@ -1,0 +1,320 @@
+"""`holdfast jobs`: submit, list, show, follow, cancel, retry; dead letters and counts. On the database itself."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import After, Follow, FollowTimeout, Json, Labels, Limit, OwnId, OwnTenant, Tenant
+from holdfast.cli.output.screen import cell, out, plain_table, put_json, put_page, put_table, say
+from holdfast.cli.parse_time import duration_option
+from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
+from holdfast.errors import BadInput
+from holdfast.runtime.strict_json import NotJson, json_of
+from holdfast.types import duration_ns
+
+if TYPE_CHECKING:
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
+
+_STDIN: Final = "-"
+_READ_MAX: Final = 4_000_000
+_PAYLOAD: Final = "give JSON, @FILE, or - for standard input; text needs its quotes: '\"text\"'"
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast jobs submit invoice.charge --payload '{\"invoice\": 42}' --follow",
+        "[dim]$[/dim] holdfast jobs list --state failed --tenant acme",
+        "[dim]$[/dim] holdfast jobs dead --json | jq -r '.items[].id' | xargs -n1 holdfast jobs retry",
+        "Exit codes of follow: 0 it succeeded, 1 it ended otherwise, 124 it was not over in time.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    jobs = typer.Typer(no_args_is_help=True, help="Submit jobs, and see what becomes of them.", epilog=EPILOG)
+    for command in (submit, list_, show, follow, cancel, retry, dead, stats):
+        jobs.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(jobs, name="jobs", rich_help_panel=None)
+
+
+def submit(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What kind of job it is.", show_default=False)],
+    payload: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What it is about: JSON, @FILE, or - for standard input.")
+    ] = None,
+    tenant: OwnTenant = "default",
+    priority: Annotated[int, typer.Option(metavar="N", help="Higher goes first, -100 to 100.")] = 0,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key of the same tenant is the same job.")
+    ] = None,
+    id: OwnId = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="It runs there or nowhere. [dim](default: wherever its topic is taken)[/dim]"),
+    ] = None,
+    deadline: Annotated[float | None, duration_option(help="After so long it is pointless.")] = None,
+    delay: Annotated[float, duration_option(help="It waits at least so long.")] = 0.0,
+    timeout: Annotated[float | None, duration_option(help="How long one attempt may run.")] = None,
+    max_attempts: Annotated[int, typer.Option(metavar="N", help="How often it is tried, 1 to 50.")] = 3,
+    label: Labels = None,
+    follow: Follow = False,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Submit a job. It is stored when this returns; the same idempotency key gives the same job again."""
+    from holdfast.cli.output.follow_job import follow as watch
+    from holdfast.cli.output.jobs import job_dict
+    from holdfast.plane.model.records import Submission
+
+    told = payload_of(payload)
+    labels = labels_of(label or [])
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        now_ns = ground.clock.now().wall
+        wanted = Submission(
+            topic=topic,
+            payload=told,
+            tenant=tenant,
+            id=id,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            max_attempts=max_attempts,
+            timeout_ns=None if timeout is None else duration_ns("timeout", timeout, low_ns=1),
+            deadline_ns=None if deadline is None else now_ns + duration_ns("deadline", deadline),
+            not_before_ns=now_ns + duration_ns("delay", delay) if delay else 0,
+            submitted_by=caller.name,
+            labels=labels,
+        )
+        job, made = await ground.service.submit(caller, wanted, pool=pool)
+        warning = await ground.service.warning(caller, job)
+        if warning is not None:
+            say(f"warning: {warning.text}; the job waits for one")
+        if json and not follow:
+            put_json({"made": made, "job": job_dict(job, waiting=warning)})
+        elif not json:
+            say(f"{'submitted' if made else 'was there already'}: {topic} of {tenant}, {job.state}")
+            out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
+        return await watch(ground, caller, job.id, timeout=None, json=json) if follow else Exit.OK
+
+    return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
+
+
+def list_(
+    tenant: Tenant = None,
+    state: Annotated[str | None, typer.Option(metavar="STATE", help="Only in this state.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only of this topic.")] = None,
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List jobs, newest first. A payload and a result are in show."""
+    from holdfast.cli.output.jobs import job_table, outline_dict
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        place = AFTER_ALL if after is None else place_of(after)
+        page = await ground.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
+        following = None if page.after is None else page.after.text
+        table = partial(job_table, now_ns=ground.clock.now().wall)
+        empty = "there are no such jobs" if tenant or state or topic or after else "there are no jobs"
+        put_page(page.items, following, outline_dict, table, empty=empty, json=json)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def show(job: JobId, database: Database = None, config: Config = None, json: Json = False) -> int:
+    """Show a job and its history. Exits 1 when there is none."""
+    from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        found = await ground.service.job(caller, job)
+        progress = await ground.service.progress(found)
+        events = await ground.service.events(caller, job)
+        waiting = await ground.service.waiting(caller, found)
+        if json:
+            put_json({"job": job_dict(found, progress, waiting), "events": [event_dict(each) for each in events]})
+            return Exit.OK
+        console = out()
+        for heading, text in job_rows(found, progress, waiting).items():
+            console.print(cell(f"{heading:<11}", "bold"), text, soft_wrap=True)
+        console.print()
+        for event in events:
+            console.print(event_line(event), soft_wrap=True)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def follow(
+    job: JobId,
+    timeout: FollowTimeout = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Watch a job until it is over. Exits 0 if it succeeded, 1 if it ended otherwise, 124 if it is not over in time."""
+    from holdfast.cli.output.follow_job import follow as watch
+
+    if timeout is not None:
+        duration_ns("timeout", timeout)
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        return await watch(ground, caller, job, timeout=timeout, json=json)
+
+    return look(work, config, database)
+
+
+def cancel(
+    job: JobId,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the job.")] = "cancelled on request",
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Ask for a job to be ended. A scheduler does it, under the job's lock. Exits 1 if it is over already."""
+    from holdfast.cli.output.jobs import job_dict
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        found, asked = await ground.service.cancel(caller, job, reason=reason)
+        if json:
+            put_json({"asked": asked, "job": job_dict(found)})
+        elif asked:
+            out().print(cell(f"asked for the end of {found.id}, which is {found.state}"))
+        else:
+            out().print(cell(f"{found.id} is over already: {found.state}"))
+        return Exit.OK if asked else Exit.NO
+
+    return on_plane(work, config, database=database, bus=bus, leases=leases)
+
+
+def retry(
+    job: JobId,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Try a dead letter again, as a new job with all its attempts. A second time gives the job of the first."""
+    from holdfast.cli.output.jobs import job_dict
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        found, made = await ground.service.retry_dead_letter(caller, job)
+        if json:
+            put_json({"made": made, "job": job_dict(found)})
+        else:
+            say(f"{'a new job tries it again' if made else 'was tried again before'}; that is {found.state}")
+            out().print(cell(found.id, "bold"))
+        return Exit.OK
+
+    return on_plane(work, config, database=database, bus=bus, leases=leases)
+
+
+def dead(
+    letter: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Everything about this one.", show_default=False)
+    ] = None,
+    tenant: Tenant = None,
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List dead letters, newest first: what nobody will try again by itself. With an id, that one and its body."""
+    from holdfast.cli.output.jobs import as_json, letter_dict, letter_table
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        if letter is not None:
+            one = await ground.service.dead_letter(caller, letter)
+            if json:
+                put_json({**letter_dict(one), "body": dict(one.body)})
+            else:
+                put_table(letter_table([one]))
+                out().print(cell(as_json(dict(one.body))), soft_wrap=True)
+            return Exit.OK
+        place = AFTER_ALL if after is None else place_of(after)
+        page = await ground.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
+        following = None if page.after is None else page.after.text
+        put_page(page.items, following, letter_dict, letter_table, empty="there are no dead letters", json=json)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def stats(tenant: Tenant = None, database: Database = None, config: Config = None, json: Json = False) -> int:
+    """Count jobs by state, and the workers that are alive."""
+    from holdfast.cli.output.jobs import state_cell
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        counts = await ground.service.counts(caller, tenant=tenant)
+        workers = [each for each in await ground.service.workers() if each.alive]
+        active, capacity = sum(each.said.active for each in workers), sum(each.said.capacity for each in workers)
+        if json:
+            told = {"workers": len(workers), "active": active, "capacity": capacity}
+            put_json({"jobs": {str(state): count for state, count in counts.items()}, **told})
+            return Exit.OK
+        table = plain_table(("STATE", "left"), ("JOBS", "right"))
+        for state, count in counts.items():
+            table.add_row(state_cell(state), cell(str(count), "bold" if count else "dim"))
+        put_table(table)
+        out().print(cell(f"{len(workers)} workers are alive, with {active} of {capacity} places taken", "dim"))
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+# What they share.
+
+
+def payload_of(text: str | None, field: str = "payload") -> Any:
+    """What was given as a payload, or `BadInput`."""
+    if text is None:
+        return None
+    source = text
+    try:
+        if text == _STDIN:
+            source = sys.stdin.read(_READ_MAX + 1)
+        elif text.startswith("@"):
+            with Path(text[1:]).open(encoding="utf-8") as file:
+                source = file.read(_READ_MAX + 1)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadInput(field, f"{text[:80]!r} cannot be read: {reason}", _PAYLOAD) from None
+    if len(source) > _READ_MAX:
+        raise BadInput(field, "is too long", "store it elsewhere and pass a pointer")
+    try:
+        return json_of(source)
+    except NotJson as error:
+        named = f"{field}.{error.field[:80]}" if error.field else field
+        raise BadInput(named, error.problem, error.fix) from None
+
+
+def labels_of(given: list[str]) -> dict[str, str]:
+    """`NAME=TEXT`, or `BadInput`."""
+    labels: dict[str, str] = {}
+    for each in given:
+        name, mark, text = each.partition("=")
+        if not mark or not name or name in labels:
+            raise BadInput("label", f"{each[:60]!r} is not one more NAME=TEXT", "give each name once, with its text")
+        labels[name] = text
+    return labels

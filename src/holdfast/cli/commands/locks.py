@@ -1,0 +1,112 @@
+"""`holdfast locks` and `holdfast inspect`: who holds what, since when, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.lease_stores import reading, url_of
+from holdfast.cli.options import Json, Name, Url
+from holdfast.cli.output.screen import cell, fence, out, plain_table, put_json, put_table, seconds, since
+from holdfast.cli.plane_options import Config, Database
+from holdfast.leases.inspection import Inspection
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("locks")(locks)
+    app.command("inspect")(inspect)
+
+
+def locks(
+    context: typer.Context,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only names that begin so.", show_default=False)] = "",
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.", min=1)] = 1000,
+    url: Url = None,
+    config: Config = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """List the locks that are held: by whom, since when, for how long."""
+    with reading(url_of(context, url), config, database) as (leases, store):
+        found = leases.list(prefix, limit)
+    if json:
+        put_json({**each.as_dict(), **store.fields()} for each in found)
+    if not json or not found:  # an empty list names no store
+        store.print()
+    if json:
+        return
+    if not found:
+        out().print(f"no lock is held whose name begins with {prefix}" if prefix else "no lock is held")
+        return
+    put_table(table(found))
+    if len(found) == limit:
+        out().print(f"(the first {limit}; --limit shows more)", style="dim")
+
+
+def table(found: Sequence[Inspection]) -> Table:
+    """The locks as a table."""
+    result = plain_table(
+        ("KEY", "left"),
+        ("OWNER", "left"),
+        ("SINCE", "right"),
+        ("REMAINING", "right"),
+        ("FENCE", "right"),
+        ("FAMILY", "left"),
+        ("WAITERS", "right"),
+    )
+    for look in found:
+        result.add_row(
+            cell(look.key, "bold"),
+            cell(look.owner or "?"),
+            since(look),
+            seconds(look.remaining),
+            fence(look),
+            cell(look.family or "?"),
+            cell(str(look.waiters), "yellow" if look.waiters else "dim"),
+        )
+    return result
+
+
+def inspect(
+    context: typer.Context,
+    name: Name,
+    url: Url = None,
+    config: Config = None,
+    database: Database = None,
+    json: Json = False,
+) -> int:
+    """Show who holds a lock. Exits 0 when it is held and 1 when it is free."""
+    with reading(url_of(context, url), config, database) as (leases, store):
+        look = leases.inspect(name)
+    if json:
+        put_json({**look.as_dict(), **store.fields()})
+        return Exit.OK if look.held else Exit.NO
+    store.print()
+    if not look.held:
+        out().print(f"{name} is free")
+    else:
+        _print(look)
+    return Exit.OK if look.held else Exit.NO
+
+
+def _print(look: Inspection) -> None:
+    console = out()
+    rows = {
+        "key": look.key,
+        "owner": look.owner or "?",
+        "since": since(look),
+        "remaining": seconds(look.remaining),
+        "fence": fence(look),
+        "family": look.family or "?",
+        "waiters": str(look.waiters),
+        "fingerprint": look.fingerprint or "?",
+    }
+    for heading, value in rows.items():
+        console.print(cell(f"{heading:<12}", "bold"), cell(value))
+    if look.fence is None:
+        console.print("held by another library, which keeps no fence; its holder cannot be fenced out", style="yellow")

@@ -1,0 +1,198 @@
+"""`holdfast resources`: who holds which resource, and taking away what nobody gives back. On the database itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import After, Json, Limit, OwnTenant, Tenant
+from holdfast.cli.output.screen import cell, moment, out, plain_table, put_json, put_page, say, seconds
+from holdfast.cli.plane_options import Config, Database, look, on_plane
+from holdfast.errors import BadInput
+from holdfast.types import NS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.resources.model import ResourceBreak, ResourceHolder
+    from holdfast.plane.service.service import Caller
+
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast resources list --tenant acme",
+        '[dim]$[/dim] holdfast resources release db/main --tenant acme --reason "its host is gone"',
+        "These are the resource locks of a plane; leases are shown by holdfast locks, and broken by holdfast release.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Who holds which resource of a plane.", epilog=EPILOG)
+    for command in (list_, release, audit):
+        group.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(group, name="resources", rich_help_panel=None)
+
+
+def list_(
+    tenant: Tenant = None,
+    resource: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)] = None,
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List who holds which resource, by tenant and name."""
+    from holdfast.plane.resources.model import BEFORE_ALL, holder_place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        place = BEFORE_ALL if after is None else holder_place_of(after)
+        found = await ground.service.resources.page(
+            caller.scope(tenant), resource=resource, after=place, limit=limit + 1
+        )
+        items = found[:limit]
+        following = items[-1].place.text if len(found) > limit else None
+        empty = "nobody holds a resource" if resource is None else "nobody holds it"
+        put_page(items, following, _holder_dict, _holder_table, empty=empty, json=json)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def release(
+    resource: Annotated[str, typer.Argument(metavar="NAME", help="The resource.", show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept for good.", show_default=False)],
+    tenant: OwnTenant = "default",
+    fence: Annotated[int | None, typer.Option(metavar="N", help="Only from the holder with this fence.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """Take a resource from whoever holds it, by force.
+
+    The next holder's fence is above theirs; they are not told, and find out at their next renewal. Asks before it does
+    so, unless --yes is given. What was taken is kept for good. Exits 1 when nobody held it.
+    """
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        holders = await ground.service.resources.holders(tenant, resource)
+        if holders and not yes:
+            _ask(holders)
+        taken = await ground.service.breaks.force_release(
+            tenant, resource, actor=caller.name, reason=reason, fence=fence
+        )
+        if json:
+            put_json({"broken": [_break_dict(each) for each in taken]})
+        elif not taken:
+            say(f"nobody holds {resource} of {tenant}; nothing was done")
+        for each in () if json else taken:
+            out().print(cell(f"taken from {each.owner}, fence {each.fence}, {each.mode}"))
+        return Exit.OK if taken else Exit.NO
+
+    return on_plane(work, config, database=database)
+
+
+def audit(
+    tenant: Tenant = None,
+    limit: Limit = 50,
+    after: After = None,
+    database: Database = None,
+    config: Config = None,
+    json: Json = False,
+) -> int:
+    """List what was taken away by force, newest first: by whom, why, and from whom."""
+    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+
+    async def work(ground: Ground, caller: Caller) -> Exit:
+        place = AFTER_ALL if after is None else place_of(after)
+        found = await ground.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
+        items = found[:limit]
+        following = items[-1].place.text if len(found) > limit else None
+        empty = "no resource was ever taken away by force"
+        put_page(items, following, _break_dict, _break_table, empty=empty, json=json)
+        return Exit.OK
+
+    return look(work, config, database)
+
+
+def _ask(holders: Sequence[ResourceHolder]) -> None:
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", "is missing, and there is no terminal to ask on", "add --yes if you are sure")
+    for each in holders:
+        say(f"{each.resource} is held by {each.owner}, {each.mode}, {seconds(each.remaining_ns / NS)} left")
+    typer.confirm("Take it away?", abort=True, err=True)
+
+
+def _holder_table(holders: Sequence[ResourceHolder]) -> Table:
+    table = plain_table(
+        *(("TENANT", "left"), ("RESOURCE", "left"), ("OWNER", "left"), ("MODE", "left")),
+        *(("FENCE", "right"), ("SINCE", "right"), ("LEFT", "right")),
+    )
+    for each in holders:
+        table.add_row(
+            cell(each.tenant),
+            cell(each.resource, "bold"),
+            cell(each.owner),
+            str(each.mode),
+            str(each.fence),
+            moment(_at(each.granted_ns)),
+            seconds(each.remaining_ns / NS),
+        )
+    return table
+
+
+def _break_table(breaks: Sequence[ResourceBreak]) -> Table:
+    table = plain_table(
+        *(("AT", "right"), ("TENANT", "left"), ("RESOURCE", "left"), ("BY", "left"), ("TAKEN FROM", "left")),
+        *(("FENCE", "right"), ("REASON", "left")),
+    )
+    for each in breaks:
+        table.add_row(
+            moment(_at(each.at_ns)),
+            cell(each.tenant),
+            cell(each.resource, "bold"),
+            cell(each.actor),
+            cell(each.owner),
+            str(each.fence),
+            cell(each.reason),
+        )
+    return table
+
+
+def _holder_dict(holder: ResourceHolder) -> dict[str, Any]:
+    return {
+        "tenant": holder.tenant,
+        "resource": holder.resource,
+        "mode": str(holder.mode),
+        "owner": holder.owner,
+        "fence": holder.fence,
+        "granted_at": _at(holder.granted_ns).isoformat(),
+        "remaining": holder.remaining_ns / NS,
+    }
+
+
+def _break_dict(record: ResourceBreak) -> dict[str, Any]:
+    return {
+        "at": _at(record.at_ns).isoformat(),
+        "tenant": record.tenant,
+        "resource": record.resource,
+        "mode": str(record.mode),
+        "owner": record.owner,
+        "fence": record.fence,
+        "actor": record.actor,
+        "reason": record.reason,
+    }
+
+
+def _at(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / NS, UTC)

@@ -1,0 +1,236 @@
+"""`holdfast runbook`: gathers evidence from the live system, states a finding, and says what to type next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.lease_stores import url_of
+from holdfast.cli.options import Json, Url
+from holdfast.cli.output.screen import cell, out, plain_table, printable, put_json, put_table, say
+from holdfast.cli.parse_time import duration_option
+from holdfast.cli.plane_options import Config, Database, settings
+from holdfast.core.duration_text import parse_duration_ns
+from holdfast.errors import BadInput
+from holdfast.types import NS
+
+if TYPE_CHECKING:
+    from holdfast.core.name_prefixes import Names
+    from holdfast.ops.runbooks.model import Report, Runbook, Severity
+    from holdfast.ops.runbooks.sources import Given
+    from holdfast.plane.settings.settings import Settings
+
+_STYLES: Final = {
+    "head": "bold",
+    "faint": "dim",
+    "bad": "red",
+    "command": "cyan",
+    "fine": "bold green",
+    "watch": "bold yellow",
+    "unknown": "bold magenta",
+    "act": "bold red",
+}
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]At 02:17[/bold]",
+        "[dim]$[/dim] holdfast runbook store-outage --config holdfast.toml",
+        "[dim]$[/dim] holdfast runbook duplicate-dispatch --ledger audit/",
+        "[dim]$[/dim] holdfast runbook retry-waves --metrics http://10.0.0.7:9100 --metrics http://10.0.0.8:9100",
+        "Exits 0 when nothing has to be done, 3 when something has, 1 when it cannot be told.",
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("runbook", epilog=EPILOG)(runbook)
+
+
+def runbook(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which one; without it they are listed.", show_default=False)
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="The job or run, where it is about one; without it, suspects are found.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    database: Database = None,
+    config: Config = None,
+    metrics: Annotated[
+        list[str] | None, typer.Option("--metrics", metavar="URL", help="A process to look at; repeat for several.")
+    ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus to ask instead.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", metavar="DIR", envvar="HOLDFAST_LEDGER", help="The audit ledger.", show_default=False),
+    ] = None,
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="How far back to look: 90s, 15m, 2h.")] = "15m",
+    interval: Annotated[float, duration_option("--interval", help="Between two looks at processes, for rates.")] = 3.0,
+    timeout: Annotated[float, duration_option("--timeout", help="How long each step may take.")] = 5.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a runbook writes.")] = False,
+    json: Json = False,
+) -> int:
+    """Gather the evidence for an incident, state a finding, and say what to type next. Without NAME: list them.
+
+    Looks only, and touches nothing, except before-ttl-change, which asks before it writes a key of its own. Whatever
+    cannot be reached is evidence too: nothing here hangs.
+    """
+    from holdfast.ops.runbooks import runbook as named
+    from holdfast.ops.runbooks.sources import Given
+
+    if name is None:
+        return _list(settings(config).names.words, as_json=json)
+    chosen = named(name)
+    arguments = _arguments(chosen, subject)
+    given = Given(
+        url=url_of(context, url),
+        metrics=tuple(metrics or ()),
+        prometheus=prometheus,
+        ledger=ledger,
+        config=config,
+        database=database,
+        spacing=interval,
+        patience=timeout,
+        window=parse_duration_ns("--since", since) / NS,
+    ).check()
+    where = _settings(config, database, given.url)
+    if chosen.writes and not yes:
+        _ask(chosen, where, given)
+    with _progress(_steps(chosen, arguments), shown=not json and sys.stderr.isatty()) as ended:
+        report = asyncio.run(_gathered(chosen, where, given, arguments, ended))
+    if json:
+        put_json({**report.as_dict(), "exit": int(_exit(report.severity))})
+    else:
+        _print(report)
+    return _exit(report.severity)
+
+
+def _settings(config: str | None, database: str | None, url: str | None) -> Settings:
+    """A store that was named counts as the one of the plane; one that settings cannot name is used all the same."""
+    nameable = url is not None and "+" not in url.partition("://")[0]
+    return settings(config, database=database, leases=url if nameable else None)
+
+
+def _arguments(chosen: Runbook, subject: str | None) -> dict[str, str]:
+    wanted = chosen.argument
+    if wanted is None:
+        if subject is not None:
+            raise BadInput(
+                "ID", f"{subject[:60]!r} is not needed: {chosen.name} is about the whole plane", "leave it out"
+            )
+        return {}
+    if subject is None:
+        return {}  # it searches for suspects: alerts name no job
+    from holdfast.plane.model.records import check_id
+
+    return {wanted.name: check_id(wanted.name, subject)}
+
+
+async def _gathered(
+    chosen: Runbook, where: Settings, given: Given, arguments: dict[str, str], ended: Callable[[str], None]
+) -> Report:
+    from holdfast.ops.runbooks.runner import run
+    from holdfast.ops.runbooks.sources import scene
+
+    # Drivers log what they meet to nobody in particular, and Python prints that. Here it is evidence, and said once.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
+    async with scene(where, given, arguments) as place:
+        return await run(chosen, place, ended)
+
+
+def _exit(severity: Severity) -> Exit:
+    from holdfast.ops.runbooks.model import Severity
+
+    return {Severity.ACT: Exit.ACT, Severity.UNKNOWN: Exit.NO}.get(severity, Exit.OK)
+
+
+def _ask(chosen: Runbook, where: Settings, given: Given) -> None:
+    from holdfast.ops.runbooks.model import Source
+    from holdfast.ops.runbooks.sources import Scene
+
+    writes = where.names.words.spelled(chosen.writes)
+    if not sys.stdin.isatty():
+        raise BadInput("--yes", "is missing, and there is no terminal to ask on", f"it writes {writes}; add --yes")
+    say(f"{chosen.name} writes {writes} into {Scene(where, given).where(Source.LEASES)}, and touches no other")
+    typer.confirm("Is that a store for trying things out?", abort=True, err=True)
+
+
+def _steps(chosen: Runbook, arguments: dict[str, str]) -> list[str]:
+    """The names of what is looked at."""
+    searched = () if chosen.argument is None or arguments else chosen.argument.searches
+    return [step.name for step in (*searched, *chosen.steps)]
+
+
+@contextmanager
+def _progress(steps: Sequence[str], *, shown: bool) -> Iterator[Callable[[str], None]]:
+    """On a terminal: which steps are still being waited for."""
+    if not shown:
+        yield lambda _step: None
+        return
+    from rich.console import Console
+
+    left = list(steps)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    with console.status(f"looking at {', '.join(left)}") as status:
+
+        def ended(step: str) -> None:
+            if step in left:
+                left.remove(step)
+            status.update(f"looking at {', '.join(left)}" if left else "judging")
+
+        yield ended
+
+
+def _print(report: Report) -> None:
+    from holdfast.ops.runbooks.text import report_lines
+
+    console = out()
+    for line in report_lines(report):
+        console.print(cell(line.text, _STYLES.get(str(line.tone), "")), soft_wrap=True)
+
+
+def _list(names: Names, *, as_json: bool) -> int:
+    from holdfast.ops.runbooks import RUNBOOKS
+
+    if as_json:
+        put_json(
+            {
+                "name": each.name,
+                "title": each.title,
+                "when": names.spelled(each.when),
+                "needs": each.needs,
+                "argument": None if each.argument is None else each.argument.name,
+                "searches": [] if each.argument is None else [step.name for step in each.argument.searches],
+                "writes": names.spelled(each.writes),
+                "steps": [step.name for step in each.steps],
+                "rules": [
+                    {"name": rule.name, "severity": str(rule.severity), "when": rule.when} for rule in each.rules
+                ],
+            }
+            for each in RUNBOOKS.values()
+        )
+        return Exit.OK
+    table = plain_table(("NAME", "left"), ("WHEN", "left"), ("NEEDS", "left"))
+    for each in RUNBOOKS.values():
+        called = each.name if each.argument is None else f"{each.name} [{each.argument.name}]"
+        table.add_row(
+            cell(called, "bold"), cell(names.spelled(each.when).replace("`", "")), cell(printable(each.needs))
+        )
+    put_table(table)
+    return Exit.OK

@@ -1,0 +1,286 @@
+"""`holdfast tune`: TTLs, intervals and retry delays from what was seen, and whether what is set agrees with it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.commands.audit import say_findings
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import Json
+from holdfast.cli.output import tuning
+from holdfast.cli.output.screen import put_json, say
+from holdfast.cli.parse_time import moment_ns
+from holdfast.cli.plane_options import Config, settings
+from holdfast.core.duration_text import parse_duration_ns
+from holdfast.core.tuning.percentiles import Figure
+from holdfast.core.tuning.ttl import Demand, Detection, Evidence, recommend
+from holdfast.errors import BadInput
+from holdfast.types import MS, NS
+
+if TYPE_CHECKING:
+    from holdfast.ops.tuning.apply import Plan
+    from holdfast.ops.tuning.evidence import Gathered
+    from holdfast.ops.tuning.report import FamilyReport, RetryReport
+    from holdfast.plane.settings.settings import Settings
+
+TOKEN: Final = "HOLDFAST_METRICS_TOKEN"  # noqa: S105 - the name of a variable
+_ANY_S: Final = 86_400.0  # an SLO that everything keeps
+_GIVEN: Final = "given"
+_SOURCES: Final = "Where the evidence is"
+_BY_HAND: Final = "By hand, without evidence"
+_DO: Final = "What to do with it"
+
+
+def _length(help: str) -> Any:
+    return typer.Option(metavar="TIME", help=help, rich_help_panel=_BY_HAND)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("tune")(tune)
+
+
+def tune(
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics", metavar="URL", help="A process, or its /metrics; may be repeated.", rich_help_panel=_SOURCES
+        ),
+    ] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="URL", help="A Prometheus that scrapes them.", rich_help_panel=_SOURCES)
+    ] = None,
+    window: Annotated[
+        str, typer.Option(metavar="W", help="With --prometheus: how far back.", rich_help_panel=_SOURCES)
+    ] = "7d",
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match",
+            metavar="LABEL=VALUE",
+            help="With --prometheus: only series of this plane; repeatable.",
+            rich_help_panel=_SOURCES,
+        ),
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="An audit ledger, or a file of one.", rich_help_panel=_SOURCES)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --history: only what was recorded since.", rich_help_panel=_SOURCES),
+    ] = None,
+    hold_p99: Annotated[str | None, _length("How long the work takes: p99 of the hold.")] = None,
+    jitter: Annotated[str | None, _length("What network, store and pauses may add.")] = None,
+    guard: Annotated[str | None, _length("What is kept free. [dim](as the library does)[/dim]")] = None,
+    detection: Annotated[str | None, _length("Until a waiter notices. [dim](its retry, 1 s at most)[/dim]")] = None,
+    ttl: Annotated[str | None, _length("The TTL now, to see whether an SLO can be kept with it.")] = None,
+    renewed: Annotated[
+        bool, typer.Option("--renewed", help="By hand: the lease is renewed.", rich_help_panel=_BY_HAND)
+    ] = False,
+    family: Annotated[str | None, typer.Option(metavar="F", help="Only this family.")] = None,
+    unrenewed: Annotated[
+        list[str] | None, typer.Option(metavar="F", help="A family of yours that is not renewed; may be repeated.")
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The takeover SLO: 30s. [dim](default: takeover in the settings)[/dim]"),
+    ] = None,
+    retry_delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The delay to compare. [dim](scheduler.busy_delay)[/dim]")
+    ] = None,
+    retry_jitter: Annotated[str, typer.Option(metavar="TIME", help="With how much jitter it is compared.")] = "200ms",
+    config: Config = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it.", rich_help_panel=_DO)] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write it into the settings.", rich_help_panel=_DO)] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what --apply would write.", rich_help_panel=_DO)] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 when what is set disagrees with the evidence.", rich_help_panel=_DO)
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Find the TTL, renewal interval and failure budget of each family of locks, and how soon a dead one is replaced.
+
+    The evidence: --metrics, --prometheus or --history; none named: the audit ledger of the settings. Or no evidence,
+    by hand: holdfast tune --hold-p99 18s --jitter 4s --guard 2s --slo 30s
+    """
+    promised = None if slo is None else Figure(parse_duration_ns("slo", slo, low_ns=MS), "--slo")
+    given = {"hold-p99": hold_p99, "jitter": jitter, "guard": guard, "detection": detection, "ttl": ttl}
+    if renewed or any(each is not None for each in given.values()):
+        if any((metrics, prometheus, history, since, plot, family, unrenewed, apply, diff, check)):
+            problem = "is for a calculation by hand, and something else needs evidence"
+            raise BadInput(
+                next((f"--{name}" for name, text in given.items() if text), "--renewed"), problem, "leave one out"
+            )
+        lengths = {
+            name: Figure(parse_duration_ns(name, text), _GIVEN) for name, text in given.items() if text is not None
+        }
+        return _by_hand(lengths, promised, renewed=renewed, as_json=json)
+    if sum(map(bool, (metrics, prometheus, history))) > 1:
+        raise BadInput("--history", "more than one source is named", "name one; --metrics may be repeated")
+    chosen, promised = _settings(config, promised)
+    gathered = _gathered(chosen, metrics, prometheus, window, match or (), history, since)
+    reports = _reports(chosen, gathered, promised, family, unrenewed or ())
+    retries = _retries(chosen, gathered, reports, retry_delay, retry_jitter)
+    if plot is not None:
+        from holdfast.ops.tuning.plot import draw
+
+        draw(reports, plot, gathered.source)
+    planned = _planned(chosen, reports, write=apply) if apply or diff else None
+    if json:
+        put_json(_as_dict(gathered, reports, retries, planned, applied=apply, checked=check))
+    else:
+        tuning.put(gathered, reports, retries)
+        if planned is not None:
+            tuning.put_plan(planned, applied=apply)
+        if check:
+            tuning.put_verdict(reports)
+    return Exit.OK if not check or tuning.agrees(reports) else Exit.NO
+
+
+def _by_hand(given: Mapping[str, Figure], slo: Figure | None, *, renewed: bool, as_json: bool) -> int:
+    from holdfast.ops.tuning.report import FamilyReport
+    from holdfast.ops.tuning.subjects import Subject
+
+    hold, jitter, present, retry = (given.get(name) for name in ("hold-p99", "jitter", "ttl", "detection"))
+    if present is None and hold is None and not renewed:
+        raise BadInput("--hold-p99", "is missing", "give how long the work takes, or --renewed if that does not matter")
+    if present is None and jitter is None:
+        raise BadInput("--jitter", "is missing", "give what the network, the store and pauses may add: --jitter 4s")
+    found = Detection() if retry is None else Detection(retry.ns, None, _GIVEN)
+    demand = Demand(slo=slo, detection=found, guard=given.get("guard"), jitter=jitter, present=present)
+    missing = "neither hold nor jitter is given"
+    known = Evidence("by hand", renewed or hold is None, hold=hold, no_hold=missing, no_tail=missing)
+    report = FamilyReport(Subject("by hand", demand, known.renewed), known, {}, recommend(known, demand), ())
+    if as_json:
+        put_json(report.as_dict())
+    else:
+        tuning.put_families([report])
+        tuning.put_sentences([report])
+    late = present is not None and slo is not None and present.ns + found.of(present.ns) > slo.ns
+    settled = report.found.possible and (report.found.refused is None or present is not None)
+    return Exit.OK if settled and not late else Exit.NO
+
+
+def _settings(config: str | None, slo: Figure | None) -> tuple[Settings, Figure | None]:
+    """The settings, also those that are refused because their own takeover SLO cannot be kept: that is what to tune."""
+    from holdfast.plane.settings.sources import BadSettings
+
+    try:
+        return settings(config), slo
+    except BadSettings as error:
+        if not all(each.field.startswith("takeover") for each in error.problems):
+            raise
+        chosen = settings(config, takeover=_ANY_S)
+        promise = os.environ.get("HOLDFAST_TAKEOVER") or _in_file(chosen)
+        return chosen, slo or Figure(parse_duration_ns("takeover", str(promise)), "takeover in the settings")
+
+
+def _in_file(chosen: Settings) -> object:
+    with Path(chosen.file or "").open("rb") as file:
+        return tomllib.load(file)["takeover"]
+
+
+def _gathered(
+    chosen: Settings,
+    metrics: Sequence[str] | None,
+    prometheus: str | None,
+    window: str,
+    match: Sequence[str],
+    history: Path | None,
+    since: str | None,
+) -> Gathered:
+    token = os.environ.get(TOKEN) or None
+    if metrics:
+        from holdfast.ops.http_client import metrics_url
+        from holdfast.ops.tuning.metrics import scrape
+
+        return scrape([metrics_url("--metrics", url) for url in metrics], token, chosen.names.metrics)
+    if prometheus:
+        from holdfast.ops.tuning.prometheus import ask_prometheus
+
+        labels = {name: value for name, _, value in (each.partition("=") for each in match)}
+        return ask_prometheus(prometheus, window, match=labels, token=token, prefix=chosen.names.metrics)
+    path = history or _own_ledger(chosen)
+    from holdfast.ops.tuning.history import read_history
+
+    found, findings = read_history(path, since_ns=None if since is None else moment_ns("since", since))
+    say_findings(findings)
+    return found
+
+
+def _own_ledger(chosen: Settings) -> Path:
+    path = chosen.audit_path
+    if path is None or not Path(path).is_dir():
+        raise BadInput(
+            "evidence",
+            "there is none: no source is named, and the settings have no audit ledger yet",
+            "give --metrics URL, --prometheus URL or --history PATH, or calculate by hand with --hold-p99",
+        )
+    return Path(path)
+
+
+def _reports(
+    chosen: Settings, gathered: Gathered, slo: Figure | None, family: str | None, unrenewed: Sequence[str]
+) -> list[FamilyReport]:
+    from holdfast.ops.tuning.report import family_report
+    from holdfast.ops.tuning.subjects import subjects
+
+    found = subjects(chosen, slo, gathered.families, unrenewed=unrenewed)
+    if family is not None:
+        found = [each for each in found if each.family == family]
+        if not found:
+            raise BadInput("--family", f"{family!r} is not in the evidence, nor in the plane", "see holdfast inventory")
+    return [family_report(subject, gathered) for subject in found]
+
+
+def _retries(
+    chosen: Settings, gathered: Gathered, reports: Sequence[FamilyReport], delay: str | None, jitter: str
+) -> list[RetryReport]:
+    from holdfast.ops.tuning.report import delays, retry_report
+
+    base = chosen.scheduler.busy_delay if delay is None else parse_duration_ns("retry-delay", delay, low_ns=MS) / NS
+    compared = delays(base, parse_duration_ns("retry-jitter", jitter) / NS)
+    contention = gathered.contention
+    wanted = delay is not None
+    found = [
+        retry_report(report.subject, contention[report.subject.family], compared)
+        for report in reports
+        if report.subject.family in contention and contention[report.subject.family].recorded
+    ]
+    if wanted and not found:
+        say("no busy attempt is recorded, so delays cannot be compared; audit.records = everything records them")
+    return found
+
+
+def _planned(chosen: Settings, reports: Sequence[FamilyReport], *, write: bool) -> Plan:
+    from holdfast.ops.tuning import apply as tuning_apply
+
+    planned = tuning_apply.plan(chosen, reports)
+    if write and planned.changes:
+        tuning_apply.apply(planned)
+    return planned
+
+
+def _as_dict(
+    gathered: Gathered,
+    reports: Sequence[FamilyReport],
+    retries: Sequence[RetryReport],
+    planned: Plan | None,
+    *,
+    applied: bool,
+    checked: bool,
+) -> dict[str, object]:
+    return {
+        "source": gathered.source,
+        "remarks": gathered.remarks,
+        "families": [each.as_dict() for each in reports],
+        "retries": [each.as_dict() for each in retries],
+        "plan": None if planned is None else {**planned.as_dict(), "applied": applied and bool(planned.changes)},
+        "agrees": tuning.agrees(reports) if checked else None,
+    }

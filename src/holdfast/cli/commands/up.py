@@ -1,0 +1,215 @@
+"""`holdfast up`: a plane, or some of its parts, in this process, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.options import Json
+from holdfast.cli.output.screen import say
+from holdfast.cli.plane_options import (
+    Audit,
+    Bus,
+    Config,
+    Database,
+    Leases,
+    LogFormat,
+    LogLevel,
+    NoAudit,
+    NoProbe,
+    Otel,
+    ProbeHost,
+    ProbePort,
+    audit_flags,
+    database_settings,
+    log_flags,
+    otel_flags,
+    probe_flags,
+    settings,
+)
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.plane.app import App
+    from holdfast.plane.settings.settings import Settings
+
+EPILOG: Final = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast up --sample",
+        "[dim]$[/dim] holdfast up --app billing.jobs:app --workers 4",
+        "[dim]$[/dim] holdfast up --only scheduler,replayer --database postgresql://… --bus nats://… --leases redis://…",
+        "[dim]$[/dim] holdfast up --check",
+        "[bold]Parts[/bold]",
+        (
+            "api, scheduler, engine, worker, reconciler, replayer, runs, delays, snapshot, cleanup. Each may run "
+            "alone, and any number of times. The engine, runs and delays move workflows."
+        ),
+        "[bold]Ending it[/bold]",
+        "TERM or Ctrl-C drains: nothing more is begun, and what runs has the grace period. Once more ends the wait.",
+        "[bold]Exit codes[/bold]",
+        (
+            "0 everything was finished; 1 something was cut short and given back; 64 settings, a flag or a busy port; "
+            "78 one can never work like this."
+        ),
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up", epilog=EPILOG)(up)
+
+
+def up(
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="PARTS", help="Only these parts, with commas between them. [dim](default: all)[/dim]"),
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE:APP", help="What the workers run.", show_default=False)
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="How many workers. [dim](2)[/dim]")] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Run a sample workload of agents, so that there is something to see.")
+    ] = False,
+    host: Annotated[str | None, typer.Option(metavar="H", help="Where to listen. [dim](127.0.0.1)[/dim]")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="The port; 0: any. [dim](8420)[/dim]")] = None,
+    probe_host: ProbeHost = None,
+    probe_port: ProbePort = None,
+    no_probe: NoProbe = False,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    otel: Otel = False,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    config: Config = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only check settings, parts and app, and print where each setting came from."),
+    ] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Only make the tables that are missing, and bring the others up to date.")
+    ] = False,
+    switch_bus: Annotated[
+        bool,
+        typer.Option(
+            "--switch-bus", help="Only note that the plane speaks through this bus from now on. End it first."
+        ),
+    ] = False,
+    switch_keys: Annotated[
+        bool,
+        typer.Option(
+            "--switch-keys", help="Only note that the keys of locks begin as names.keys says from now on. End it first."
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Start the plane: API, scheduler, loops and workers, on one SQLite file unless the settings say otherwise."""
+    flags: dict[str, object] = {"worker__app": app, "worker__count": workers, "api__host": host, "api__port": port}
+    flags |= probe_flags(probe_host, probe_port, off=no_probe) | audit_flags(audit, off=no_audit)
+    flags |= log_flags(log_format, log_level) | otel_flags(on=otel)
+    places = {"database": database, "bus": bus, "leases": leases}
+    if check:
+        return _check(config, {**flags, **places}, only, sample=sample, json=json)
+    if prepare:
+        return _prepare(config, database)
+    if switch_bus:
+        return _switch_bus(settings(config, **flags, **places))
+    if switch_keys:
+        return _switch_keys(settings(config, **flags, **places))
+    # The plane is large, and the other commands should not wait for it.
+    from holdfast.cli.server.plane_process import PlaneProcess
+    from holdfast.plane.process.gc import collect_patiently
+
+    collect_patiently()
+    chosen = settings(config, **flags, **places)
+    parts = _parts(only)
+    code = _code(chosen, parts, only, sample=sample)
+    if sample:
+        from holdfast.plane.process.sample import kept_briefly
+
+        chosen = kept_briefly(chosen)
+    if code is None:
+        parts = tuple(each for each in parts if each != "worker")
+    return PlaneProcess(chosen, parts, code, sample=sample, json=json).run()
+
+
+def _check(config: str | None, flags: dict[str, object], only: str | None, *, sample: bool, json: bool) -> int:
+    from holdfast.cli.server.up_screen import show_settings
+    from holdfast.plane.settings.sources import BadSettings
+
+    try:
+        chosen = settings(config, **flags)
+    except BadSettings as error:
+        for problem in error.problems:
+            say(str(problem))
+        return Exit.USAGE
+    _code(chosen, _parts(only), only, sample=sample)
+    show_settings(chosen, json=json)
+    return Exit.OK
+
+
+def _prepare(config: str | None, database: str | None) -> int:
+    from holdfast.plane.process.components import make_tables
+    from holdfast.stores.registry import redacted
+
+    chosen = database_settings(config, database)
+    asyncio.run(make_tables(chosen))
+    say(f"the tables of {redacted(chosen.database_url)} are those of this version")
+    return Exit.OK
+
+
+def _switch_bus(chosen: Settings) -> int:
+    from holdfast.plane.process.components import note_bus
+
+    before, after = asyncio.run(note_bus(chosen))
+    say(f"the plane speaks through {after}" + ("" if before in (None, after) else f"; until now through {before}"))
+    return Exit.OK
+
+
+def _switch_keys(chosen: Settings) -> int:
+    from holdfast.plane.process.components import note_keys
+
+    before, after = asyncio.run(note_keys(chosen))
+    until = "" if before in (None, after) else f"; until now with {before}:"
+    say(f"the keys of the plane begin with {after}:{until}")
+    return Exit.OK
+
+
+def _parts(only: str | None) -> tuple[str, ...]:
+    from holdfast.plane.process.plane import PARTS, check_parts
+
+    if only is None:
+        return PARTS
+    named = [each.strip() for each in only.split(",")]
+    try:
+        return check_parts(named)
+    except BadInput as error:
+        raise BadInput("--only", error.problem, error.fix) from None
+
+
+def _code(chosen: Settings, parts: tuple[str, ...], only: str | None, *, sample: bool) -> App | None:
+    """What the workers run; None: there are to be none, as nobody said what they should run."""
+    if sample:
+        from holdfast.plane.process import sample as sampled
+
+        if chosen.worker.app is not None:
+            raise BadInput("--sample", f"is given with the app {chosen.worker.app}", "choose one of them")
+        return sampled.app
+    if "worker" not in parts:
+        return None
+    if chosen.worker.app is None:
+        if only is not None:
+            fix = "say what they run, with --app module:name or worker.app, or try --sample"
+            raise BadInput("--app", "is missing, and workers are wanted", fix)
+        return None
+    from holdfast.plane.app import load_app
+
+    return load_app(chosen.worker.app)

@@ -1,0 +1,233 @@
+"""`holdfast watch`: the locks, live. On a terminal a table that moves; in a pipe a line for each thing that changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.lease_stores import LeaseStore, reading, url_of
+from holdfast.cli.options import Json, Url
+from holdfast.cli.output.screen import cell, fence, out, plain_table, put_json, seconds, since
+from holdfast.cli.parse_time import duration_option
+from holdfast.cli.plane_options import Config, Database
+from holdfast.errors import BackendError, Misconfigured
+from holdfast.leases.inspection import Inspection
+from holdfast.leases.sync.client import Locks
+from holdfast.types import MS, NS, duration_ns
+
+_RECENT = 6
+_BAR = 14
+_NEEDS_WIDTH = {"": 130, "FAMILY": 115, "SINCE": 95}  # columns that a narrow terminal does without
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("watch")(watch)
+
+
+class Change(NamedTuple):
+    """One thing that happened between two looks."""
+
+    event: str  # taken, taken over, free
+    key: str
+    owner: str | None
+    fence: int | None
+
+    def __str__(self) -> str:
+        by = f" by {self.owner}, fence {self.fence}" if self.event != "free" else ""
+        return f"{self.key} {self.event}{by}"
+
+
+def watch(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PREFIX", help="Only names that begin with one of these.", show_default=False),
+    ] = None,
+    interval: Annotated[float, duration_option(help="How often to look.")] = 1.0,
+    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after so many looks.", min=1)] = None,
+    url: Url = None,
+    config: Config = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Watch locks live, until Ctrl-C: who holds what, how much time is left, who takes over.
+
+    With --json one object per look: the locks, and what has changed since the look before.
+    """
+    interval_s = duration_ns("interval", interval, low_ns=50 * MS, high_ns=3600 * NS) / NS
+    with reading(url_of(context, url), config, database) as (leases, store):
+        view = _JsonView(store) if json else _TableView() if out().is_terminal else _LineView()
+        try:
+            with view:
+                _follow(leases, names or [""], interval_s, count, view, store)
+        except KeyboardInterrupt:
+            return
+
+
+def _follow(
+    leases: Locks, prefixes: Sequence[str], interval_s: float, count: int | None, view: _View, store: LeaseStore
+) -> None:
+    before: dict[str, Inspection] | None = None
+    looks = 0
+    while count is None or looks < count:
+        looks += 1
+        try:
+            found = {each.key: each for prefix in prefixes for each in leases.list(prefix)}
+        except BackendError as error:
+            if before is None or isinstance(error, Misconfigured):
+                raise
+            view.failed(str(error))  # an operator who watches through an outage wants to see its end
+        else:
+            if before is None and not isinstance(view, _JsonView):
+                store.print()
+            view.show([found[key] for key in sorted(found)], changes(before, found))
+            before = found
+        if count is None or looks < count:
+            time.sleep(interval_s)
+
+
+def changes(before: Mapping[str, Inspection] | None, now: Mapping[str, Inspection]) -> list[Change]:
+    """What happened between two looks. A grant is known by its fence, or its fingerprint where there is none."""
+    if before is None:
+        return []
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if new is None:
+            found.append(Change("free", key, None, None))
+        elif old is None:
+            found.append(Change("taken", key, new.owner, new.fence))
+        elif (old.fence, old.fingerprint) != (new.fence, new.fingerprint):
+            found.append(Change("taken over", key, new.owner, new.fence))
+    return found
+
+
+class _View:
+    """How a look is shown."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: str) -> None:
+        raise NotImplementedError
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _JsonView(_View):
+    """One object per look."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+
+    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+        put_json(
+            {
+                "at": _now().isoformat(),
+                **self._store.fields(),
+                "locks": [each.as_dict() for each in locks],
+                "changes": [each._asdict() for each in changed],
+            }
+        )
+
+    def failed(self, error: str) -> None:
+        put_json({"at": _now().isoformat(), **self._store.fields(), "error": error})
+
+
+class _LineView(_View):
+    """For pipes and files: the locks once, then a line for each change."""
+
+    def __init__(self) -> None:
+        self._started = False
+
+    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+        lines = list(map(str, changed))
+        if not self._started:
+            self._started = True
+            lines = [str(Change("held", each.key, each.owner, each.fence)) for each in locks] or ["no lock is held"]
+        for line in lines:
+            self._line(line)
+
+    def failed(self, error: str) -> None:
+        self._line(error)
+
+    def _line(self, text: str) -> None:
+        out().print(cell(f"{_now().astimezone():%H:%M:%S}  {text}"), soft_wrap=True)
+
+
+class _TableView(_View):
+    """For terminals: a table that is drawn again and again, with what happened last below it."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=out(), auto_refresh=False)
+        self._longest: dict[str, float] = {}
+        self._recent: list[Text] = []
+        self._locks: Sequence[Inspection] = ()
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def show(self, locks: Sequence[Inspection], changed: Sequence[Change]) -> None:
+        self._locks = locks
+        colours = {"taken": "green", "taken over": "yellow", "free": "cyan"}
+        self._remember(*(cell(f"{_now().astimezone():%H:%M:%S}  {each}", colours[each.event]) for each in changed))
+        self._draw()
+
+    def failed(self, error: str) -> None:
+        self._remember(cell(f"{_now().astimezone():%H:%M:%S}  {error}", "red"))
+        self._draw()
+
+    def _remember(self, *lines: Text) -> None:
+        self._recent = [*self._recent, *lines][-_RECENT:]
+
+    def _draw(self) -> None:
+        head = cell(f"{len(self._locks)} held at {_now().astimezone():%H:%M:%S}   (Ctrl-C ends)", "dim")
+        body = self._table() if self._locks else Text("no lock is held")
+        self._live.update(Group(head, Text(), body, *([Text()] if self._recent else []), *self._recent), refresh=True)
+
+    def _table(self) -> Table:
+        """As many columns as there is room for; what matters most in an incident goes last."""
+        width = self._live.console.width
+        columns: dict[str, tuple[str, Callable[[Inspection], RenderableType]]] = {
+            "KEY": ("left", lambda look: cell(look.key, "bold")),
+            "OWNER": ("left", lambda look: cell(look.owner or "?")),
+            "SINCE": ("right", since),
+            "REMAINING": ("right", lambda look: seconds(look.remaining)),
+            "": ("left", self._bar),
+            "FENCE": ("right", fence),
+            "FAMILY": ("left", lambda look: cell(look.family or "?")),
+            "WAITERS": ("right", lambda look: cell(str(look.waiters), "yellow" if look.waiters else "dim")),
+        }
+        shown = {heading: columns[heading] for heading in columns if width >= _NEEDS_WIDTH.get(heading, 0)}
+        table = plain_table(*((heading, justify) for heading, (justify, _) in shown.items()))
+        for look in self._locks:
+            table.add_row(*(show(look) for _, show in shown.values()))
+        return table
+
+    def _bar(self, look: Inspection) -> ProgressBar:
+        """What is left, of the most that was ever left since we began to watch: the store does not keep the TTL."""
+        left = look.remaining or 0.0
+        longest = self._longest[look.key] = max(left, self._longest.get(look.key, 0.0), 0.001)
+        style = "green" if left > longest / 3 else "yellow" if left > longest / 6 else "red"
+        return ProgressBar(longest, left, width=_BAR, complete_style=style, finished_style="green")

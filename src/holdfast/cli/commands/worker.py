@@ -1,0 +1,134 @@
+"""`holdfast worker`: runs the jobs of an app, until it is told to end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.exit_codes import exit_for
+from holdfast.cli.lease_stores import url_of
+from holdfast.cli.parse_time import duration_option
+from holdfast.cli.plane_options import (
+    Audit,
+    Bus,
+    Config,
+    Database,
+    Leases,
+    LogFormat,
+    LogLevel,
+    NoAudit,
+    NoProbe,
+    Otel,
+    ProbeHost,
+    ProbePort,
+    audit_flags,
+    log_flags,
+    otel_flags,
+    probe_flags,
+    settings,
+)
+from holdfast.cli.supervise.reporter import Reporter
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.types import duration_ns
+
+EPILOG = "\n\n".join(
+    (
+        "[bold]Examples[/bold]",
+        "[dim]$[/dim] holdfast worker billing.jobs:app",
+        "[dim]$[/dim] holdfast worker billing.jobs:app --pool money --concurrency 4 --drain-timeout 60",
+        "[bold]Ending it[/bold]",
+        (
+            "TERM or Ctrl-C: it takes nothing more and finishes what runs within the drain timeout; what is not "
+            "finished by then is stopped and given back. The same signal again ends the wait."
+        ),
+        "[bold]Exit codes[/bold]",
+        (
+            "0 everything that was begun was finished; 1 something was given back or would not stop; 64 usage; "
+            "78 one can never work like this."
+        ),
+    )
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("worker", epilog=EPILOG)(worker)
+
+
+def worker(
+    context: typer.Context,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the jobs are.", show_default=False)],
+    config: Config = None,
+    database: Database = None,
+    bus: Bus = None,
+    leases: Leases = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="The same as --leases. [dim]($HOLDFAST_URL is not read)[/dim]"),
+    ] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="A pool to serve; may be repeated. [dim](default: all)[/dim]")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Attempts at once, in each pool. [dim](8)[/dim]")
+    ] = None,
+    drain_timeout: Annotated[
+        float | None, duration_option(help="How long what runs may go on at the end. [dim](30)[/dim]")
+    ] = None,
+    lease_ttl: Annotated[
+        float | None, duration_option(help="How soon another takes over when this dies. [dim](30)[/dim]")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="W", help="The worker's name, its alone. [dim](default: made up)[/dim]")
+    ] = None,
+    probe_host: ProbeHost = None,
+    probe_port: ProbePort = None,
+    no_probe: NoProbe = False,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    otel: Otel = False,
+    json: Annotated[bool, typer.Option("--json", help="Say what happens as JSON lines on stderr.")] = False,
+) -> int:
+    """Run the jobs of an app, each under a lease of its own."""
+    # The plane is large, and the other commands should not wait for it.
+    from holdfast.cli.server.worker_process import WorkerProcess
+    from holdfast.plane.app import load_app
+    from holdfast.plane.process.gc import collect_patiently
+
+    collect_patiently()
+    report = Reporter(as_json=json)
+    if drain_timeout is not None:
+        duration_ns("--drain-timeout", drain_timeout)
+    chosen = settings(
+        config,
+        database=database,
+        bus=bus,
+        leases=_leases(context, leases, url),
+        worker__pools=pool or None,
+        worker__concurrency=concurrency,
+        worker__lease_ttl=lease_ttl,
+        **probe_flags(probe_host, probe_port, off=no_probe),
+        **audit_flags(audit, off=no_audit),
+        **log_flags(log_format, log_level),
+        **otel_flags(on=otel),
+    )
+    try:
+        return WorkerProcess(load_app(app), chosen, name, report).run(drain_timeout, as_json=json)
+    except HoldfastError as error:
+        if not json:
+            raise
+        report("failed", str(error), code=int(exit_for(error)))
+        return exit_for(error)
+
+
+def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:
+    """Where leases are kept, under the name by which that was given, here or to `holdfast` itself."""
+    from holdfast.plane.settings.sources import Given
+
+    named = url_of(context, url)
+    if leases is not None and named is not None and leases != named:
+        raise BadInput("--url", "names another store than --leases", "give one of them")
+    return Given("--url", named) if leases is None and named is not None else leases

@@ -1,0 +1,145 @@
+"""Shared by `jobs follow` and `runs follow`: the views, the polling, and the exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from rich.text import Text
+
+from holdfast.cli.output.screen import cell, out, put_json
+from holdfast.errors import BackendError, Misconfigured
+
+T = TypeVar("T")
+S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
+E = TypeVar("E")
+
+LOOK_S: Final = 0.2
+
+
+class View(Protocol[S_contra, E]):
+    """How something is shown while it goes on."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, thing: S_contra, news: list[E], /) -> None:
+        """It is like this now, and this has happened since."""
+        ...
+
+    def failed(self, error: str) -> None:
+        """It cannot be looked at now."""
+        ...
+
+    def over(self, thing: S_contra, /) -> None:
+        """It has ended."""
+        ...
+
+    def unfinished(self, thing: S_contra, /) -> None:
+        """The time for looking is over, and it is not."""
+        ...
+
+
+class Shown(NamedTuple, Generic[S, E]):
+    """How a job or a run is shown in text and in JSON."""
+
+    document: Callable[[S], dict[str, Any]]  # all of it, under its name
+    event: Callable[[E], dict[str, Any]]
+    line: Callable[[E], Text]
+    verdict: Callable[[S], Text]
+    unfinished: Callable[[S], str]
+
+
+class _Plain(Generic[S, E]):
+    """A view that needs no ending."""
+
+    def __init__(self, shown: Shown[S, E]) -> None:
+        self._shown = shown
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class _JsonView(_Plain[S, E]):
+    """One object for each event, and one for the whole at the end."""
+
+    def show(self, thing: S, news: list[E]) -> None:
+        for event in news:
+            put_json({"event": self._shown.event(event)})
+
+    def failed(self, error: str) -> None:
+        put_json({"error": error})
+
+    def over(self, thing: S) -> None:
+        put_json(self._shown.document(thing))
+
+    def unfinished(self, thing: S) -> None:
+        put_json({**self._shown.document(thing), "unfinished": True})
+
+
+class _LineView(_Plain[S, E]):
+    """A line for each event."""
+
+    def show(self, thing: S, news: list[E]) -> None:
+        for event in news:
+            out().print(self._shown.line(event), soft_wrap=True)
+
+    def failed(self, error: str) -> None:
+        out().print(cell(error), soft_wrap=True)
+
+    def over(self, thing: S) -> None:
+        out().print(self._shown.verdict(thing), soft_wrap=True)
+
+    def unfinished(self, thing: S) -> None:
+        out().print(cell(self._shown.unfinished(thing)), soft_wrap=True)
+
+
+def view_of(shown: Shown[S, E], live: Callable[[], View[S, E]], *, json: bool) -> View[S, E]:
+    """The view for this output: JSON if wanted, `live` on a terminal, else lines."""
+    return _JsonView(shown) if json else live() if out().is_terminal else _LineView(shown)
+
+
+async def followed(
+    view: View[S, E],
+    watch: Callable[[View[S, E]], Awaitable[S]],
+    newest: Callable[[], Awaitable[S]],
+    timeout: float | None,
+) -> S | None:
+    """Show what happens until it has ended. Returns how it ended; None: the time was over first."""
+    with view:
+        try:
+            async with asyncio.timeout(timeout):
+                thing = await watch(view)
+        except TimeoutError:
+            view.unfinished(await newest())
+            return None
+        view.over(thing)
+    return thing
+
+
+async def looked_at(look: Callable[[], Awaitable[T | None]], failed: Callable[[str], None]) -> T:
+    """Look again and again until there is an answer. Whoever looks through an outage wants to see its end."""
+    first = True
+    while True:  # ends with an answer, by cancellation, or in an error
+        try:
+            found = await look()
+        except BackendError as error:
+            if first or isinstance(error, Misconfigured):
+                raise
+            failed(str(error))
+        else:
+            first = False
+            if found is not None:
+                return found
+        await asyncio.sleep(LOOK_S)

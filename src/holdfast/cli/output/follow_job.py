@@ -1,0 +1,113 @@
+"""A job watched until it is over: live on a terminal, a line for each event elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from rich.console import Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.output.follow import Shown, View, followed, looked_at, view_of
+from holdfast.cli.output.jobs import as_json, event_dict, event_line, job_dict, short, state_cell
+from holdfast.cli.output.screen import cell, out, seconds
+from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import attempts_of
+from holdfast.plane.model.records import Job, JobEvent
+from holdfast.plane.process.components import Ground
+from holdfast.plane.service.service import Caller
+from holdfast.types import NS
+
+_View: TypeAlias = View[Job, JobEvent]
+
+
+async def follow(ground: Ground, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
+    """Show what happens to a job until it is over or the time is. The exit code says how it ended."""
+    shown: Shown[Job, JobEvent] = Shown(_document, event_dict, event_line, verdict, _unfinished)
+    view = view_of(shown, lambda: _LiveView(ground), json=json)
+    job = await followed(
+        view, lambda view: _watch(ground, caller, job_id, view), lambda: ground.service.job(caller, job_id), timeout
+    )
+    return Exit.UNFINISHED if job is None else exit_of(job)
+
+
+def exit_of(job: Job) -> Exit:
+    """What the end of a job means to a script."""
+    return Exit.OK if job.state is JobState.SUCCEEDED else Exit.NO
+
+
+async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Job:
+    known = -1
+
+    async def look() -> Job | None:
+        nonlocal known
+        job = await ground.service.job(caller, job_id)
+        events = await ground.service.events(caller, job_id) if job.version != known else []
+        view.show(job, [event for event in events if event.version > known])
+        known = max((known, *(event.version for event in events)))
+        return job if job.state.terminal else None
+
+    return await looked_at(look, view.failed)
+
+
+class _LiveView:
+    """The history so far, and what the job is doing now."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._clock = ground.clock
+        self._live = Live(console=out(), refresh_per_second=8, transient=True)
+        self._console = self._live.console
+        self._spinner = Spinner("dots", style="cyan")
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def show(self, job: Job, news: list[JobEvent]) -> None:
+        for event in news:
+            self._console.print(event_line(event))
+        now_ns = self._clock.now().wall
+        line = Text.assemble(
+            state_cell(job.state),
+            cell(f" for {seconds((now_ns - job.updated_ns) / NS)}"),
+            cell("   attempt {} of {}".format(*attempts_of(job.id, job.labels, job.attempt, job.max_attempts)), "dim"),
+            cell(f"   {job.worker}" if job.worker and not job.state.terminal else "", "dim"),
+            cell("   (Ctrl-C stops looking, not the job)", "dim"),
+        )
+        self._spinner.update(text=line)
+        self._live.update(Group(self._spinner))
+
+    def failed(self, error: str) -> None:
+        self._console.print(cell(error, "red"))
+
+    def over(self, job: Job) -> None:
+        self._live.update(Text())
+        self._console.print(verdict(job))
+
+    def unfinished(self, job: Job) -> None:
+        self._live.update(Text())
+        self._console.print(cell(_unfinished(job), "yellow"))
+
+
+def _document(job: Job) -> dict[str, Any]:
+    return {"job": job_dict(job)}
+
+
+def _unfinished(job: Job) -> str:
+    return f"{job.id} is {job.state}, and not over yet"
+
+
+def verdict(job: Job) -> Text:
+    """How it ended, on one line."""
+    if job.state is JobState.SUCCEEDED:
+        told = "" if job.result is None else f": {short(as_json(job.result))}"
+        return cell(f"{job.id} succeeded at attempt {job.attempt}{told}", "bold green")
+    return cell(f"{job.id} ended {job.state}: {job.reason or 'no reason was given'}", "bold red")

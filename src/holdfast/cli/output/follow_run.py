@@ -1,0 +1,109 @@
+"""A run watched until it is over: a live tree on a terminal, a line for each event elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.output.follow import Shown, View, followed, looked_at, view_of
+from holdfast.cli.output.jobs import as_json, short
+from holdfast.cli.output.runs import event_dict, run_dict, run_tree, timeline_line
+from holdfast.cli.output.screen import cell, out
+from holdfast.plane.process.components import Ground
+from holdfast.plane.service.service import Caller
+from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
+
+_View: TypeAlias = View[StoredRun, RunEvent]
+
+
+async def follow(ground: Ground, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
+    """Show what happens to a run until it is over or the time is. The exit code says how it ended."""
+    shown: Shown[StoredRun, RunEvent] = Shown(
+        _document, event_dict, partial(timeline_line, audit=False), verdict, _unfinished
+    )
+    view = view_of(shown, lambda: _TreeView(ground), json=json)
+    stored = await followed(
+        view, lambda view: _watch(ground, caller, run_id, view), lambda: ground.flows.run(caller, run_id), timeout
+    )
+    if stored is None:
+        return Exit.UNFINISHED
+    return Exit.OK if stored.run.status is RunStatus.SUCCEEDED else Exit.NO
+
+
+async def _watch(ground: Ground, caller: Caller, run_id: str, view: _View) -> StoredRun:
+    seen = (0, -1)
+
+    async def look() -> StoredRun | None:
+        nonlocal seen
+        stored = await ground.flows.run(caller, run_id)
+        news = await ground.flows.timeline(caller, run_id, after=seen) if stored.version >= seen[0] else []
+        view.show(stored, news)
+        seen = (news[-1].version, news[-1].line) if news else seen
+        return stored if stored.run.status.terminal and seen[0] >= stored.version else None
+
+    return await looked_at(look, view.failed)
+
+
+class _TreeView:
+    """The steps as a tree that changes in place."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._clock = ground.clock
+        self._live = Live(console=out(), refresh_per_second=8, transient=True)
+        self._shown: StoredRun | None = None
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+        if self._shown is not None:  # somebody stopped looking
+            out().print(run_tree(self._shown, self._clock.now().wall))
+
+    def show(self, stored: StoredRun, news: list[RunEvent]) -> None:
+        self._shown = stored
+        hint = cell("(Ctrl-C stops looking, not the run)", "dim")
+        self._live.update(Group(run_tree(stored, self._clock.now().wall), Text(), hint))
+
+    def failed(self, error: str) -> None:
+        self._live.console.print(cell(error, "red"))
+
+    def over(self, stored: StoredRun) -> None:
+        self._last(stored, verdict(stored))
+
+    def unfinished(self, stored: StoredRun) -> None:
+        self._last(stored, cell(_unfinished(stored), "yellow"))
+
+    def _last(self, stored: StoredRun, said: Text) -> None:
+        """The tree stays, and under it, where eyes are, what became of the run."""
+        self._shown = None
+        self._live.update(Text())
+        self._live.console.print(run_tree(stored, self._clock.now().wall))
+        self._live.console.print(said)
+
+
+def _document(stored: StoredRun) -> dict[str, Any]:
+    return {"run": run_dict(stored)}
+
+
+def _unfinished(stored: StoredRun) -> str:
+    return f"{stored.run.id} is {stored.run.status}, and not over yet"
+
+
+def verdict(stored: StoredRun) -> Text:
+    """How it ended, on one line."""
+    run = stored.run
+    if run.status is RunStatus.SUCCEEDED:
+        told = "" if run.output is None else f": {short(as_json(run.output))}"
+        return cell(f"{run.id} succeeded{told}", "bold green")
+    return cell(f"{run.id} ended {run.status}: {run.error or 'no reason was given'}", "bold red")

@@ -1,0 +1,190 @@
+"""Options that the commands of the plane share, and the settings that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from holdfast.cli.actor import actor
+from holdfast.cli.output.screen import named_in_errors, say
+
+if TYPE_CHECKING:
+    from holdfast.plane.process.components import Ground
+    from holdfast.plane.service.service import Caller
+    from holdfast.plane.settings.settings import Settings
+
+T = TypeVar("T")
+
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The settings. [dim](default: $HOLDFAST_CONFIG, else holdfast.toml here if there is one)[/dim]",
+        show_default=False,
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        help="Where state is kept: sqlite:///plane.db or postgresql://… [dim](default: as the settings say)[/dim]",
+        show_default=False,
+    ),
+]
+Bus = Annotated[
+    str | None,
+    typer.Option("--bus", metavar="URL", help="What carries messages: nats://… [dim](default: the database)[/dim]"),
+]
+Leases = Annotated[
+    str | None,
+    typer.Option(
+        "--leases",
+        metavar="URL",
+        help="Where leases are kept: redis://… [dim](default: the database, if it is a SQLite file)[/dim]",
+    ),
+]
+ProbeHost = Annotated[
+    str | None,
+    typer.Option("--probe-host", metavar="H", help="Where health and metrics listen. [dim](127.0.0.1)[/dim]"),
+]
+ProbePort = Annotated[
+    int | None,
+    typer.Option(
+        "--probe-port", metavar="N", help="The port of health and metrics; 0: any that is free. [dim](0)[/dim]"
+    ),
+]
+NoProbe = Annotated[bool, typer.Option("--no-probe", help="Do not serve health and metrics (an API always does).")]
+
+Audit = Annotated[
+    str | None,
+    typer.Option(
+        "--audit",
+        metavar="DIR",
+        help="The audit ledger. [dim](default: NAME.audit beside a SQLite database, else none)[/dim]",
+        show_default=False,
+    ),
+]
+NoAudit = Annotated[bool, typer.Option("--no-audit", help="Keep no audit ledger.")]
+
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="F", help="How log lines are written: text or json. [dim](text)[/dim]"),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="L", help="debug, info, warning or error. [dim](warning)[/dim]"),
+]
+
+Otel = Annotated[bool, typer.Option("--otel", help="Send metrics with OpenTelemetry, as the OTEL_* variables say.")]
+
+
+def otel_flags(*, on: bool) -> dict[str, object]:
+    """The flag of OpenTelemetry, as `settings` takes it."""
+    return {"otel__enabled": True if on else None}
+
+
+def log_flags(form: str | None, level: str | None) -> dict[str, object]:
+    """The flags of the log, as `settings` takes them."""
+    return {"log__format": form, "log__level": level}
+
+
+def audit_flags(path: str | None, *, off: bool) -> dict[str, object]:
+    """The flags of the audit ledger, as `settings` takes them."""
+    return {"audit__path": path, "audit__enabled": False if off else None}
+
+
+def probe_flags(host: str | None, port: int | None, *, off: bool) -> dict[str, object]:
+    """The flags of the probe, as `settings` takes them."""
+    return {"probe__host": host, "probe__port": port, "probe__enabled": False if off else None}
+
+
+def settings(config: str | None, **flags: object) -> Settings:
+    """The settings in effect. Flags are named like their keys, with two underscores in place of the dot."""
+    from holdfast.plane.settings.sources import load  # the plane is large, and other commands should not wait for it
+
+    return load(config, flags={name.replace("__", "."): value for name, value in flags.items()})
+
+
+def database_settings(config: str | None, database: str | None) -> Settings:
+    """The same for a command that opens the database alone: nothing else has to be named."""
+    from holdfast.plane.settings.sources import load
+
+    return load(config, flags={"database": database}, only_database=True)
+
+
+@contextmanager
+def database_named(chosen: Settings) -> Iterator[None]:
+    """Name the database that a command uses, and what chose it: in errors, and on stderr after the result."""
+    from holdfast.stores.registry import redacted
+
+    place = f"database: {redacted(chosen.database_url)} (from {chosen.origin('database')})"
+    with named_in_errors(place):
+        yield
+    say(place)
+
+
+def on_plane(
+    work: Callable[[Ground, Caller], Awaitable[T]],
+    config: str | None,
+    *,
+    who: str | None = None,
+    makes: bool = False,
+    **flags: object,
+) -> T:
+    """Do something on the plane that the settings name, as whoever is at the shell, or as `who`.
+
+    `makes`: it is about something new, for which a database may be made. Others act on what is there.
+    """
+    from holdfast.plane.db.open import check_there
+    from holdfast.plane.process.components import opened
+
+    chosen = settings(config, **flags)
+    if not makes:
+        check_there(chosen.database_url)
+    return _run(chosen, lambda: opened(chosen), work, who)
+
+
+def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
+    """Look at the plane that the settings name. Needs its database alone, makes none, and changes nothing."""
+    from holdfast.plane.process.components import opened
+
+    chosen = database_settings(config, database)
+    with preparing_named(config, database):
+        return _run(chosen, lambda: opened(chosen, looks=True), work, None)
+
+
+@contextmanager
+def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
+    """Whoever is told to prepare the tables is told so with the flags that were given: else it might be others."""
+    from holdfast.plane.db.read_only import NotPrepared
+    from holdfast.stores.registry import redacted
+
+    try:
+        yield
+    except NotPrepared as found:
+        given = {"--config": config, "--database": None if database is None else redacted(database)}
+        flags = "".join(f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value is not None)
+        raise NotPrepared(found.problem, flags) from None
+
+
+def _run(
+    chosen: Settings,
+    opening: Callable[[], AbstractAsyncContextManager[Ground]],
+    work: Callable[[Ground, Caller], Awaitable[T]],
+    who: str | None,
+) -> T:
+    from holdfast.plane.service.service import Caller
+
+    async def run() -> T:
+        async with opening() as ground:
+            return await work(ground, Caller(who or actor()))
+
+    with database_named(chosen):
+        return asyncio.run(run())

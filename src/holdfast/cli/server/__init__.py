@@ -1,0 +1,1 @@
+"""`holdfast up` and `holdfast worker`: long-lived processes."""

@@ -1,0 +1,140 @@
+"""What `holdfast up` and `holdfast worker` log, on standard error: lines for people, or JSON for programs.
+
+Promises: every line that the process logs is in the chosen format, also those of drivers and Python's warnings. No
+thread waits for whoever reads standard error, for all lines go through one `Writer`: what a keeper logs must not cost
+the lease that it keeps.
+
+What jobs log, for the lines of the process that runs them: each with the job that it is about.
+
+Promises: whatever is in a line, and whatever becomes of it, the job that logged it goes on. However an attempt failed,
+its traceback is of bounded length. Does not write anything: whoever takes the lines hands them to a `Writer`, so that
+no job waits for a reader either.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.cli.output.async_writer import Writer
+from holdfast.observe.logs import JOBS, OURS, JsonFormatter, Paced, TextFormatter, event_of, traced
+from holdfast.plane.settings.sections import JSON
+from holdfast.plane.settings.settings import Settings
+
+__all__ = ["JOBS", "chosen_format", "log_lines"]
+
+
+def chosen_format(settings: Settings, *, as_json: bool) -> str:
+    """The format of log lines: as the settings say, and if they say nothing, that of everything else."""
+    said = settings.origin("log.format").kind != "default"
+    return JSON if as_json and not said else settings.log.format
+
+
+@contextmanager
+def log_lines(settings: Settings, process: str, *, as_json: bool) -> Iterator[Writer]:
+    """Write what is logged while the block runs, in place of the few lines that other commands show.
+
+    The block gets what writes them, for all else that the process has to say on standard error.
+    """
+    chosen = chosen_format(settings, as_json=as_json)
+    level = logging.getLevelName(settings.log.level.upper())
+    handler = _Lines(JsonFormatter(process=process) if chosen == JSON else TextFormatter())
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
+    before = root.level, ours.level, ours.propagate, list(ours.handlers)
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if level == logging.DEBUG else max(level, logging.WARNING))
+    ours.setLevel(level)
+    ours.propagate = True
+    for each in before[3]:
+        ours.removeHandler(each)
+    try:
+        with warnings.catch_warnings():
+            logging.captureWarnings(capture=True)
+            yield handler.writer
+    finally:
+        logging.captureWarnings(capture=False)
+        for each in before[3]:
+            ours.addHandler(each)
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+        ours.propagate = before[2]
+        handler.close()
+
+
+class _Lines(logging.Handler):
+    """Hands lines to a thread that writes them."""
+
+    def __init__(self, form: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(form)
+        self.addFilter(Paced())
+        self._form = form
+        self.writer = Writer("stderr", self._gap)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        self.writer.line(self.format(record), rare=record.levelno >= logging.ERROR)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.writer.close()
+        super().close()
+
+    def _gap(self, dropped: int) -> str:
+        text = "%d log lines were dropped, for nobody read standard error"
+        record = logging.getLogger("holdfast").makeRecord("holdfast", logging.WARNING, "", 0, text, (dropped,), None)
+        return self._form.format(record)
+
+
+class JobLine(NamedTuple):
+    """One thing that a job said."""
+
+    level: str
+    text: str
+    about: dict[str, Any]  # its job, attempt, tenant, topic and fence
+    error: BaseException | None
+    rare: bool
+
+    @property
+    def trace(self) -> list[str]:
+        """The traceback of the error, in lines; of one that is very long, the first and the last of them."""
+        return [] if self.error is None else traced(self.error).splitlines()
+
+
+Tell: TypeAlias = Callable[[JobLine], None]
+
+
+@contextmanager
+def job_lines(tell: Tell, *, shown: bool, level: int = logging.INFO) -> Iterator[None]:
+    """Tell what jobs log while the block runs. Not `shown` here: it stays among all other log lines."""
+    log, lines = logging.getLogger(JOBS), _JobLines(tell)
+    before = log.level, log.propagate
+    log.setLevel(level)
+    if shown:
+        log.addHandler(lines)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(before[0])
+        log.propagate = before[1]
+
+
+class _JobLines(logging.Handler):
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        about = {name: record.__dict__.get(name) for name in OURS}
+        error = record.exc_info[1] if record.exc_info else None
+        try:
+            self._tell(JobLine(record.levelname, event_of(record), about, error, record.levelno >= logging.ERROR))
+        except Exception:  # noqa: BLE001 - whatever is wrong with a line, the job that logged it goes on
+            self.handleError(record)

@@ -1,0 +1,65 @@
+"""The probe of a process without the API: health, readiness and metrics, from its start until after its end.
+
+Its port is taken before anything is opened, and given back after everything is closed: whoever asks while the process
+drains is told that it does. Nothing here is imported unless a probe is wanted: a worker can do without an HTTP server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.cli.server.bind import Wish, address_of, check_http, listen
+from holdfast.plane.process.health import Vitals
+from holdfast.plane.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.web.middleware.auth import Access
+
+GRACE_S: Final = 1.0
+OTHERWISE: Final = "--no-probe does without it"
+
+
+class Probe:
+    """One probe, from its port on."""
+
+    def __init__(self, ours: socket.socket, access: Access) -> None:
+        self.address = address_of(ours)
+        self._socket = ours
+        self._access = access
+
+    @asynccontextmanager
+    async def serving(self, vitals: Vitals) -> AsyncIterator[None]:
+        """Answer while the block runs."""
+        from holdfast.cli.server.http_server import HttpServer
+        from holdfast.web.app import create_probe
+
+        server = HttpServer(create_probe(vitals, self._access), self._socket)
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(GRACE_S)
+
+
+def wanted(settings: Settings, *, api: bool) -> bool:
+    """Whether to open a probe. The API answers the same questions, so beside it only a port that was asked for is."""
+    return settings.probe.enabled and (not api or settings.origin("probe.port").kind != "default")
+
+
+@contextmanager
+def opened(settings: Settings, *, api: bool = False) -> Iterator[Probe | None]:
+    """Take the port of the probe, if there is to be one, for as long as the block runs."""
+    if not wanted(settings, api=api):
+        yield None
+        return
+    check_http("probe", OTHERWISE)
+    from holdfast.cli.server.http_server import access_for
+
+    chosen = settings.probe
+    access = access_for(chosen.host, settings.api.tokens)
+    with contextlib.closing(listen(Wish(chosen.host, chosen.port, "probe-host", "probe-port", OTHERWISE))) as ours:
+        yield Probe(ours, access)

@@ -1,0 +1,1 @@
+"""`holdfast run`: a child process under a lease."""
