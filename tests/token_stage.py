@@ -15,7 +15,7 @@ import holdfast
 import holdfast.aio
 from cli.sessions import until
 from holdfast.errors import HoldfastError
-from holdfast.testing.checks import expect_no_token
+from holdfast.testing.conformance.check import expect_no_token
 from token_record import recording
 
 CALLERS: Final = {"ada": "a-token-of-an-api-caller-0001", "boss": "a-token-of-an-api-caller-0002"}

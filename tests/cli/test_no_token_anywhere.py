@@ -26,7 +26,7 @@ import pytest
 
 from cli.sessions import LIMIT_S, Shell, until
 from fixtures_redis import EXECUTABLES
-from holdfast.testing.checks import Violation
+from holdfast.testing.conformance.check import Violation
 from holdfast.web.middleware.auth import digest_of
 from servers import RedisServer, start_redis
 from token_commands import look_at_a_drill, look_at_commands, look_at_runbooks, recording_environment, unknown_commands

@@ -23,8 +23,6 @@ from contract.planted_many import (
 )
 from holdfast.core.ports import LISTEN_NS, Capabilities, Store, Watch
 from holdfast.stores.memory.store import CAPABILITIES, MemoryStore, MemoryTable
-from holdfast.testing.checks import expect_no_token
-from holdfast.testing.checks_names import TAILS
 from holdfast.testing.conformance import (
     CHECKS,
     AsyncioWorld,
@@ -38,7 +36,9 @@ from holdfast.testing.conformance import (
     proofs,
     run_check,
 )
-from holdfast.testing.worlds import GRACE_S
+from holdfast.testing.conformance.check import expect_no_token
+from holdfast.testing.conformance.environment import GRACE_S
+from holdfast.testing.conformance.names import TAILS
 from holdfast.types import MS, NS, Ask, AuditRecord, Busy, Grant, Guarantee, Holding, Renewal, check_key
 from virtual_clock import LoopClock, VirtualClock, VirtualLoopWorld
 
@@ -393,7 +393,7 @@ def test_any_eight_characters_of_a_token_are_seen_in_what_is_shown(token: str, s
 
 
 def test_the_kit_needs_no_test_runner() -> None:
-    import holdfast.testing as kit
+    import holdfast.testing.conformance as kit
 
-    for path in Path(kit.__file__).parent.glob("checks*.py"):
+    for path in Path(kit.__file__).parent.glob("[!_]*.py"):
         assert "pytest" not in path.read_text()

@@ -15,7 +15,7 @@ from holdfast.ops.runbooks.sources import Given, Scene
 from holdfast.ops.runbooks.text import report_lines
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
-from holdfast.testing.checks import expect_no_token
+from holdfast.testing.conformance.check import expect_no_token
 from token_record import recording
 
 LIMIT_S = 60.0

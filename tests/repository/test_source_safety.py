@@ -188,7 +188,7 @@ COMPARED: dict[str, str] = {
     "stores/redis/store.py": "our own token in the answer to our own question",
     "stores/redis/lock_value.py": "the mark of a key that is nobody's",
     "stores/sqlite/lease_table.py": "digests of tokens and tickets",
-    "testing/worlds.py": "a simulated world",
+    "testing/conformance/environment.py": "a simulated world",
 }
 
 

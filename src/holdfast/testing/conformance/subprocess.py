@@ -1,4 +1,6 @@
-"""The other process of the `shared` checks: `python -m holdfast.testing.elsewhere VERB WHERE KEY` prints JSON text.
+"""The other process of the `shared` checks.
+
+`python -m holdfast.testing.conformance.subprocess VERB WHERE KEY` prints JSON text.
 
 WHERE is a Holdfast URL, or `module:function` that makes a blocking store. It asks once for KEY. VERB is `try` (what was
 granted is given back) or `keep` (a detached lease, which is left behind).

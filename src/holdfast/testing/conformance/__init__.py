@@ -22,18 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.ports import Capabilities, Store
-from holdfast.testing import (
-    checks_expiry,
-    checks_fences,
-    checks_many,
-    checks_names,
-    checks_ownership,
-    checks_trouble,
-    checks_views,
-    checks_waiting,
-)
-from holdfast.testing.checks import Check, Claim, Unproven, Violation
-from holdfast.testing.worlds import AsyncioWorld, BlockingWorld, World
+from holdfast.testing.conformance import batch as checks_many
+from holdfast.testing.conformance import expiry, failures, fences, inspection, ownership, waiting
+from holdfast.testing.conformance import names as checks_names
+from holdfast.testing.conformance.check import Check, Claim, Unproven, Violation
+from holdfast.testing.conformance.environment import AsyncioWorld, BlockingWorld, World
 
 __all__ = [
     "CHECKS",
@@ -53,14 +46,14 @@ __all__ = [
 ]
 
 CHECKS: tuple[Check, ...] = (
-    *checks_ownership.chapter.checks,
-    *checks_expiry.chapter.checks,
-    *checks_fences.chapter.checks,
+    *ownership.chapter.checks,
+    *expiry.chapter.checks,
+    *fences.chapter.checks,
     *checks_many.chapter.checks,
-    *checks_views.chapter.checks,
-    *checks_waiting.chapter.checks,
+    *inspection.chapter.checks,
+    *waiting.chapter.checks,
     *checks_names.chapter.checks,
-    *checks_trouble.chapter.checks,
+    *failures.chapter.checks,
 )
 
 

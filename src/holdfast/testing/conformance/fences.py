@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from holdfast.testing.checks import Chapter, Claim, expect, expect_equal
-from holdfast.testing.worlds import CALL_NS, LONG_NS, World
+from holdfast.testing.conformance.check import Chapter, Claim, expect, expect_equal
+from holdfast.testing.conformance.environment import CALL_NS, LONG_NS, World
 from holdfast.types import Renewal
 
 chapter = Chapter()

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from holdfast.testing.checks import Chapter, Violation, expect_equal
-from holdfast.testing.worlds import CALL_NS, World
+from holdfast.testing.conformance.check import Chapter, Violation, expect_equal
+from holdfast.testing.conformance.environment import CALL_NS, World
 from holdfast.types import KEY_BYTES_MAX, Renewal
 
 chapter = Chapter()

@@ -16,7 +16,7 @@ from holdfast.core.ports import Capabilities
 from holdfast.types import Guarantee
 
 if TYPE_CHECKING:
-    from holdfast.testing.worlds import World
+    from holdfast.testing.conformance.environment import World
 
 Body: TypeAlias = "Callable[[World], Awaitable[None]]"
 

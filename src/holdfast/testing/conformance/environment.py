@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.ports import Store
 from holdfast.runtime.run_sync import run_now
-from holdfast.testing.checks import Unproven, Violation, expect
+from holdfast.testing.conformance.check import Unproven, Violation, expect
 from holdfast.types import MS, NS, Ask, Busy, Grant
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class World(ABC):
         if self.elsewhere is None:
             raise Unproven("the world was not told how another process opens this store (`elsewhere`)")
         verb = "keep" if keep else "try"
-        command = [sys.executable, "-m", "holdfast.testing.elsewhere", verb, self.elsewhere, key]
+        command = [sys.executable, "-m", "holdfast.testing.conformance.subprocess", verb, self.elsewhere, key]
         done = subprocess.run(command, capture_output=True, text=True, timeout=self.patience_ns / NS, check=False)  # noqa: S603 - our own interpreter and module
         expect(done.returncode == 0, f"the other process failed: {done.stderr.strip()[-800:]}")
         return str(json.loads(done.stdout))

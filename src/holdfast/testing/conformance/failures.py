@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from holdfast.core.ports import Store
 from holdfast.errors import Timeout, Unavailable
-from holdfast.testing import elsewhere
-from holdfast.testing.checks import Chapter, Claim, expect, expect_equal, expect_no_token
-from holdfast.testing.worlds import CALL_NS, World
+from holdfast.testing.conformance import subprocess
+from holdfast.testing.conformance.check import Chapter, Claim, expect, expect_equal, expect_no_token
+from holdfast.testing.conformance.environment import CALL_NS, World
 from holdfast.types import Ask, Busy, Grant
 
 chapter = Chapter()
@@ -135,9 +135,9 @@ async def a_detached_lease_outlives_the_process_that_took_it(world: World) -> No
     answer, _, fence = world.in_another_process(key, keep=True).partition(" ")
     expect_equal(answer, "granted", "what another process is told of a free key")
     busy = await world.busy(store, world.ask(key))
-    expect_equal(busy.owner, elsewhere.OWNER, "the owner of a lease whose process has ended")
+    expect_equal(busy.owner, subprocess.OWNER, "the owner of a lease whose process has ended")
     record = await store.force_release(key, "kit", "its process has ended", CALL_NS)
-    expect_equal(record and record.previous_owner, elsewhere.OWNER, "the owner in the record of its forced release")
+    expect_equal(record and record.previous_owner, subprocess.OWNER, "the owner in the record of its forced release")
     if Claim.FENCED.made_by(store.capabilities):
         expect(record is not None and record.fence > int(fence), "the forced release did not raise the fence")
 
