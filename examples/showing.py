@@ -15,7 +15,7 @@ from holdfast.plane.process.components import Ground
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
-from holdfast.plane.workflows.run_rows import StoredRun
+from holdfast.plane.workflows.core.run import StoredRun
 
 LIMIT_S: Final = 60.0
 LOOKER: Final = Caller("example")

@@ -30,9 +30,9 @@ from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
-from holdfast.plane.workflows.core.run import RunStatus
+from holdfast.plane.workflows.core.run import RunStatus, StoredRun
 from holdfast.plane.workflows.engine import Engine
-from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
+from holdfast.plane.workflows.run_rows import RunEvent
 from polling import pauses
 
 ASKER = Caller("asker")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.plane.scheduler.prefetch import AHEAD, BRIEF_NS, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
+from holdfast.plane.model.records import BRIEF_NS
+from holdfast.plane.scheduler.prefetch import AHEAD, FRESH_NS, IN_A_ROW, TOPICS_MAX, Pace
 
 NOW = 10**12
 

@@ -11,9 +11,8 @@ from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.fleet.registry import Workers
-from holdfast.plane.jobs.quotas import WITH_WORKERS
 from holdfast.plane.jobs.store import JobStore
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.plane.model.records import Heartbeat, Submission
 from holdfast.plane.worker.staleness import Attempts, Look
 from holdfast.runtime.system import SystemClock, SystemEntropy

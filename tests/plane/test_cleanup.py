@@ -12,13 +12,14 @@ from fixtures_scheduling import Planes, Replica, finished, run_of, started, subm
 from holdfast.errors import BadInput, FencedOut
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
-from holdfast.plane.maintenance.retention import DAY_NS, Cleanup, CleanupStatistics, Retention
+from holdfast.plane.maintenance.retention import Cleanup, CleanupStatistics
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
+from holdfast.plane.settings.settings import DAY_NS, Retention
 from loop_ticks import one_tick, ticking
 
 pytestmark = pytest.mark.asyncio

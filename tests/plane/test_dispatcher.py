@@ -24,9 +24,9 @@ from fixtures_scheduling import (
 )
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.records import Delivery, Job, Submission
+from holdfast.plane.model.records import BRIEF_NS, Delivery, Job, Submission
 from holdfast.plane.scheduler.placement import Placed
-from holdfast.plane.scheduler.prefetch import AHEAD, BRIEF_NS, IN_A_ROW
+from holdfast.plane.scheduler.prefetch import AHEAD, IN_A_ROW
 from holdfast.plane.worker.staleness import Attempts
 from holdfast.types import MS
 

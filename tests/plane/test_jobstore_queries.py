@@ -16,13 +16,13 @@ from holdfast.errors import BadInput, RowMissing
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx, Work
-from holdfast.plane.db.statements import compiled
+from holdfast.plane.db.statements import compiled, sql
 from holdfast.plane.jobs.dead_letters import DeadLetters
-from holdfast.plane.jobs.queries import AFTER_ALL, JobQueries, Place, place_of
+from holdfast.plane.jobs.queries import JobQueries, place_of
 from holdfast.plane.jobs.quotas import Tenant
-from holdfast.plane.jobs.rows import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import Heartbeat
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import Settings

@@ -12,10 +12,10 @@ from fixtures_workflows import ASKER, FlowReplica, FlowStage
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobs.summaries import WorkflowOutline
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import CancelWanted, Look
 from holdfast.plane.workflows.run_rows import RunOutline, outline_of_run
+from holdfast.plane.workflows.summaries import WorkflowOutline
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,8 +18,7 @@ import pytest
 
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
-from holdfast.plane.db.statements import compiled
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import compiled, sql
 
 STORED = 20_000
 LISTS = {

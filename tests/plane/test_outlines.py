@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from fixtures_workflows import ASKER, FlowReplica, FlowStage
-from holdfast.plane.jobs.summaries import TEXT_CHARS_MAX, ApprovalOutline, WorkflowOutline, outline_of_approval
+from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
+from holdfast.plane.model.records import TEXT_CHARS_MAX
 from holdfast.plane.workflows.core.definition_codec import from_document
 from holdfast.plane.workflows.core.run import Look
 from holdfast.plane.workflows.run_rows import outline_of_run
+from holdfast.plane.workflows.summaries import WorkflowOutline
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures_workflows import ASKER, FlowStage
 from holdfast.errors import RowExists
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import TIME_MAX, Submission
 
 pytestmark = pytest.mark.asyncio

@@ -12,11 +12,11 @@ from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
 from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
+from holdfast.plane.approvals.summaries import outline_of_approval
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.rules import Code, End
-from holdfast.plane.jobs.summaries import outline_of_approval
 from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP

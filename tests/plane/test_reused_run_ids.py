@@ -11,9 +11,10 @@ from holdfast.errors import RowExists
 from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
-from holdfast.plane.maintenance.retention import Cleanup, Retention, finished_runs, old_approvals
+from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Submission
+from holdfast.plane.settings.settings import Retention
 from holdfast.plane.workflows.core.run import CancelWanted, Look, RunStatus
 from holdfast.types import NS
 

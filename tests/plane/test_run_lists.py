@@ -8,7 +8,7 @@ import pytest
 
 from fixtures_workflows import ASKER, FlowReplica, FlowStage
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobs.queries import AFTER_ALL
+from holdfast.plane.model.paging import AFTER_ALL
 from holdfast.plane.workflows.core.run import RunStatus
 
 pytestmark = pytest.mark.asyncio

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.errors import BadInput, RowExists, RowMissing
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.jobs.quotas import pool_channel
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Change, Heartbeat, Job, Submission
 from holdfast.plane.service.service import SNAPSHOT, Caller, NotAllowed, Service
 from holdfast.types import NS

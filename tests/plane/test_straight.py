@@ -12,10 +12,10 @@ from fixtures_scheduling import POOL, TOPIC, FakeWorkers, Planes, Replica, check
 from holdfast.errors import Timeout
 from holdfast.plane.db.ports import Work
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.jobs.quotas import pool_channel
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.scheduler.fast_path import CROWD, Straight
 from holdfast.plane.service.service import Caller, Service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.plane.bus.outbox import LATE_NS, POLL_NS
-from holdfast.plane.db.open import STANDSTILL_NS
+from holdfast.plane.db.ports import STANDSTILL_NS
 from holdfast.plane.settings.consistency import problems, takeovers
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS

@@ -36,30 +36,15 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "plane.settings.sections",
     ): "its settings are declared like the other settings of a plane",
     ("observe.otel.push", "plane.settings.sections"): "its settings are declared like the other settings of a plane",
-    ("plane.approvals.service", "plane.app"): "not at its place yet",
-    ("plane.approvals.service", "plane.workflows.effects"): "not at its place yet",
     (
         "plane.approvals.service",
         "plane.workflows.id_reuse",
     ): "a gate is stored as a job of its run, whose id an earlier run may have used",
-    ("plane.approvals.service", "plane.workflows.run_rows"): "not at its place yet",
-    ("plane.bus.registered_bus", "plane.jobs.rows"): "not at its place yet",
-    (
-        "plane.jobs.dead_letters",
-        "plane.approvals.rows",
-    ): "a dead letter names the requesters that may not approve it again",
     (
         "plane.jobs.dead_letters",
         "plane.approvals.rules",
     ): "a dead letter names the requesters that may not approve it again",
-    ("plane.jobs.summaries", "plane.approvals.rows"): "not at its place yet",
-    ("plane.jobs.summaries", "plane.approvals.rules"): "not at its place yet",
-    ("plane.model.caller", "plane.jobs.queries"): "not at its place yet",
-    ("plane.settings.settings", "plane.maintenance.retention"): "not at its place yet",
     ("plane.settings.settings", "plane.policy.escalation_rules"): "the rules of escalation are a setting; pure values",
-    ("plane.settings.types", "plane.app"): "not at its place yet",
-    ("plane.worker.attempt", "plane.scheduler.prefetch"): "not at its place yet",
-    ("plane.workflows.effects", "plane.app"): "not at its place yet",
 }
 
 # What may be imported from outside the package where decisions are pure.

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.drills.verdict.effects import Effects
-from holdfast.plane.app import DEFAULT_POOL, App
+from holdfast.plane.app import App
+from holdfast.plane.model.records import DEFAULT_POOL
 from holdfast.plane.worker.context import BlockingContext
 
 PLACE: Final = "HOLDFAST_DRILL_PLACE"  # the variable that says where traces go

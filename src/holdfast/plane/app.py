@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from holdfast.errors import BadInput
 from holdfast.plane.model.outcome import Quarantine, error_text
-from holdfast.plane.model.records import check_whole
+from holdfast.plane.model.records import CONCURRENCY_MAX, DEFAULT_POOL, check_name, check_whole
 from holdfast.plane.workflows.builder import Flow, FlowOptions
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.problems import BadWorkflow
@@ -43,11 +42,8 @@ from holdfast.types import Duration, check_label, duration_ns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_POOL: Final = "default"
-CONCURRENCY_MAX: Final = 10_000
 CONTEXT: Final = "ctx"  # the parameter of that name gets the context
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
 _GATHERED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -174,18 +170,6 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} {len(self._functions)} topics>"
-
-
-def check_name(field: str, value: object) -> str:
-    """The name of an app, a pool or a worker, or `BadInput`. It becomes one part of a subject, so it has no dots."""
-    if not isinstance(value, str) or _NAME.match(value) is None:
-        shown = repr(value)[:60]
-        raise BadInput(
-            field,
-            f"{shown} is not a name",
-            "use letters, digits, _ and -, beginning with a letter or digit, at most 100",
-        )
-    return value
 
 
 def _parameters(function: object) -> tuple[str | None, bool]:

@@ -23,9 +23,8 @@ from holdfast.core.history.events import Record
 from holdfast.core.history.invariants import Violation
 from holdfast.plane.bus.delivery_rules import LOST_MAX, UNREADABLE_MAX
 from holdfast.plane.bus.delivery_rules import Code as Delivering
-from holdfast.plane.jobs.quotas import WITH_WORKERS
 from holdfast.plane.jobs.rules import Code
-from holdfast.plane.model.job_states import JobState, legal
+from holdfast.plane.model.job_states import WITH_WORKERS, JobState, legal
 from holdfast.plane.workflows.core.run import RunStatus
 from holdfast.testing.simplaneledger import JobSeen, LetterSeen, RunSeen
 from holdfast.testing.simplaneprograms import Asked

@@ -8,7 +8,7 @@ import json
 from typing import Final
 
 from holdfast.errors import BadInput
-from holdfast.plane.jobs.queries import AFTER_ALL, LATEST_NS, Place
+from holdfast.plane.model.paging import AFTER_ALL, LATEST_NS, Place
 
 _TEXT_MAX: Final = 600
 

@@ -124,7 +124,8 @@ def list_(
 ) -> int:
     """List jobs, newest first. A payload and a result are in show."""
     from holdfast.cli.output.jobs import job_table, outline_dict
-    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import place_of
+    from holdfast.plane.model.paging import AFTER_ALL
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)
@@ -241,7 +242,8 @@ def dead(
 ) -> int:
     """List dead letters, newest first: what nobody will try again by itself. With an id, that one and its body."""
     from holdfast.cli.output.jobs import as_json, letter_dict, letter_table
-    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import place_of
+    from holdfast.plane.model.paging import AFTER_ALL
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         if letter is not None:

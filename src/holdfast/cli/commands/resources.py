@@ -111,7 +111,8 @@ def audit(
     json: Json = False,
 ) -> int:
     """List what was taken away by force, newest first: by whom, why, and from whom."""
-    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import place_of
+    from holdfast.plane.model.paging import AFTER_ALL
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)

@@ -200,7 +200,8 @@ def list_(
 ) -> int:
     """List runs, newest first."""
     from holdfast.cli.output.runs import run_line, run_table
-    from holdfast.plane.jobs.queries import AFTER_ALL, place_of
+    from holdfast.plane.jobs.queries import place_of
+    from holdfast.plane.model.paging import AFTER_ALL
 
     async def work(ground: Ground, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)

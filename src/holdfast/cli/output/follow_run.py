@@ -17,8 +17,8 @@ from holdfast.cli.output.runs import event_dict, run_dict, run_tree, timeline_li
 from holdfast.cli.output.screen import cell, out
 from holdfast.plane.process.components import Ground
 from holdfast.plane.service.service import Caller
-from holdfast.plane.workflows.core.run import RunStatus
-from holdfast.plane.workflows.run_rows import RunEvent, StoredRun
+from holdfast.plane.workflows.core.run import RunStatus, StoredRun
+from holdfast.plane.workflows.run_rows import RunEvent
 
 _View: TypeAlias = View[StoredRun, RunEvent]
 

@@ -16,8 +16,7 @@ from string import Template
 from typing import Final
 
 from holdfast.ops.access import NAME, AccessText, check_account, template
-from holdfast.plane.bus.nats.naming import NatsNames
-from holdfast.plane.bus.open import STREAM
+from holdfast.plane.bus.nats.naming import STREAM, NatsNames
 from holdfast.plane.model.messages import GROUPS, WORKERS
 
 _INBOX: Final = "_INBOX.>"

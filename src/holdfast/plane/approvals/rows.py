@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus, digest
 from holdfast.plane.db.ports import Row
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.model.records import Job
-
-
-class StepOf(NamedTuple):
-    """Which step of which run something is."""
-
-    run: str
-    step: str
-    risk: str
-
-
-def requesters_label(names: Sequence[str]) -> dict[str, str]:
-    """The label of a job that repeats what these callers asked for; no label without them."""
-    return {subjects.REQUESTERS_LABEL: json.dumps(list(names))} if names else {}
-
-
-def requesters_in(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The callers who asked for what a job with these labels repeats."""
-    return tuple(json.loads(labels.get(subjects.REQUESTERS_LABEL, "[]")))
+from holdfast.plane.model.messages import requesters_label
+from holdfast.plane.model.records import Job, StepOf
+from holdfast.plane.workflows.core.run import Run
 
 
 def request_of(job: Job, approval: Approval) -> str:
@@ -114,3 +97,9 @@ def approval_of(row: Row, state: JobState | str | None) -> Approval:
         note=row["note"],
         fence=row["holdfast_fence"],
     )
+
+
+def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:
+    """What the plane writes on the jobs of a run."""
+    place = {subjects.RUN_LABEL: run.id, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
+    return {**place, **requesters_label(run.requesters)}

@@ -28,8 +28,7 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBusy, RowMissing, Timeout
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane.app import DEFAULT_POOL
-from holdfast.plane.approvals.rows import StepOf, approval_of, new_values, request_of, requesters_in
+from holdfast.plane.approvals.rows import approval_of, new_values, own_labels, request_of
 from holdfast.plane.approvals.rules import (
     Already,
     Approval,
@@ -45,32 +44,34 @@ from holdfast.plane.approvals.rules import (
     Verdict,
     judge,
 )
+from holdfast.plane.approvals.summaries import ApprovalOutline, approval_outline_of
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import job_of, sql
+from holdfast.plane.db.statements import sql
+from holdfast.plane.jobs.rows import job_of
 from holdfast.plane.jobs.rules import End
 from holdfast.plane.jobs.store import JobStore, Writing
-from holdfast.plane.jobs.summaries import ApprovalOutline, approval_outline_of
 from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.registry import APPROVAL, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.messages import own_key, requesters_in
+from holdfast.plane.model.paging import Place
 from holdfast.plane.model.records import (
+    DEFAULT_POOL,
     ID_CHARS_MAX,
     Change,
     Job,
+    StepOf,
     Submission,
     check_id,
     check_text,
     check_whole,
     encoded,
 )
-from holdfast.plane.workflows.core.run import AskApproval, RunStatus
-from holdfast.plane.workflows.effects import own_labels
-from holdfast.plane.workflows.id_reuse import job_gives_way, own_key
-from holdfast.plane.workflows.run_rows import StoredRun
+from holdfast.plane.workflows.core.run import AskApproval, RunStatus, StoredRun
+from holdfast.plane.workflows.id_reuse import job_gives_way
 
 GATE_TOPIC: Final = "holdfast.approval"
 BUSY: Final = "approval lock busy"

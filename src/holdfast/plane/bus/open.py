@@ -14,6 +14,7 @@ from holdfast.errors import BadInput, Misconfigured
 from holdfast.plane.bus.delivery_rules import ERROR_BACKOFF
 from holdfast.plane.bus.embedded.bus import GRACE_NS, POLL_NS, EmbeddedBus
 from holdfast.plane.bus.inflight import Dead
+from holdfast.plane.bus.nats.naming import STREAM
 from holdfast.plane.db.ports import Database
 from holdfast.stores.registry import redacted
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.plane.bus.nats.bus import NatsBus
     from holdfast.plane.bus.nats.connection import NatsConnection
 
-STREAM: Final = "HOLDFAST"
 
 _SCHEMES: Final = ("nats", "tls")
 _OPTIONS: Final = ("replicas", "stream")
@@ -53,11 +53,6 @@ def open_bus(
     from holdfast.plane.bus.nats.bus import NatsBus
 
     return NatsBus(connection, database, clock, entropy, dead=dead, backoff=backoff, poll_ns=poll_ns, grace_ns=grace_ns)
-
-
-def stream_of(url: str) -> str:
-    """The stream of a plane on NATS, as a URL names it that `open_bus` takes."""
-    return dict(parse_qsl(url.partition("?")[2])).get("stream", STREAM)
 
 
 def nats_connection(url: str) -> NatsConnection:

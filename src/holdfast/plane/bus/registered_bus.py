@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.errors import BadInput
-from holdfast.plane.bus.open import stream_of
+from holdfast.plane.bus.nats.naming import stream_of
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 
 NAME: Final = "bus"
 _IN_DATABASE: Final = "database"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.bus.envelope import check_subject
@@ -34,17 +32,3 @@ def check_consumption(how: Consumption) -> Consumption:
     check_whole("max_failures", how.max_failures, 1, FAILURES_MAX)
     check_whole("max_age_ns", how.max_age_ns, 0, AGE_MAX_NS)
     return how
-
-
-async def finished(work: Coroutine[Any, Any, None]) -> None:
-    """Run the work to its end even if the caller is cancelled meanwhile, who sees that afterwards. It bounds itself."""
-    task = asyncio.get_running_loop().create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None and not task.cancelled() and task.exception() is None:
-        raise cancelled
-    task.result()

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from holdfast.errors import BackendError, Closed, Timeout
 
@@ -192,3 +192,17 @@ def copy_of(error: Exception) -> Exception:
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error.__cause__
     return copy
+
+
+async def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Run the work to its end even if the caller is cancelled meanwhile, who sees that afterwards. It bounds itself."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and not task.cancelled() and task.exception() is None:
+        raise cancelled
+    task.result()

@@ -20,12 +20,6 @@ from holdfast.plane.db.sqlite import read_only
 from holdfast.plane.db.sqlite.database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.stores.registry import redacted
-from holdfast.types import NS
-
-STANDSTILL_NS: Final = 5 * NS
-"""After which Postgres ends a transaction in which nothing is said, and gives its rows to those who wait for them. The
-plane's transactions only compute between two statements, so this one belongs to a process, or a host, that stands
-still; it must not hold up a whole pool until it is found out. If it wakes up, it finds that nothing was changed."""
 
 _SQLITE_OPTIONS: Final = ("busy_timeout", "synchronous")
 _POSTGRES_OPTIONS: Final = ("pool_max", "pool_timeout")

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from holdfast.core.ports import Observer
 from holdfast.plane.model.records import Delivery, Message
+from holdfast.types import NS
+
+STANDSTILL_NS: Final = 5 * NS
+"""After which Postgres ends a transaction in which nothing is said, and gives its rows to those who wait for them. The
+plane's transactions only compute between two statements, so this one belongs to a process, or a host, that stands
+still; it must not hold up a whole pool until it is found out. If it wakes up, it finds that nothing was changed."""
 
 T = TypeVar("T")
 

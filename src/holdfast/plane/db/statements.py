@@ -16,11 +16,22 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from operator import itemgetter
 from typing import Any, Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Dialect
+
+_BRIEF: Final = """id, tenant, topic, pool, state, attempt, max_attempts, created_ns, updated_ns, version,
+    holdfast_fence, run_fence, worker, reason"""
+
+# The columns of a job without its payload and result, and those of the status page.
+_OUTLINE: Final = """id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version,
+    holdfast_fence, run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns,
+    submitted_by, trace, labels"""
+
+_SQL: Final = files("holdfast.plane") / "sql"
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**63 - 1
@@ -169,3 +180,9 @@ def _pieces(script: str) -> Iterator[str]:
 def _says_something(text: str) -> bool:
     first = _FIRST_WORD.match(text)
     return first is not None and bool(text[first.end(0) - len(first[1]) :].strip(" \t\r\n;"))
+
+
+def sql(name: str) -> str:
+    """The statement in the file of that name, with the columns of a job in place of `{outline}` and `{brief}`."""
+    text = (_SQL / f"{name}.sql").read_text(encoding="utf-8")
+    return text.replace("{outline}", _OUTLINE).replace("{brief}", _BRIEF)

@@ -36,8 +36,8 @@ from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.plane.db.batcher import Gathering
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.quotas import EVERY_POOL, pool_channel
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
+from holdfast.plane.model.messages import EVERY_POOL, pool_channel
 from holdfast.plane.model.records import Heartbeat, check_id, check_whole
 from holdfast.types import MS, NS, Owner, check_label
 

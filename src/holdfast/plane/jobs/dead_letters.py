@@ -21,15 +21,17 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.core.ports import Clock
 from holdfast.errors import RowMissing
-from holdfast.plane.approvals.rows import requesters_in, requesters_label
 from holdfast.plane.approvals.rules import all_requesters
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobs.queries import AFTER_ALL, LATEST_NS, PAGE_MAX, Place
-from holdfast.plane.jobs.rows import job_of, letter_of, sql
+from holdfast.plane.db.statements import sql
+from holdfast.plane.jobs.queries import PAGE_MAX
+from holdfast.plane.jobs.rows import job_of, letter_of
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.jobs.summaries import LetterOutline, letter_outline_of
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.messages import requesters_in, requesters_label
+from holdfast.plane.model.paging import AFTER_ALL, LATEST_NS, Place
 from holdfast.plane.model.records import ID_CHARS_MAX, DeadLetter, Delivery, Job, Submission, check_text, check_whole
 from holdfast.types import check_label
 

@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.plane.db.bulk import put_many
 from holdfast.plane.db.ports import Bus, Tx
-from holdfast.plane.jobs.quotas import pool_channel
-from holdfast.plane.jobs.rows import about, event_values, job_of, sql, values_of
+from holdfast.plane.db.statements import sql
+from holdfast.plane.jobs.rows import about, event_values, job_of, values_of
 from holdfast.plane.jobs.topic_limits import ASIDE_NS
 from holdfast.plane.model.job_states import InvalidTransition, JobState, Move
+from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Job, Message, Submission
 
 _INSERT: Final = sql("job_insert")

@@ -23,7 +23,7 @@ from typing import Any, Final
 from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import Trouble
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 
 EVERY_S: Final = 1.0
 WRITE_TIMEOUT_S: Final = 2.0

@@ -11,18 +11,18 @@ Clock: none.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Database
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.summaries import JobOutline, outline_of
 from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.paging import AFTER_ALL, LATEST_NS, Place
 from holdfast.plane.model.records import check_whole
 from holdfast.types import check_label
 
 PAGE_MAX: Final = 1000
-LATEST_NS: Final = 2**63 - 1
 
 _LIST_TENANT: Final = sql("job_list_tenant")
 _LIST_ALL: Final = sql("job_list_all")
@@ -31,22 +31,6 @@ _LIST_FAILED: Final = sql("job_list_failed")
 _LIST_TOPIC: Final = sql("job_list_topic")
 _COUNT_LIVE: Final = sql("job_count_live")
 _COUNT_ALL: Final = sql("job_count_all")
-
-
-class Place(NamedTuple):
-    """A place between two rows of a list: that of the last row of a page, after which the next one begins."""
-
-    at_ns: int
-    id: str
-
-    @property
-    def text(self) -> str:
-        """For an address or a command line; `place_of` reads it."""
-        return f"{self.at_ns}~{self.id}"
-
-
-BEFORE_ALL: Final = Place(-1, "")  # for lists that begin with the oldest
-AFTER_ALL: Final = Place(LATEST_NS, "")  # for lists that begin with the newest
 
 
 def place_of(text: object) -> Place:

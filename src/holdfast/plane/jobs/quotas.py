@@ -19,13 +19,10 @@ from typing import Final
 
 from holdfast.plane.db.bulk import put_many, script
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.db.statements import sql
+from holdfast.plane.model.messages import EVERY_POOL
 from holdfast.plane.model.records import Job, check_whole
 from holdfast.types import check_label
-
-WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
-"""The states that count against the limits."""
 
 _MAKE: Final = {"tenant": sql("tenant_make"), "pool": sql("pool_make")}
 
@@ -36,11 +33,6 @@ class TenantFull(Exception):
 
 class PoolFull(Exception):
     """The workers of the pool have as many jobs as they can take. Rolls the transaction back; nothing was changed."""
-
-
-def pool_channel(pool: str) -> str:
-    """Where it rings when a place in a pool may have become free, or a worker has come."""
-    return f"pool:{pool}"
 
 
 class Counting:
@@ -137,8 +129,6 @@ class Slots:
 
 
 SLOTS_MAX: Final = 1_000_000
-EVERY_POOL: Final = "pools"
-"""Where it rings when dispatchers should look at every pool."""
 
 _GET: Final = sql("tenant_get")
 _LIST: Final = sql("tenant_list")

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 from holdfast.plane.db.ports import Row
 from holdfast.plane.model.job_states import JobState, Move
 from holdfast.plane.model.records import Change, DeadLetter, Job, JobEvent, Message, Submission, encoded
-
-_SQL: Final = files("holdfast.plane") / "sql"
-
-
-# The columns of a job without its payload and result, and those of the status page.
-_OUTLINE: Final = """id, tenant, topic, pool, state, priority, attempt, max_attempts, created_ns, updated_ns, version,
-    holdfast_fence, run_fence, worker, reason, code, idempotency_key, timeout_ns, deadline_ns, not_before_ns,
-    submitted_by, trace, labels"""
-_BRIEF: Final = """id, tenant, topic, pool, state, attempt, max_attempts, created_ns, updated_ns, version,
-    holdfast_fence, run_fence, worker, reason"""
-
-
-def sql(name: str) -> str:
-    """The statement in the file of that name, with the columns of a job in place of `{outline}` and `{brief}`."""
-    text = (_SQL / f"{name}.sql").read_text(encoding="utf-8")
-    return text.replace("{outline}", _OUTLINE).replace("{brief}", _BRIEF)
 
 
 def job_of(row: Row) -> Job:

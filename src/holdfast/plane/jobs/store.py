@@ -28,13 +28,14 @@ from holdfast.guards.bearer import Fenced, granted
 from holdfast.plane.db.batcher import Failed, Gathering, answered
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Bus, Database, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.insert import Entry, New, new_job, submit_many, submit_one
 from holdfast.plane.jobs.insert_assigned import make_many
-from holdfast.plane.jobs.quotas import WITH_WORKERS, PoolFull, Slots, TenantFull
-from holdfast.plane.jobs.rows import event_of, job_of, sql
+from holdfast.plane.jobs.quotas import PoolFull, Slots, TenantFull
+from holdfast.plane.jobs.rows import event_of, job_of
 from holdfast.plane.jobs.updates import Changed, Ended, Leased, Unlocked, Wanted, Writing, change_many
 from holdfast.plane.locks.registry import SCHEDULER_JOB, LockFamily
-from holdfast.plane.model.job_states import InvalidTransition, JobState, duplicate_end
+from holdfast.plane.model.job_states import WITH_WORKERS, InvalidTransition, JobState, duplicate_end
 from holdfast.plane.model.records import Job, JobEvent, Message, Submission, check_id
 from holdfast.types import Busy
 

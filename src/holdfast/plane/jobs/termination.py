@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.jobs.quotas import WITH_WORKERS
 from holdfast.plane.jobs.rules import Code, End, Look
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.plane.model.records import Change, Job, Message
 
 

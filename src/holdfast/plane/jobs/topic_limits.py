@@ -34,7 +34,7 @@ from typing import Final
 
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import Job
 
 ASIDE_NS: Final = -1

@@ -24,11 +24,13 @@ from holdfast.guards.bearer import CarriedFence, Fenced
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.db.bulk import put_many, script
 from holdfast.plane.db.ports import Bus, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.insert import New
-from holdfast.plane.jobs.quotas import WITH_WORKERS, Counting, PoolFull, Slots, TenantFull, pool_channel
-from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, sql
+from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull
+from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values
 from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
-from holdfast.plane.model.job_states import Move, move
+from holdfast.plane.model.job_states import WITH_WORKERS, Move, move
+from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Change, Job, Message
 
 _TOUCH: Final = sql("job_touch")

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Fenced
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model.records import ID_CHARS_MAX, check_text
 

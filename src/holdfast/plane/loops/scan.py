@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 from holdfast.errors import BackendError, Closed
 from holdfast.flows.log import say
 from holdfast.plane.db.ports import Row
-from holdfast.plane.jobs.queries import BEFORE_ALL, Place
 from holdfast.plane.loops.loop import Tick
+from holdfast.plane.model.paging import BEFORE_ALL, Place
 
 BATCH: Final = 200  # rows in a page
 BATCHES: Final = 100  # pages in a tick

@@ -30,8 +30,7 @@ from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.flows.log import say
 from holdfast.guards.bearer import carried
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.rules import Code, StateLimits, overdue
 from holdfast.plane.jobs.store import JobStore, Writing
 from holdfast.plane.jobs.termination import ending, look_of
@@ -41,6 +40,7 @@ from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import AT_ONCE, BATCH, BATCHES, Scan
 from holdfast.plane.model.job_states import ACTIVE, JobState
+from holdfast.plane.model.paging import Place
 from holdfast.plane.model.records import Job
 from holdfast.types import Duration
 

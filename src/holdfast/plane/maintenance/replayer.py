@@ -31,8 +31,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from holdfast.errors import BackendError, BadInput, RetryLater
 from holdfast.plane.bus.delivery_rules import given_up, lost_runs
 from holdfast.plane.db.ports import Row
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.locks.registry import REPLAYER, WORKER_JOB, LockFamily
 from holdfast.plane.loops.cadence import Mode, replay_problems
@@ -40,6 +39,7 @@ from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import AT_ONCE, BATCH, Scan
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import RESULT, SCHEDULER
+from holdfast.plane.model.paging import Place
 from holdfast.plane.scheduler.placement import Placed, Placement
 from holdfast.types import NS, Duration, duration_ns
 

@@ -32,28 +32,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Clock, Observer
-from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobs.queries import BEFORE_ALL, Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP, LockFamily
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.loops.loop import Loop, Tick
+from holdfast.plane.model.paging import BEFORE_ALL, Place
 from holdfast.plane.model.records import check_whole
-from holdfast.types import NS, Duration
+from holdfast.plane.settings.settings import DAY_NS, Retention
+from holdfast.types import Duration
 
 NAME: Final = "loop:cleanup"
 INTERVAL: Final = 60.0
 BATCH: Final = 500
 BATCHES: Final = 100
-DAY_NS: Final = 86_400 * NS
 LAP_NS: Final = DAY_NS
 FREE_PAGES_MIN: Final = 1_000
 FREE_SHARE: Final = 4  # one page of so many may be free
@@ -71,26 +70,6 @@ _SURPLUS: Final = sql("cleanup_surplus")
 _WORKERS: Final = sql("worker_sweep")
 _INCREMENTAL: Final = 2  # of `PRAGMA auto_vacuum`
 _PAGES: Final = ("PRAGMA freelist_count", "PRAGMA page_count", "PRAGMA auto_vacuum")
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long things are kept. Nanoseconds, but for the number of dead letters."""
-
-    jobs_ns: int = 7 * DAY_NS  # from their end
-    keys_ns: int = 90 * DAY_NS  # from the making of their job
-    letters_ns: int = 30 * DAY_NS
-    letters_of_tenant: int = 10_000
-    workers_ns: int = 7 * DAY_NS  # from their last word
-    runs_ns: int = 30 * DAY_NS  # from their end; approvals alike
-
-    def check(self) -> Retention:
-        """The retention itself, or `BadInput`."""
-        for each in fields(self):
-            check_whole(each.name, getattr(self, each.name), 1, 2**62)
-        if self.keys_ns < self.jobs_ns:
-            raise BadInput("keys_ns", "is shorter than jobs_ns", "a key lives as long as its job, or longer")
-        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import WORKFLOW_RECONCILER, LockFamily
 from holdfast.plane.locks.run_lock import run_lock
 from holdfast.plane.loops.cadence import Mode
@@ -35,13 +34,23 @@ from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import Scan
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.messages import own_key
+from holdfast.plane.model.paging import Place
 from holdfast.plane.workflows.core.advance import advance
 from holdfast.plane.workflows.core.definition import StepKind
-from holdfast.plane.workflows.core.run import ChildEnded, Event, Heard, JobEnded, Look, RunStatus, StepState, StepStatus
+from holdfast.plane.workflows.core.run import (
+    ChildEnded,
+    Event,
+    Heard,
+    JobEnded,
+    Look,
+    RunStatus,
+    StepState,
+    StepStatus,
+    StoredRun,
+)
 from holdfast.plane.workflows.engine import NOT_AGAIN, Engine
 from holdfast.plane.workflows.expressions.builtins import Budget, OverBudget
-from holdfast.plane.workflows.id_reuse import own_key
-from holdfast.plane.workflows.run_rows import StoredRun
 from holdfast.plane.workflows.run_store import IN_TRANSACTION_COST
 from holdfast.types import Duration, duration_ns
 

@@ -16,12 +16,12 @@ from typing import Any, Final
 from holdfast.aio.client import Locks
 from holdfast.errors import BackendError, RetryLater
 from holdfast.plane.db.ports import Row
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import WORKFLOW_DELAYS, LockFamily
 from holdfast.plane.loops.cadence import Mode
 from holdfast.plane.loops.loop import Loop, Tick
 from holdfast.plane.loops.scan import Scan
+from holdfast.plane.model.paging import Place
 from holdfast.plane.workflows.core.run import Look
 from holdfast.plane.workflows.engine import Engine
 from holdfast.types import Duration

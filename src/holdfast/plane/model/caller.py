@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.plane.jobs.queries import Place
+from holdfast.plane.model.paging import Place
 
 T = TypeVar("T")
 

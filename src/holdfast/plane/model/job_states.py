@@ -41,6 +41,10 @@ class JobState(Words):
         return self in TERMINAL
 
 
+WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
+"""The states that count against the limits."""
+
+
 S = JobState
 
 TERMINAL: Final = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED, S.TIMEOUT, S.DENIED, S.OUTPUT_QUARANTINED})

@@ -9,13 +9,17 @@ that of a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
+
+EVERY_POOL: Final = "pools"
+"""Where it rings when dispatchers should look at every pool."""
 
 SUBMIT: Final = "job.submit"  # a job was accepted, or is to be looked at again
 STARTED: Final = "job.started"  # a worker has begun an attempt, under its lease
@@ -222,3 +226,23 @@ def attempts_of(job: str, labels: Mapping[str, str], attempt: int, most: int) ->
     """The number of an attempt and the most there may be, as people count: those of the step, if the job is of one."""
     number, allowed = step_attempt(job, labels), labels.get(ATTEMPTS_LABEL, "")
     return (number, int(allowed)) if number is not None and allowed.isdecimal() else (attempt, most)
+
+
+def requesters_label(names: Sequence[str]) -> dict[str, str]:
+    """The label of a job that repeats what these callers asked for; no label without them."""
+    return {REQUESTERS_LABEL: json.dumps(list(names))} if names else {}
+
+
+def requesters_in(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The callers who asked for what a job with these labels repeats."""
+    return tuple(json.loads(labels.get(REQUESTERS_LABEL, "[]")))
+
+
+def pool_channel(pool: str) -> str:
+    """Where it rings when a place in a pool may have become free, or a worker has come."""
+    return f"pool:{pool}"
+
+
+def own_key(job: str) -> str:
+    """The idempotency key of a job of a run."""
+    return f"wf:{job}"

@@ -14,13 +14,35 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.core.json_size import DEPTH_MAX, deeper, unstorable
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.model.job_states import JobState
-from holdfast.types import check_label
+from holdfast.types import MS, check_label
+
+BRIEF_NS: Final = 10 * MS
+"""An attempt that took less was over at once."""
+
+TEXT_CHARS_MAX: Final = 200
+"""What an outline has of a longer text. Statements read one character more of a description, to know that it goes on,
+and `_WRITTEN_MAX` of a message, which is JSON: as many characters as fit there however they are written."""
+
+
+class StepOf(NamedTuple):
+    """Which step of which run something is."""
+
+    run: str
+    step: str
+    risk: str
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z")
+
+CONCURRENCY_MAX: Final = 10_000
+
+DEFAULT_POOL: Final = "default"
 
 PAYLOAD_BYTES_MAX: Final = 1_000_000
 LABELS_BYTES_MAX: Final = 20_000
@@ -272,3 +294,20 @@ def encoded(field_name: str, value: Any, most: int = PAYLOAD_BYTES_MAX, depth: i
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def check_name(field: str, value: object) -> str:
+    """The name of an app, a pool or a worker, or `BadInput`. It becomes one part of a subject, so it has no dots."""
+    if not isinstance(value, str) or _NAME.match(value) is None:
+        shown = repr(value)[:60]
+        raise BadInput(
+            field,
+            f"{shown} is not a name",
+            "use letters, digits, _ and -, beginning with a letter or digit, at most 100",
+        )
+    return value
+
+
+def beginning(text: str) -> str:
+    """A text, or as much of it as an outline has."""
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[: TEXT_CHARS_MAX - 1]}…"

@@ -33,7 +33,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, tell
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.runtime.recorder import Witness
 from holdfast.types import NS
 

@@ -44,7 +44,7 @@ from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import check_text, check_whole
 from holdfast.plane.policy.model import (
     BUSY_JITTER,

@@ -13,9 +13,9 @@ from typing import Final
 
 from holdfast.leases.inspection import check_reason
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.queries import AFTER_ALL, Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.caller import REASON_CHARS_MAX
+from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import ID_CHARS_MAX, check_text, check_whole
 from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.resources.model import PAGE_MAX, Mode, ResourceBreak, channel_of, named, slot_of

@@ -31,7 +31,7 @@ from holdfast.errors import Closed, HoldfastError, LockBusy, NotOwner, Timeout
 from holdfast.flows.log import say
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import check_whole
 from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.resources.model import (

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
 from holdfast.plane.db.ports import Row
-from holdfast.plane.jobs.queries import Place, place_of
+from holdfast.plane.jobs.queries import place_of
+from holdfast.plane.model.paging import Place
 from holdfast.plane.model.records import check_text
 from holdfast.types import MS, NS, Duration, check_key, check_label, duration_ns
 

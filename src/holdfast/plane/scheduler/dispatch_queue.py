@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.scheduler.fair_share import Line
 from holdfast.plane.scheduler.topic_backlog import Asides, Going, Looked, Scarce, join, look_aside
 

@@ -33,11 +33,11 @@ from typing import Final
 
 from holdfast.errors import BackendError, Closed, LockBusy, RetryLater
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.bus.subscription import finished
+from holdfast.plane.db.batcher import finished
 from holdfast.plane.db.ports import Bell
+from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import View
-from holdfast.plane.jobs.quotas import EVERY_POOL, pool_channel
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.model.messages import EVERY_POOL, pool_channel
 from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
 from holdfast.plane.scheduler.fair_share import next_turn
 from holdfast.plane.scheduler.placement import Placed, Placement

@@ -32,7 +32,7 @@ from holdfast.plane.db.ports import Row, Tx
 from holdfast.plane.fleet.registry import View, Workers
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.locked_updates import Deciding, LockedChanges
-from holdfast.plane.jobs.quotas import WITH_WORKERS, PoolFull, TenantFull
+from holdfast.plane.jobs.quotas import PoolFull, TenantFull
 from holdfast.plane.jobs.rules import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
 from holdfast.plane.jobs.termination import ending, look_of
@@ -40,7 +40,7 @@ from holdfast.plane.jobs.topic_limits import ASIDE_NS, TopicFull
 from holdfast.plane.locks.job_lock import JobLockStatistics
 from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.plane.model.records import Change, Job, Message
 from holdfast.plane.scheduler.prefetch import UNBEGUN_NS, Pace, Unbegun
 

@@ -28,13 +28,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model.messages import RESULT, SCHEDULER, STARTED
+from holdfast.plane.model.records import BRIEF_NS
 from holdfast.types import MS, NS
-
-BRIEF_NS: Final = 10 * MS
-"""An attempt that took less was over at once."""
 
 IN_A_ROW: Final = 32
 AHEAD: Final = 6

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.scheduler.fair_share import Line, next_turn
 
 

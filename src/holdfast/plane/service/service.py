@@ -26,13 +26,14 @@ from holdfast.errors import BadInput, RowMissing
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.ports import Audit, Bus, Database, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.db.write_probe import Writability
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import DeadLetters
 from holdfast.plane.jobs.progress import Progress, ProgressStore
-from holdfast.plane.jobs.queries import AFTER_ALL, JobQueries, Place
+from holdfast.plane.jobs.queries import JobQueries
 from holdfast.plane.jobs.quotas import Tenant, Tenants
-from holdfast.plane.jobs.rows import job_of, sql
+from holdfast.plane.jobs.rows import job_of
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.jobs.summaries import JobOutline, LetterOutline
 from holdfast.plane.jobs.waiting_reason import UNSERVED, WaitReason
@@ -40,6 +41,7 @@ from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotAllowed, Page
 from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
 from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.resources.forced_release import ResourceBreaks

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.job_states import ACTIVE, JobState
 from holdfast.plane.model.records import check_whole
 from holdfast.types import NS, check_label

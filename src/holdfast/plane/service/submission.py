@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
-from holdfast.plane.app import DEFAULT_POOL, check_name
 from holdfast.plane.approvals.rules import Effect
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.batcher import Failed
@@ -26,7 +25,7 @@ from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition
-from holdfast.plane.model.records import ID_CHARS_MAX, Job, Submission, check_text
+from holdfast.plane.model.records import DEFAULT_POOL, ID_CHARS_MAX, Job, Submission, check_name, check_text
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.workflows.core.run import is_attempt_id
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.plane.db.ports import Row, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import View, Workers
-from holdfast.plane.jobs.rows import sql
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.jobs.waiting_reason import WaitFacts, WaitReason, waiting_reason
 from holdfast.plane.model import messages as subjects

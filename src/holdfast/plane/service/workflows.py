@@ -18,9 +18,8 @@ from typing import Any, Final
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus, Verdict, all_requesters
 from holdfast.plane.approvals.service import Approvals, Decision
+from holdfast.plane.approvals.summaries import ApprovalOutline
 from holdfast.plane.db.ports import Bus
-from holdfast.plane.jobs.queries import AFTER_ALL, BEFORE_ALL, Place
-from holdfast.plane.jobs.summaries import ApprovalOutline, WorkflowOutline
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import (
     LABELS_MAX,
@@ -31,14 +30,16 @@ from holdfast.plane.model.caller import (
     NotAllowed,
     Page,
 )
+from holdfast.plane.model.paging import AFTER_ALL, BEFORE_ALL, Place
 from holdfast.plane.model.records import ID_CHARS_MAX, check_id, check_text, check_whole, encoded
 from holdfast.plane.workflows.core.advance import again, begin
 from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
-from holdfast.plane.workflows.core.run import Run, RunStatus
+from holdfast.plane.workflows.core.run import Run, RunStatus, RunWanted, StoredRun
 from holdfast.plane.workflows.core.validation import check_input
 from holdfast.plane.workflows.definitions import EVERYBODY, Definition
-from holdfast.plane.workflows.run_rows import RunEvent, RunOutline, RunWanted, StoredRun
+from holdfast.plane.workflows.run_rows import RunEvent, RunOutline
 from holdfast.plane.workflows.run_store import RunStore
+from holdfast.plane.workflows.summaries import WorkflowOutline
 from holdfast.types import check_label
 
 RUN_ID_CHARS_MAX: Final = 80

@@ -13,7 +13,7 @@ from holdfast.core.lease.timing import settle
 from holdfast.errors import BadInput
 from holdfast.plane.bus.outbox import LATE_NS as OUTBOX_LATE_NS
 from holdfast.plane.bus.outbox import POLL_NS as OUTBOX_LOOK_NS
-from holdfast.plane.db.open import STANDSTILL_NS
+from holdfast.plane.db.ports import STANDSTILL_NS
 from holdfast.plane.fleet.registry import TTL_NS as WORKER_SILENCE_NS
 from holdfast.plane.locks import registry as families
 from holdfast.plane.loops.cadence import Mode, replay_problems

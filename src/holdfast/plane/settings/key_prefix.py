@@ -26,8 +26,8 @@ from holdfast.errors import BadInput, HoldfastError, LockBusy
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.bus.registered_bus import NAME as BUS
 from holdfast.plane.db.ports import Database, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import Workers
-from holdfast.plane.jobs.rows import sql
 from holdfast.plane.locks.registry import FAMILIES
 
 POLL_S: Final = 5.0

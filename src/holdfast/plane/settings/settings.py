@@ -16,9 +16,10 @@ from urllib.parse import quote, unquote
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import Exercise, parse_exercise
 from holdfast.core.retry_delays import RetryDelays
+from holdfast.errors import BadInput
 from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.locks import registry as families
-from holdfast.plane.maintenance.retention import Retention
+from holdfast.plane.model.records import check_whole
 from holdfast.plane.policy.escalation_rules import Rule
 from holdfast.plane.settings.declare import KIND as _KIND
 from holdfast.plane.settings.declare import failures as _failures
@@ -40,6 +41,29 @@ from holdfast.plane.settings.sections import (
 from holdfast.plane.settings.types import Amount, Flag, Kind, Modes, Names, Seconds, Text, Url, Whole
 from holdfast.stores.registry import BUILT, state_directory
 from holdfast.types import NS
+
+DAY_NS: Final = 86_400 * NS
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long things are kept. Nanoseconds, but for the number of dead letters."""
+
+    jobs_ns: int = 7 * DAY_NS  # from their end
+    keys_ns: int = 90 * DAY_NS  # from the making of their job
+    letters_ns: int = 30 * DAY_NS
+    letters_of_tenant: int = 10_000
+    workers_ns: int = 7 * DAY_NS  # from their last word
+    runs_ns: int = 30 * DAY_NS  # from their end; approvals alike
+
+    def check(self) -> Retention:
+        """The retention itself, or `BadInput`."""
+        for each in fields(self):
+            check_whole(each.name, getattr(self, each.name), 1, 2**62)
+        if self.keys_ns < self.jobs_ns:
+            raise BadInput("keys_ns", "is shorter than jobs_ns", "a key lives as long as its job, or longer")
+        return self
+
 
 PREFIX: Final = "HOLDFAST"
 FILE: Final = "holdfast.toml"

@@ -13,9 +13,8 @@ from typing import Any, Final, Protocol
 from holdfast.core.duration_text import EXAMPLES, parse_seconds
 from holdfast.core.lease.error_policy import OnError, parse_policy
 from holdfast.errors import BadInput
-from holdfast.plane.app import check_name
 from holdfast.plane.approvals.rules import ApprovalRules, parse_rules
-from holdfast.plane.model.records import check_text, check_whole
+from holdfast.plane.model.records import check_name, check_text, check_whole
 from holdfast.runtime.strict_json import NotJson, json_of
 from holdfast.stores.registry import redacted
 from holdfast.types import NS, duration_ns

@@ -42,8 +42,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model import outcome
 from holdfast.plane.model.assignment import Order
 from holdfast.plane.model.outcome import Outcome, Status
-from holdfast.plane.model.records import Delivery, Message
-from holdfast.plane.scheduler.prefetch import BRIEF_NS
+from holdfast.plane.model.records import BRIEF_NS, Delivery, Message
 from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
 from holdfast.plane.worker.executor import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
 from holdfast.plane.worker.lease_batcher import LeaseDesk

@@ -43,10 +43,9 @@ from holdfast.errors import BackendError, Timeout
 from holdfast.flows.log import say
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
-from holdfast.plane.jobs.quotas import WITH_WORKERS
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model.assignment import Order
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.types import MS, NS
 
 HEARTBEAT: Final = 5.0

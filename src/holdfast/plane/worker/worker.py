@@ -29,13 +29,13 @@ from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, Timeout
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.app import CONCURRENCY_MAX, App, check_name
+from holdfast.plane.app import App
 from holdfast.plane.db.ports import Bus, Consumption
 from holdfast.plane.jobs.progress import ProgressReporter, ProgressStore
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.records import Heartbeat, check_whole
+from holdfast.plane.model.records import CONCURRENCY_MAX, Heartbeat, check_name, check_whole
 from holdfast.plane.worker.attempt import Attempt, Workplace, lease_family
 from holdfast.plane.worker.executor import Crew
 from holdfast.plane.worker.result_cache import Finished

@@ -22,13 +22,13 @@ from holdfast.core.ports import Clock
 from holdfast.errors import Unavailable
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
-from holdfast.plane.jobs.summaries import WorkflowOutline, beginning, workflow_outline_of, workflow_outline_text
-from holdfast.plane.model.records import encoded
+from holdfast.plane.db.statements import sql
+from holdfast.plane.model.records import beginning, encoded
 from holdfast.plane.workflows.core.definition import Workflow
 from holdfast.plane.workflows.core.definition_codec import as_document, from_document
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.core.validation import accept_document, check_workflow
+from holdfast.plane.workflows.summaries import WorkflowOutline, workflow_outline_of, workflow_outline_text
 from holdfast.types import check_label
 
 EVERYBODY: Final = "*"

@@ -16,14 +16,14 @@ from typing import Final, Protocol
 
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
-from holdfast.plane.app import DEFAULT_POOL
-from holdfast.plane.approvals.rows import StepOf, requesters_label
+from holdfast.plane.approvals.rows import own_labels
 from holdfast.plane.db.ports import Bus, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import NotAllowed
 from holdfast.plane.model.job_states import InvalidTransition, JobState
-from holdfast.plane.model.records import Job, Message, Submission, check_id
+from holdfast.plane.model.messages import own_key
+from holdfast.plane.model.records import DEFAULT_POOL, Job, Message, StepOf, Submission, check_id
 from holdfast.plane.workflows.core.advance import begin
 from holdfast.plane.workflows.core.run import (
     AskApproval,
@@ -32,16 +32,18 @@ from holdfast.plane.workflows.core.run import (
     Parent,
     Run,
     RunStatus,
+    RunWanted,
     StartRun,
     StopJob,
     StopRun,
+    StoredRun,
     SubmitJob,
 )
 from holdfast.plane.workflows.core.validation import check_input
 from holdfast.plane.workflows.definitions import Definitions
-from holdfast.plane.workflows.id_reuse import job_gives_way, own_key, run_gives_way
+from holdfast.plane.workflows.id_reuse import job_gives_way, run_gives_way
 from holdfast.plane.workflows.run_quotas import RunQuotas, TooManyRuns
-from holdfast.plane.workflows.run_rows import RunWanted, StoredRun, line_values, new_values, run_of
+from holdfast.plane.workflows.run_rows import line_values, new_values, run_of
 
 _INSERT: Final = sql("run_insert")
 _GET: Final = sql("run_get")
@@ -190,12 +192,6 @@ def _own(run: StoredRun, effect: StopJob | StopRun) -> tuple[str, str, str, str]
 
 def _token(run: StoredRun) -> str:
     return f"{run.run.id}:{run.version}"
-
-
-def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:
-    """What the plane writes on the jobs of a run."""
-    place = {subjects.RUN_LABEL: run.id, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
-    return {**place, **requesters_label(run.requesters)}
 
 
 def over(after: StoredRun) -> list[Message]:

@@ -52,10 +52,10 @@ from holdfast.plane.workflows.core.run import (
     JobEnded,
     Look,
     RunStatus,
+    StoredRun,
 )
 from holdfast.plane.workflows.expression_quota import put_off
 from holdfast.plane.workflows.expressions.builtins import Budget
-from holdfast.plane.workflows.run_rows import StoredRun
 from holdfast.plane.workflows.run_store import HELD_BACK_NS, ChangedRun, RunStore
 from holdfast.types import check_label, duration_ns
 

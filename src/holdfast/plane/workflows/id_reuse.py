@@ -17,8 +17,9 @@ from typing import Final
 
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.messages import own_key
 from holdfast.plane.model.records import Job
 from holdfast.plane.workflows.core.run import Run
 
@@ -29,11 +30,6 @@ _HISTORY: Final = sql("event_forget")
 _RUN: Final = sql("cleanup_run")
 _LINES: Final = sql("cleanup_run_lines")
 _GATES: Final = sql("cleanup_gates")
-
-
-def own_key(job: str) -> str:
-    """The idempotency key of a job of a run."""
-    return f"wf:{job}"
 
 
 async def job_gives_way(tx: Tx, there: Job, run: Run) -> bool:

@@ -21,7 +21,7 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.plane.db.ports import Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.workflows.core.run import Run, root_of
 
 _OF_TENANT: Final = sql("run_quota_tenant")

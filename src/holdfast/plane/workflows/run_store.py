@@ -30,12 +30,12 @@ from holdfast.guards.admission import Admission, GuardStatistics
 from holdfast.guards.bearer import Bearer
 from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Bus, Database, Row, Tx
-from holdfast.plane.jobs.queries import Place
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import WORKFLOW_RUN, LockFamily
 from holdfast.plane.model import messages as subjects
+from holdfast.plane.model.paging import Place
 from holdfast.plane.model.records import check_id
-from holdfast.plane.workflows.core.run import Advance, Heard, Run, RunStatus
+from holdfast.plane.workflows.core.run import Advance, Heard, Run, RunStatus, RunWanted, StoredRun
 from holdfast.plane.workflows.core.run_codec import RunText
 from holdfast.plane.workflows.definitions import Definitions
 from holdfast.plane.workflows.effects import Consequences, Following, Gates, over
@@ -46,8 +46,6 @@ from holdfast.plane.workflows.run_quotas import RunQuotas
 from holdfast.plane.workflows.run_rows import (
     RunEvent,
     RunOutline,
-    RunWanted,
-    StoredRun,
     changed_values,
     event_of,
     line_values,

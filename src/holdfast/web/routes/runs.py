@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Response
 from holdfast.errors import BadInput
 from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.workflows.run_rows import StoredRun
+from holdfast.plane.workflows.core.run import StoredRun
 from holdfast.types import duration_ns
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Role

@@ -31,9 +31,10 @@ from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.open import open_bus
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Consumption, Database, Row, Tx
+from holdfast.plane.db.statements import sql
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.quotas import Slots, Tenants
-from holdfast.plane.jobs.rows import event_of, job_of, sql
+from holdfast.plane.jobs.rows import event_of, job_of
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.plane.maintenance.worker_snapshot import Snapshots
 from holdfast.plane.model import messages as subjects

@@ -25,7 +25,7 @@ from holdfast.ops.runbooks.model import Fact, Source, Step
 from holdfast.ops.runbooks.sources import Scene
 from holdfast.ops.runbooks.suspects import SUSPECTS_MAX, Suspect, SuspectsFact, lately
 from holdfast.plane.db.ports import Database, Row, Tx
-from holdfast.plane.jobs.rows import sql
+from holdfast.plane.db.statements import sql
 from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN, LockFamily
 from holdfast.plane.model.records import check_id
 from holdfast.plane.settings.consistency import takeovers

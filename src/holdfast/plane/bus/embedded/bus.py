@@ -32,8 +32,8 @@ from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer, channel_of
 from holdfast.plane.bus.envelope import check_subject, rows_of
 from holdfast.plane.bus.failure_counts import KEPT_NS
 from holdfast.plane.bus.inflight import Dead
-from holdfast.plane.bus.subscription import check_consumption, finished
-from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.bus.subscription import check_consumption
+from holdfast.plane.db.batcher import Gathering, finished
 from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Tx
 from holdfast.plane.model.messages import STOP

@@ -38,8 +38,8 @@ from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.consumer import NatsConsumer
 from holdfast.plane.bus.nats.publish_acks import Outgoing
 from holdfast.plane.bus.outbox import POLL_NS, Outbox, key_of, waves
-from holdfast.plane.bus.subscription import check_consumption, finished
-from holdfast.plane.db.batcher import Failed, Gathering, answered
+from holdfast.plane.bus.subscription import check_consumption
+from holdfast.plane.db.batcher import Failed, Gathering, answered, finished
 from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.model.messages import STOP

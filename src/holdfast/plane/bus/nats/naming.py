@@ -12,9 +12,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from holdfast.errors import BadInput
+
+STREAM: Final = "HOLDFAST"
 
 _SAFE: Final = "-_:@/+=,"  # besides letters, digits and dots
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -63,3 +65,8 @@ def _tokens(text: str) -> str:
     """The dots of a subject stay what separates its parts, unless a part would be empty."""
     parts = text.split(".")
     return ".".join(map(_token, parts)) if all(parts) else _token(text)
+
+
+def stream_of(url: str) -> str:
+    """The stream of a plane on NATS, as a URL names it that `open_bus` takes."""
+    return dict(parse_qsl(url.partition("?")[2])).get("stream", STREAM)

@@ -30,7 +30,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, Closed, Unavailable
 from holdfast.guards.sql.postgres_tls import tls_options
-from holdfast.plane.db.open import STANDSTILL_NS
+from holdfast.plane.db.ports import STANDSTILL_NS
 from holdfast.plane.db.postgres.errors import of_connecting
 from holdfast.types import MS, NS
 

@@ -23,6 +23,17 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.workflows.core.definition import Workflow
 
 
+@dataclass(frozen=True, slots=True)
+class RunWanted:
+    """What is known of a run besides what it follows and is given."""
+
+    idempotency_key: str | None = None  # the same key of the same tenant is the same run
+    submitted_by: str = ""
+    trace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    rerun_of: str | None = None
+
+
 class RunStatus(StrEnum):
     """How a run is."""
 
@@ -116,6 +127,33 @@ class Run:
     parent: Parent | None = None
     depth: int = 0
     requesters: tuple[str, ...] = ()  # who asked for the runs that this one repeats: none of them may approve it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as it is stored."""
+
+    run: Run
+    scope: str  # whose definition it follows: a tenant's, or everybody's (`*`)
+    version: int  # rises with every write
+    fence: int | None  # of the lease under which it was last written
+    updated_ns: int
+    wake_ns: int | None
+    about: RunWanted
+
+    @property
+    def risk(self) -> str:
+        """The class that decides about lock errors."""
+        return self.run.workflow.risk
+
+    def same_version(self, other: StoredRun) -> bool:
+        """Whether nothing was written between these two readings of a run."""
+        return (self.version, self.run.created_ns) == (other.version, other.run.created_ns)
+
+    def started(self, other: StoredRun) -> bool:
+        """Whether a step of this run has started the other."""
+        parent = other.run.parent
+        return parent is not None and (parent.run, other.run.tenant) == (self.run.id, self.run.tenant)
 
 
 # What can happen to a run.
