@@ -5,7 +5,7 @@
 
 The versions come from whatever index the environment is set up for; the files name versions and hashes, never an
 address. `dev` is resolved first and constrains `run` and `bench`, so that one environment can hold all three. `lowest`
-is an environment of its own: the lowest version of each dependency that pyproject.toml allows, and the test tools of
+is an environment of its own: the lowest version of each dependency that pyproject.toml allows, and the tools of
 `dev`. `make test-lowest` runs the tests on it, so that a lower bound is a tested fact.
 """
 
@@ -30,7 +30,7 @@ LOCKS: dict[str, list[str]] = {
     "dev": ["--extra", "all", "--group", "dev"],
     "run": ["--extra", "cli", "--extra", "plane", "--group", "build"],
     "bench": ["--extra", "all", "--group", "bench"],
-    "lowest": ["--extra", "all", "--group", "build", "--group", "test", "--resolution", "lowest-direct"],
+    "lowest": ["--extra", "all", "--group", "dev", "--resolution", "lowest-direct"],
 }
 
 HEADER = """\
@@ -47,11 +47,11 @@ def requirement_name(requirement: str) -> str:
 
 
 def declared() -> tuple[set[str], set[str]]:
-    """What the product depends on directly, and what its tests and its build need besides."""
+    """Direct dependencies of the product, and the tools of its build, tests and checks."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras, groups = content["project"]["optional-dependencies"], content["dependency-groups"]
     product = {requirement_name(each) for extra in extras.values() for each in extra}
-    return product, {requirement_name(each) for group in ("build", "test") for each in groups[group]} - product
+    return product, {requirement_name(each) for group in ("build", "test", "lint") for each in groups[group]} - product
 
 
 def pins(name: str) -> dict[str, str]:
