@@ -1,1 +1,0 @@
-"""Leases for ordinary, blocking code. The public names are in `holdfast`."""
