@@ -20,7 +20,7 @@ import holdfast
 from benchmarks.contender import TTL_S
 from benchmarks.measure import Measurement
 from holdfast.flows import acquire as acquiring
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 
 BLOCK_NS = 4_000_000
 BLOCKS_LEAST = 10
@@ -48,27 +48,27 @@ def cost(url: str, seconds: float) -> Measurement:
         number = max(5, round(BLOCK_NS / cycles(50).wall_ns))
         until, found = time.perf_counter() + seconds, list[tuple[_Block, _Block]]()
         while time.perf_counter() < until or len(found) < BLOCKS_LEAST:
-            found.append(_pair(locks.house, partial(cycles, number), first=len(found) % 2 == 0))
+            found.append(_pair(locks.manager, partial(cycles, number), first=len(found) % 2 == 0))
     cost_ns = median(measured.cpu_ns - plain.cpu_ns for measured, plain in found)
     cycle_ns = median(plain.wall_ns for _, plain in found)
     return Measurement(cost_ns, {"cycle_us": cycle_ns / 1000, "share": 100 * cost_ns / cycle_ns})
 
 
-def _pair(house: Household, block: Callable[[], _Block], *, first: bool) -> tuple[_Block, _Block]:
+def _pair(manager: LeaseManager, block: Callable[[], _Block], *, first: bool) -> tuple[_Block, _Block]:
     if first:
         measured = block()
-        with _unmeasured(house):
+        with _unmeasured(manager):
             return measured, block()
-    with _unmeasured(house):
+    with _unmeasured(manager):
         plain = block()
     return block(), plain
 
 
 @contextmanager
-def _unmeasured(house: Household) -> Iterator[None]:
+def _unmeasured(manager: LeaseManager) -> Iterator[None]:
     """A program that has no metrics."""
-    witness: Any = house.witness
-    shared: Any = house
+    recorder: Any = manager.recorder
+    shared: Any = manager
     flows: Any = acquiring
     over = flows._over
 
@@ -76,10 +76,10 @@ def _unmeasured(house: Household) -> Iterator[None]:
 
     flows._over = nothing
     shared._measure_hold = nothing
-    witness.tally = lambda *_: False
-    witness.waits = witness.waits_no_more = nothing
+    recorder.tally = lambda *_: False
+    recorder.waits = recorder.waits_no_more = nothing
     try:
         yield
     finally:
         flows._over = over
-        del shared._measure_hold, witness.tally, witness.waits, witness.waits_no_more
+        del shared._measure_hold, recorder.tally, recorder.waits, recorder.waits_no_more

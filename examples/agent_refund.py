@@ -132,19 +132,19 @@ def _directory() -> Path:
 async def show(directory: Path) -> list[str]:
     """Run it, then run the payment again, then let somebody write who was paused. What happened, in lines."""
     os.environ[PLACE] = str(directory)
-    async with plane_at(directory, app) as ground:
-        stored, _ = await ground.flows.start(ADA, "refund", {"ticket": "T-7"})
-        message = await decided(ground, BOSS, Verdict.APPROVE)
-        done = await over(ground, stored.run.id)
+    async with plane_at(directory, app) as components:
+        stored, _ = await components.flows.start(ADA, "refund", {"ticket": "T-7"})
+        message = await decided(components, BOSS, Verdict.APPROVE)
+        done = await over(components, stored.run.id)
         lines = [f"asked: {message}", f"{done.run.status}: {done.run.output}"]
 
         # Somebody submits the payment again. It runs, and finds that it was paid.
-        again, _ = await ground.service.submit(ADA, Submission("bank.refund", {"ticket": "T-7", "amount": 120}))
-        lines.append(f"again: {(await ended(ground, again.id)).result}")
+        again, _ = await components.service.submit(ADA, Submission("bank.refund", {"ticket": "T-7", "amount": 120}))
+        lines.append(f"again: {(await ended(components, again.id)).result}")
 
         # A small refund asks nobody.
-        small, _ = await ground.flows.start(ADA, "refund", {"ticket": "T-8"})
-        lines.append(f"{(await over(ground, small.run.id)).run.status}: nobody was asked")
+        small, _ = await components.flows.start(ADA, "refund", {"ticket": "T-8"})
+        lines.append(f"{(await over(components, small.run.id)).run.status}: nobody was asked")
     lines.append(f"late: {await asyncio.to_thread(_write_late)}")
     with closing(books()) as data:
         paid = data.execute("SELECT ticket, amount FROM refunds ORDER BY ticket").fetchall()

@@ -104,9 +104,9 @@ web: Final = Web()
 async def show(directory: Path) -> list[str]:
     """Crawl two hosts. What happened, in lines."""
     os.environ[PLACE] = str(directory)
-    async with plane_at(directory, app) as ground:
-        stored, _ = await ground.flows.start(ADA, "crawl", {"urls": ["http://a.example", "http://b.example"]})
-        done = (await over(ground, stored.run.id)).run
+    async with plane_at(directory, app) as components:
+        stored, _ = await components.flows.start(ADA, "crawl", {"urls": ["http://a.example", "http://b.example"]})
+        done = (await over(components, stored.run.id)).run
     titles = done.output["titles"]
     return [
         f"{done.status}: {len(titles)} pages in {done.output['attempts']} attempts",

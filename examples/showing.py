@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.plane import App
 from holdfast.plane.approvals.rules import Verdict
 from holdfast.plane.model import Job
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service import Caller
 from holdfast.plane.settings import Settings
@@ -22,34 +22,34 @@ LOOKER: Final = Caller("example")
 
 
 @asynccontextmanager
-async def plane_at(directory: Path, app: App) -> AsyncIterator[Ground]:
+async def plane_at(directory: Path, app: App) -> AsyncIterator[Components]:
     """A plane without its API, all in one file, for as long as the block runs."""
     settings = Settings(database=f"sqlite:///{directory / 'plane.db'}")
     async with Plane(settings, [part for part in PARTS if part != "api"], app=app) as plane:
-        yield plane.ground
+        yield plane.components
 
 
-async def over(ground: Ground, run: str) -> StoredRun:
+async def over(components: Components, run: str) -> StoredRun:
     """A run, once it is over."""
     async with asyncio.timeout(LIMIT_S):
-        while not (found := await ground.flows.run(LOOKER, run)).run.status.terminal:  # noqa: ASYNC110 - in a database
+        while not (found := await components.flows.run(LOOKER, run)).run.status.terminal:  # noqa: ASYNC110 - in a database
             await asyncio.sleep(0.02)
     return found
 
 
-async def ended(ground: Ground, job: str) -> Job:
+async def ended(components: Components, job: str) -> Job:
     """A job, once it is over."""
     async with asyncio.timeout(LIMIT_S):
-        while not (found := await ground.service.job(LOOKER, job)).state.terminal:  # noqa: ASYNC110 - as above
+        while not (found := await components.service.job(LOOKER, job)).state.terminal:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
     return found
 
 
-async def decided(ground: Ground, boss: Caller, verdict: Verdict) -> str:
+async def decided(components: Components, boss: Caller, verdict: Verdict) -> str:
     """Wait until something waits for a person, and decide about it. What was asked."""
     async with asyncio.timeout(LIMIT_S):
-        while not (waiting := (await ground.flows.approvals(LOOKER)).items):  # noqa: ASYNC110 - as above
+        while not (waiting := (await components.flows.approvals(LOOKER)).items):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
     gate = waiting[0]
-    await ground.flows.decide(boss, gate.job, verdict)
+    await components.flows.decide(boss, gate.job, verdict)
     return gate.about

@@ -21,7 +21,7 @@ from holdfast.plane.approvals.service import Approvals, Decision
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 
 PAYMENTS = parse_rules([{"name": "payments", "topics": ["bank.*"], "message": "Check the amount."}])
 FROZEN = parse_rules([{"name": "frozen", "effect": "deny", "topics": ["bank.*"]}])
@@ -63,40 +63,40 @@ class Staged(Approvals):
         return decision
 
 
-def staged(ground: Ground, **settings: Any) -> Staged:
-    return Staged(ground.database, ground.store, ground.locks, ground.approvals.rules, **settings)
+def staged(components: Components, **settings: Any) -> Staged:
+    return Staged(components.database, components.store, components.locks, components.approvals.rules, **settings)
 
 
 async def stage_of(flow_stage: FlowStage, rules: ApprovalRules = PAYMENTS, *, serve: bool = False) -> FlowReplica:
     replica = await flow_stage.replica(serve=serve)
-    replica.ground.approvals.rules = rules
+    replica.components.approvals.rules = rules
     return replica
 
 
 async def asked(replica: FlowReplica, **more: Any) -> Job:
     """A job that waits for a person."""
-    job, made = await replica.ground.service.submit(ASKER, Submission("bank.pay", {"amount": 12}, **more))
+    job, made = await replica.components.service.submit(ASKER, Submission("bank.pay", {"amount": 12}, **more))
     assert (made, job.state) == (True, JobState.APPROVAL_REQUIRED)
     return job
 
 
 async def decide(replica: FlowReplica, job: str, verdict: Verdict = Verdict.APPROVE, **more: Any) -> Decision:
-    return await replica.ground.flows.decide(DECIDER, job, verdict, **more)
+    return await replica.components.flows.decide(DECIDER, job, verdict, **more)
 
 
 async def waiting(replica: FlowReplica, **more: Any) -> list[str]:
-    return [each.job for each in (await replica.ground.flows.approvals(ASKER, **more)).items]
+    return [each.job for each in (await replica.components.flows.approvals(ASKER, **more)).items]
 
 
 async def untouched(replica: FlowReplica, job: str) -> None:
     """Nobody has decided: nothing was written, nothing was told, and the lock is free."""
-    found, approval = await replica.job(job), await replica.ground.approvals.get(job)
+    found, approval = await replica.job(job), await replica.components.approvals.get(job)
     assert found is not None
     assert approval is not None
     assert (found.state, found.version) == (JobState.APPROVAL_REQUIRED, 1)
     assert (approval.status, approval.revision) == (ApprovalStatus.WAITING, 0)
     assert await told(replica, job) == []
-    assert not (await replica.ground.locks.inspect(SCHEDULER_JOB.key(job=job))).held
+    assert not (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job))).held
 
 
 async def told(replica: FlowReplica, job: str) -> list[str]:

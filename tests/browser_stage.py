@@ -75,7 +75,7 @@ class Running:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def submit(self, topic: str, payload: Any = None, **more: Any) -> Job:
-        service = self.plane.ground.service
+        service = self.plane.components.service
         job, _ = self.run(service.submit(ME, Submission(topic, payload, **more)))
         return job
 

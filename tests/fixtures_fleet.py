@@ -59,8 +59,8 @@ async def every_service(
     leases: str = request.getfixturevalue("_fleet_leases")
     with _postgres_servers(postgres_executables()[-1]).database() as database:
         places = Settings(database=database, bus=own_stream(_nats_servers(nats_executables()[-1])), leases=leases)
-        async with opened(places) as ground:
-            yield ground.service
+        async with opened(places) as components:
+            yield components.service
 
 
 @pytest.fixture

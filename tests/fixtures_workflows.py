@@ -25,7 +25,7 @@ from holdfast.plane.jobs.termination import ending
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.sections import RunSettings
 from holdfast.plane.settings.settings import Settings
@@ -43,31 +43,31 @@ DECIDER = Caller("decider")
 class FlowReplica:
     """One process of the plane, so to speak."""
 
-    ground: Ground
+    components: Components
     engine: Engine
-    helper: Ground  # whose locks work, whatever becomes of this replica's
+    helper: Components  # whose locks work, whatever becomes of this replica's
 
     async def define(self, text: str) -> None:
         """Keep a definition, written in YAML."""
-        await self.ground.flows.define(ASKER, from_document(yaml.safe_load(text)))
+        await self.components.flows.define(ASKER, from_document(yaml.safe_load(text)))
 
     async def start(self, name: str, value: Any = None, **more: Any) -> str:
         """A run of a workflow; its id."""
-        stored, _ = await self.ground.flows.start(ASKER, name, value, **more)
+        stored, _ = await self.components.flows.start(ASKER, name, value, **more)
         return stored.run.id
 
     async def run(self, run_id: str) -> StoredRun:
-        return await self.ground.flows.run(ASKER, run_id)
+        return await self.components.flows.run(ASKER, run_id)
 
     async def status(self, run_id: str) -> dict[str, str]:
         """How the steps of a run are."""
         return {name: str(state.status) for name, state in (await self.run(run_id)).run.steps.items()}
 
     async def timeline(self, run_id: str) -> list[RunEvent]:
-        return await self.ground.flows.timeline(ASKER, run_id)
+        return await self.components.flows.timeline(ASKER, run_id)
 
     async def job(self, job_id: str) -> Job | None:
-        return await self.ground.store.get(job_id)
+        return await self.components.store.get(job_id)
 
     async def appears(self, job_id: str) -> Job:
         """The job, once it is there."""
@@ -86,15 +86,15 @@ class FlowReplica:
     ) -> None:
         """End a job, as the scheduler would after its worker's word."""
         await self.appears(job_id)
-        ground = self.helper
-        async with job_lock(ground.locks, job_id) as lease:
+        components = self.helper
+        async with job_lock(components.locks, job_id) as lease:
             fence = carried(lease)
             reason = "" if state is JobState.SUCCEEDED else "the test says so"
 
             def over(job: Job) -> Any:
                 return ending(job, End(state, code, reason, dead=False), fence, actor="test", result=result)
 
-            assert (await ground.store.change(lease, job_id, over)).after is not None
+            assert (await components.store.change(lease, job_id, over)).after is not None
 
     async def becomes(self, run_id: str, status: RunStatus) -> StoredRun:
         """The run, once it has this status."""
@@ -115,7 +115,7 @@ class FlowReplica:
         await holds(there, f"run {run_id}: {wanted}")
 
     async def query(self, statement: str, **values: Any) -> list[Row]:
-        return await self.ground.database.read(lambda tx: tx.query(statement, values))
+        return await self.components.database.read(lambda tx: tx.query(statement, values))
 
 
 @dataclass
@@ -126,7 +126,7 @@ class FlowStage:
     leases: str
     stack: AsyncExitStack
     clock: PushedClock = field(default_factory=PushedClock)
-    _helper: Ground | None = None
+    _helper: Components | None = None
 
     async def replica(
         self, *, leases: str | None = None, serve: bool = True, runs: RunSettings | None = None, **more: Any
@@ -134,13 +134,13 @@ class FlowStage:
         """A replica. `leases`: where it looks for them, if not where the others do; `serve`: it handles messages."""
         if self._helper is None:
             self._helper = await self._open(self.leases)
-        ground = await self._open(leases or self.leases, runs)
-        engine = Engine(ground.runs, ground.locks, ground.bus, **more)
+        components = await self._open(leases or self.leases, runs)
+        engine = Engine(components.runs, components.locks, components.bus, **more)
         if serve:
             await self.stack.enter_async_context(engine.serving())
-        return FlowReplica(ground, engine, self._helper)
+        return FlowReplica(components, engine, self._helper)
 
-    async def _open(self, leases: str, runs: RunSettings | None = None) -> Ground:
+    async def _open(self, leases: str, runs: RunSettings | None = None) -> Components:
         settings = Settings(database=self.database, leases=leases, runs=runs or RunSettings())
         return await self.stack.enter_async_context(opened(settings, clock=self.clock))
 
@@ -165,7 +165,7 @@ async def holds(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 async def older_job(replica: FlowReplica, identity: str, tenant: str = "victim") -> Job:
     """A job whose id has the reserved form, as an older version of the plane accepted it."""
     wanted = Submission("mail", {"secret": True}, tenant, identity, submitted_by="caller")
-    make = replica.ground.store.submission(wanted, "default", state=JobState.APPROVAL_REQUIRED)
-    job, made = await replica.ground.database.write(make)
+    make = replica.components.store.submission(wanted, "default", state=JobState.APPROVAL_REQUIRED)
+    job, made = await replica.components.database.write(make)
     assert made
     return job

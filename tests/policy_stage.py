@@ -26,9 +26,9 @@ from holdfast.plane.policy.follower import PolicyFollower
 from holdfast.plane.policy.runtime import Policing
 from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.policy_switch import policy_switch
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.stores.memory.store import MemoryTable
 from holdfast.types import NS, Instant
@@ -130,21 +130,21 @@ async def replica(
     """A process that has begun to follow the policy, and goes on to."""
     plan, database = Plan(), Brittle(open_database(url))
     engine = PlannedEngine(MemoryTable(), plan)
-    witness = Witness()
-    house = Household(
+    recorder = Recorder()
+    manager = LeaseManager(
         engine.blocking,
         clock=SystemClock(),
         entropy=SystemEntropy(),
-        witness=witness,
-        policy=policy_switch(None, None, clock, witness, name),
+        recorder=recorder,
+        policy=policy_switch(None, None, clock, recorder, name),
         owner=lambda: this_owner("test", name),
         request_timeout_ns=2 * NS,
     )
     policy = PlanePolicy(database, clock)
-    signals = Signals(database, clock, process=name, witness=witness)
+    signals = Signals(database, clock, process=name, recorder=recorder)
     jitter = BusyJitter(Settings(scheduler=scheduler or SchedulerSettings()))
     try:
-        async with aio.Locks(engine, house) as locks:
+        async with aio.Locks(engine, manager) as locks:
             follower = PolicyFollower(
                 *(policy, database, locks, clock),
                 actor=name,

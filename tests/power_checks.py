@@ -20,7 +20,7 @@ from holdfast.guards.bearer import CarriedFence
 from holdfast.guards.files import GuardedFiles
 from holdfast.observe.ledger.reader import Findings, load
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import DATABASE_FILE, Settings
 from holdfast.runtime.run_sync import run_now
@@ -111,16 +111,16 @@ def check_fence_without_a_clock(image: Path, said: Iterable[Said]) -> None:
 # The plane.
 
 
-async def check_jobs(ground: Ground, said: Iterable[Said]) -> None:
+async def check_jobs(components: Components, said: Iterable[Said]) -> None:
     """Every job that was acknowledged is there, and those that had ended have ended so."""
-    service = ground.service
+    service = components.service
     for each in said:
         if "submitted" in each:
-            job = await _job(ground, each["submitted"])
+            job = await _job(components, each["submitted"])
             if job.payload["number"] != each["number"]:
                 raise Lost(f"job {job.id} is another one")
         elif "ended" in each:
-            job = await _job(ground, each["ended"])
+            job = await _job(components, each["ended"])
             now, then = (job.state, job.fence, job.run_fence), (each["state"], each["fence"], each["run_fence"])
             if now != then:
                 raise Lost(f"job {job.id} had ended as {then}, and is {now}")
@@ -133,9 +133,9 @@ async def check_jobs(ground: Ground, said: Iterable[Said]) -> None:
                 raise Lost(f"{each['resource']} was held under {each['fence']}, and is held under {fences}")
 
 
-async def _job(ground: Ground, job_id: str) -> Any:
+async def _job(components: Components, job_id: str) -> Any:
     try:
-        return await ground.service.job(child.ME, job_id)
+        return await components.service.job(child.ME, job_id)
     except RowMissing:
         raise Lost(f"job {job_id} is gone") from None
 
@@ -146,8 +146,8 @@ def check_plane(image: Path, said: Sequence[Said], *, leases: bool = True) -> No
         return  # there may be nothing at all yet
 
     async def look() -> None:
-        async with opened(Settings(database=f"sqlite:///{image / PLANE}")) as ground:
-            await check_jobs(ground, said)
+        async with opened(Settings(database=f"sqlite:///{image / PLANE}")) as components:
+            await check_jobs(components, said)
 
     try:
         asyncio.run(look())
@@ -165,16 +165,16 @@ async def check_ends(chosen: Settings, said: Sequence[Said], limit_s: float = 60
     async with asyncio.timeout(limit_s), Plane(chosen, child.OWN, app=child.app) as plane:
         for job_id, number in submitted.items():
             waits = number % 5 == 2 and job_id not in cancelled
-            job = await _job(plane.ground, job_id)
+            job = await _job(plane.components, job_id)
             while not (job.state.terminal or waits):
                 await asyncio.sleep(0.01)  # between two looks at a database
-                job = await _job(plane.ground, job_id)
+                job = await _job(plane.components, job_id)
             expected = {JobState.FAILED} if number % 7 == 3 else {JobState.SUCCEEDED}
             if number % 5 == 2:  # it may have been cancelled by a caller who did not hear of it
                 expected = {JobState.CANCELLED} if not waits else {JobState.PENDING, JobState.CANCELLED}
             if job.state not in expected:
                 raise Lost(f"job {job_id} (number {number}) is {job.state}")
-            ends = [each for each in await plane.ground.service.events(child.ME, job_id) if each.after.terminal]
+            ends = [each for each in await plane.components.service.events(child.ME, job_id) if each.after.terminal]
             if len(ends) != int(job.state.terminal):
                 raise Lost(f"job {job_id} has {len(ends)} ends")
 

@@ -77,8 +77,8 @@ class PowerPostgres:
         self.stage.begin()
 
     async def _tables(self) -> None:
-        async with opened(Settings(database=self.url, leases="memory://")) as ground:
-            await ground.database.write(lambda tx: tx.query("CREATE TABLE careless (number INTEGER PRIMARY KEY)"))
+        async with opened(Settings(database=self.url, leases="memory://")) as components:
+            await components.database.write(lambda tx: tx.query("CREATE TABLE careless (number INTEGER PRIMARY KEY)"))
 
     def _give(self, path: Path) -> None:
         """To the one who runs the server."""

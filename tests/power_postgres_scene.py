@@ -24,8 +24,8 @@ def check_database(url: str, said: Sequence[Said]) -> None:
     """All jobs are there, as they were."""
 
     async def look() -> None:
-        async with opened(Settings(database=url, leases="memory://")) as ground:
-            await check_jobs(ground, said)
+        async with opened(Settings(database=url, leases="memory://")) as components:
+            await check_jobs(components, said)
 
     asyncio.run(look())
 

@@ -101,7 +101,7 @@ async def waited(url: str, store: str, number: int, *, ttl: float = 3.0, renewal
         blocks, resident = _blocks(), _resident()
         crowd = [asyncio.create_task(locks.lock("crowded", ttl=60).acquire(timeout=LIMIT_S)) for _ in range(number)]
         async with asyncio.timeout(LIMIT_S):
-            while sum(locks.house.witness.waiters().values()) < number:  # noqa: ASYNC110 - nobody tells of it
+            while sum(locks.manager.recorder.waiters().values()) < number:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
             kib = (_resident() - resident) / KIB / number
             renewed = locks.statistics().renewed

@@ -105,21 +105,21 @@ class ProcrastinateClient:
 class HoldfastClient:
     """In batches. It is asked whether any is left, which costs its database next to nothing."""
 
-    def __init__(self, ground: Any) -> None:
-        self._ground = ground
+    def __init__(self, components: Any) -> None:
+        self._components = components
         self._model = module("holdfast.plane.model.records")
         self._caller = module("holdfast.plane.service.service").Caller("bench")
 
     async def noops(self, number: int) -> None:
         wanted = self._model.Submission("noop")
         while number > 0:
-            answers = await self._ground.service.submit_many(self._caller, [wanted] * min(BATCH, number))
+            answers = await self._components.service.submit_many(self._caller, [wanted] * min(BATCH, number))
             if any(isinstance(each, Exception) for each in answers):
                 raise RuntimeError(f"not all were accepted: {answers}")
             number -= BATCH
 
     async def stamp(self, sent_ns: int) -> None:
-        await self._ground.service.submit(self._caller, self._model.Submission("stamp", sent_ns))
+        await self._components.service.submit(self._caller, self._model.Submission("stamp", sent_ns))
 
     async def over(self, number: int) -> bool:
         if await self._asked(f"SELECT EXISTS (SELECT 1 FROM plane_job WHERE {_LIVE}) AS found"):
@@ -130,7 +130,7 @@ class HoldfastClient:
         return True
 
     async def _asked(self, query: str) -> int:
-        return int((await self._ground.database.read(lambda tx: tx.query(query)))[0]["found"])
+        return int((await self._components.database.read(lambda tx: tx.query(query)))[0]["found"])
 
 
 @asynccontextmanager
@@ -146,8 +146,8 @@ async def connected(name: str) -> AsyncIterator[Client]:
             yield ProcrastinateClient(tasks)
     else:
         settings = module("benchmarks.jobs.ours").settings()
-        async with module("holdfast.plane.process.components").opened(settings) as ground:
-            yield HoldfastClient(ground)
+        async with module("holdfast.plane.process.components").opened(settings) as components:
+            yield HoldfastClient(components)
 
 
 async def done(client: Client, number: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.jobs.ours import app
 from benchmarks.measure import Measurement
 from holdfast.plane.db.ports import Database
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import Settings
 
@@ -78,10 +78,10 @@ class Stopwatch:
                 setattr(kind, name, method)
 
 
-async def fill(ground: Ground, stored: int, backlog: int) -> None:
+async def fill(components: Components, stored: int, backlog: int) -> None:
     """Make the rows."""
-    database = ground.database
-    now_ns = ground.clock.now().wall - _HOUR_NS
+    database = components.database
+    now_ns = components.clock.now().wall - _HOUR_NS
     numbers = _NUMBERS[database.dialect]
     jobs, events = _JOBS.format(numbers=numbers, tenants=TENANTS), _EVENTS.format(numbers=numbers)
     for kind, state, attempt, count in (("old-", "SUCCEEDED", 1, stored), ("new-", "PENDING", 0, backlog)):
@@ -99,8 +99,8 @@ async def _run(database: Database, statement: str, values: dict[str, Any]) -> No
     await database.write(lambda tx: tx.query(statement, values))
 
 
-async def _waiting(ground: Ground) -> int:
-    return int((await ground.database.read(lambda tx: tx.query(_DONE)))[0]["n"])
+async def _waiting(components: Components) -> int:
+    return int((await components.database.read(lambda tx: tx.query(_DONE)))[0]["n"])
 
 
 async def _worked(settings: Settings, backlog: int, seconds: float) -> tuple[float, float]:
@@ -108,12 +108,12 @@ async def _worked(settings: Settings, backlog: int, seconds: float) -> tuple[flo
     watch = Stopwatch()
     async with Plane(settings, parts={"scheduler", "worker"}, app=app) as plane:
         async with asyncio.timeout(60):
-            while await _waiting(plane.ground) > backlog - _WARM_UP:  # noqa: ASYNC110 - the plane rings for nobody else
+            while await _waiting(plane.components) > backlog - _WARM_UP:  # noqa: ASYNC110 - the plane rings for nobody else
                 await asyncio.sleep(0.01)
-        with watch.on(*_timed_of(plane.ground.database.dialect)):
-            before, began = await _waiting(plane.ground), time.perf_counter()
+        with watch.on(*_timed_of(plane.components.database.dialect)):
+            before, began = await _waiting(plane.components), time.perf_counter()
             await asyncio.sleep(seconds)
-            left, took = await _waiting(plane.ground), time.perf_counter() - began
+            left, took = await _waiting(plane.components), time.perf_counter() - began
     if not left:
         raise RuntimeError(f"a backlog of {backlog} jobs is too short for {seconds:g} s")
     done = before - left
@@ -137,8 +137,8 @@ def working_beside(settings: Settings, stored: int, seconds: float) -> Measureme
     backlog = _WARM_UP + round(BACKLOG_PER_S * seconds)
 
     async def main() -> tuple[float, float]:
-        async with opened(settings) as ground:
-            await fill(ground, stored, backlog)
+        async with opened(settings) as components:
+            await fill(components, stored, backlog)
         return await _worked(settings, backlog, seconds)
 
     per_s, spent = asyncio.run(main())

@@ -194,7 +194,7 @@ def test_a_real_ledger_is_read_and_shows_no_token(shell: Shell, tmp_path: Path) 
     path = tmp_path / "real"
     with Ledger(path) as ledger, holdfast.connect(shell.url, observers=[ledger]) as locks:
         with locks.lock("nightly", ttl=600) as lease:
-            token = lease._tenure.token
+            token = lease._lease_record.token
         stuck = locks.lock("nightly", ttl=0.5).acquire()
         locks.force_release("nightly", reason="stuck", actor="ops")
         assert stuck.lost.wait(60)
@@ -207,7 +207,7 @@ def test_a_real_ledger_is_read_and_shows_no_token(shell: Shell, tmp_path: Path) 
     assert "broken by ops: stuck" in shown
     assert "every rule holds" in shown
     assert token not in shown
-    assert stuck._tenure.token not in shown
+    assert stuck._lease_record.token not in shown
     assert json.loads(shown.splitlines()[-1])["grants"] == 2
 
 

@@ -64,7 +64,7 @@ def test_inspect_answers_with_its_exit_code_too(shell: Shell) -> None:
 def test_no_command_ever_shows_a_token(shell: Shell) -> None:
     with shell.locks() as locks:
         lease = locks.lock("nightly", ttl=600).acquire()
-        token = lease._tenure.token
+        token = lease._lease_record.token
         shown = ""
         for words in (["locks"], ["inspect", "nightly"], ["watch", "--count", "1"]):
             for more in ([], ["--json"]):

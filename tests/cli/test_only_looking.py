@@ -122,8 +122,8 @@ def test_a_file_that_may_not_be_written_can_be_read(tmp_path: Path, writes: bool
     settings = Settings(database=f"sqlite:///{path}")
 
     async def seen() -> list[str]:
-        async with opened(settings) as ground:
-            job, _ = await ground.service.submit(Caller("me"), Submission("t"))
+        async with opened(settings) as components:
+            job, _ = await components.service.submit(Caller("me"), Submission("t"))
             if writes:
                 return [job.id, await asyncio.to_thread(_listed_by_nobody, path)]
         return [job.id, await asyncio.to_thread(_listed_by_nobody, path)]

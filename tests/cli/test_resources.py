@@ -11,7 +11,9 @@ from holdfast.plane.resources.model import ResourceGrant
 def taken(shell: Shell, tenant: str, resource: str, mode: str = "exclusive") -> ResourceGrant:
     """Somebody outside holds it."""
     return on_plane(
-        lambda ground, _: ground.service.resources.acquire(tenant, resource, owner=f"of {tenant}", mode=mode, ttl=3600),
+        lambda components, _: components.service.resources.acquire(
+            tenant, resource, owner=f"of {tenant}", mode=mode, ttl=3600
+        ),
         str(shell.directory / "holdfast.toml"),
         database=f"sqlite:///{shell.directory}/plane.db",
     )

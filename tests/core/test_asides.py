@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.plane.scheduler.fair_share import Line
-from holdfast.plane.scheduler.topic_backlog import Aside, Rank, joined, picked, room_of
+from holdfast.plane.scheduler.topic_backlog import Rank, TopicBacklog, joined, picked, room_of
 
 
 def ranks(*jobs: str) -> tuple[Rank, ...]:
@@ -35,14 +35,22 @@ def test_no_more_of_a_topic_go_than_it_and_its_pool_have_places_for(
 
 
 def test_the_places_of_a_topic_go_round_among_tenants() -> None:
-    lines = [Aside("b", ranks("b1", "b2", "b3")), Aside("c", ranks("c1")), Aside("a", ranks("a1", "a2"))]
+    lines = [
+        TopicBacklog("b", ranks("b1", "b2", "b3")),
+        TopicBacklog("c", ranks("c1")),
+        TopicBacklog("a", ranks("a1", "a2")),
+    ]
     assert picked(lines, 1) == {"b": [*ranks("b1")]}
     assert {tenant: len(some) for tenant, some in picked(lines, 4).items()} == {"b": 2, "c": 1, "a": 1}
     assert picked(lines, 0) == {}
 
 
 def test_a_tenant_that_may_have_no_more_is_passed_over() -> None:
-    lines = [Aside("a", ranks("a1", "a2"), 0), Aside("b", ranks("b1", "b2"), 1), Aside("c", ranks("c1"), None)]
+    lines = [
+        TopicBacklog("a", ranks("a1", "a2"), 0),
+        TopicBacklog("b", ranks("b1", "b2"), 1),
+        TopicBacklog("c", ranks("c1"), None),
+    ]
     assert {tenant: [rank.job for rank in some] for tenant, some in picked(lines, 5).items()} == {
         "b": ["b1"],
         "c": ["c1"],
@@ -80,7 +88,7 @@ def test_a_job_that_left_the_line_meanwhile_is_left_out() -> None:
 def test_never_more_than_there_is_room_for_and_nobody_two_ahead_of_one_who_waits(
     sizes: dict[str, int], room: int
 ) -> None:
-    lines = [Aside(tenant, ranks(*(f"{tenant}{n}" for n in range(size)))) for tenant, size in sizes.items()]
+    lines = [TopicBacklog(tenant, ranks(*(f"{tenant}{n}" for n in range(size)))) for tenant, size in sizes.items()]
     found = picked(lines, room)
     assert sum(map(len, found.values())) == min(room, sum(sizes.values()))
     for tenant, size in sizes.items():

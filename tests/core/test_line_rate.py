@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.log_rate import LINES_MAX, LONGEST_NS, WINDOW_NS, LineRate
+from holdfast.core.log_rate import LINES_MAX, LONGEST_NS, WINDOW_NS, LogRate
 from holdfast.types import NS
 
 
 def test_the_first_lines_are_written_and_the_next_window_says_how_many_were_not() -> None:
-    rate = LineRate()
+    rate = LogRate()
     assert [rate.enter(number).written for number in range(100)] == [True] * LINES_MAX + [False] * (100 - LINES_MAX)
     assert rate.left_out == 95
     assert rate.enter(WINDOW_NS) == (True, 95, False)
@@ -18,15 +18,15 @@ def test_the_first_lines_are_written_and_the_next_window_says_how_many_were_not(
 
 
 def test_an_outage_of_an_hour_costs_a_few_dozen_lines_and_not_thousands() -> None:
-    rate = LineRate(lines=1)
+    rate = LogRate(lines=1)
     written = sum(rate.enter(tenth * NS // 10).written for tenth in range(36_000))
     assert 15 <= written <= 20
-    many = LineRate(lines=50)
+    many = LogRate(lines=50)
     assert sum(many.enter(tenth * NS // 10).written for tenth in range(36_000)) <= 20 * 50
 
 
 def test_after_a_quiet_window_all_is_as_at_the_start() -> None:
-    rate = LineRate(lines=1)
+    rate = LogRate(lines=1)
     for second in range(1000):
         rate.enter(second * NS)
     later = 1000 * NS + 2 * LONGEST_NS
@@ -36,18 +36,18 @@ def test_after_a_quiet_window_all_is_as_at_the_start() -> None:
 
 
 def test_what_comes_seldom_is_always_written() -> None:
-    rate = LineRate()
+    rate = LogRate()
     assert all(rate.enter(number * WINDOW_NS // LINES_MAX) == (True, 0, False) for number in range(1000))
 
 
 def test_a_traceback_is_written_once_in_a_window() -> None:
-    rate = LineRate()
+    rate = LogRate()
     assert [rate.enter(number, traced=True).traced for number in range(3)] == [True, False, False]
     assert rate.enter(WINDOW_NS, traced=True).traced
 
 
 def test_a_clock_that_goes_back_begins_a_new_window() -> None:
-    rate = LineRate(lines=1)
+    rate = LogRate(lines=1)
     assert rate.enter(1000 * NS).written
     assert not rate.enter(1001 * NS).written
     assert rate.enter(5 * NS) == (True, 1, False)
@@ -55,7 +55,7 @@ def test_a_clock_that_goes_back_begins_a_new_window() -> None:
 
 @given(st.lists(st.integers(0, 40 * NS), max_size=200), st.integers(1, 5))
 def test_every_line_is_written_or_told_of_or_still_counted(steps: list[int], lines: int) -> None:
-    rate, now, entries = LineRate(lines), 0, []
+    rate, now, entries = LogRate(lines), 0, []
     for step in steps:
         now += step
         entries.append(rate.enter(now))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.token_bucket import Ration
+from holdfast.core.token_bucket import TokenBucket
 
-TEN_A_SECOND = Ration(every_ns=100, burst=5)
+TEN_A_SECOND = TokenBucket(every_ns=100, burst=5)
 
 
 def test_a_burst_is_allowed_and_then_one_for_each_period() -> None:
@@ -32,7 +32,7 @@ def test_after_a_quiet_time_it_is_as_if_nothing_were_known() -> None:
 
 @given(st.lists(st.integers(0, 300), max_size=200), st.integers(1, 10), st.integers(1, 200))
 def test_never_more_than_the_burst_and_the_rate_in_any_window(gaps: list[int], burst: int, every: int) -> None:
-    ration, full, now = Ration(every, burst), None, 0
+    ration, full, now = TokenBucket(every, burst), None, 0
     times: list[int] = []
     for gap in gaps:
         now += gap

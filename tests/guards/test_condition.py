@@ -163,7 +163,7 @@ def test_leases_that_lie_in_no_database_say_so_and_name_the_way_out() -> None:
 def test_the_condition_shows_neither_token_nor_what_is_kept_of_it(locks: holdfast.Locks) -> None:
     with locks.lock("account:1", ttl=30) as lease:
         condition = lease.condition()
-        assert lease._tenure.token not in f"{condition!r} {condition} {condition.parameters}"
+        assert lease._lease_record.token not in f"{condition!r} {condition} {condition.parameters}"
         assert str(condition.parameters["holdfast_owned"]) not in f"{condition!r} {condition}"
 
 

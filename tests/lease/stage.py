@@ -21,10 +21,10 @@ import holdfast
 from holdfast import aio
 from holdfast.core.history.events import Record
 from holdfast.core.ports import Observer
-from holdfast.core.timer_wheel import Calendar
-from holdfast.runtime.lease_manager import Household
+from holdfast.core.timer_wheel import TimerWheel
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.policy_switch import policy_switch
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.stores.memory.store import MemoryTable
@@ -107,7 +107,7 @@ class ManualTicks:
     """A ticker without a thread: what is due happens when the stage lets time pass."""
 
     def __init__(self, clock: ManualClock, act: Callable[[list[Any]], Coroutine[Any, Any, None]]) -> None:
-        self.calendar: Calendar[Any] = Calendar(slot_ns=1)
+        self.timer_wheel: TimerWheel[Any] = TimerWheel(slot_ns=1)
         self._clock = clock
         self._act = act
 
@@ -117,31 +117,31 @@ class ManualTicks:
             self.put(item, due_ns)
 
     def put(self, item: Any, due_ns: int) -> None:
-        self.calendar.put(item, due_ns)
+        self.timer_wheel.put(item, due_ns)
 
     def drop(self, item: Any) -> None:
-        self.calendar.drop(item)
+        self.timer_wheel.drop(item)
 
     def items(self) -> list[Any]:
-        return list(self.calendar)
+        return list(self.timer_wheel)
 
     def lag_ns(self) -> int:
-        due = self.calendar.next_due_ns()
+        due = self.timer_wheel.next_due_ns()
         return 0 if due is None else max(0, self._clock.mono - due)
 
     def late_ns(self, since_ns: int) -> int:
         return 0
 
     def abandon(self) -> list[Any]:
-        left = list(self.calendar)
-        self.calendar = Calendar(slot_ns=1)
+        left = list(self.timer_wheel)
+        self.timer_wheel = TimerWheel(slot_ns=1)
         return left
 
     def stop(self, timeout_ns: int) -> None:
-        self.calendar = Calendar(slot_ns=1)
+        self.timer_wheel = TimerWheel(slot_ns=1)
 
     def run(self) -> None:
-        due = self.calendar.pop_due(self._clock.mono)
+        due = self.timer_wheel.pop_due(self._clock.mono)
         if due:
             run_now(self._act(due))
 
@@ -255,19 +255,19 @@ class Stage:
     ) -> aio.Locks:
         """Another `Locks` on the same leases, as another process would have it."""
         clock = self.clock if self.manual else SystemClock()
-        witness = Witness([self.notes, *observers])
+        recorder = Recorder([self.notes, *observers])
         engine = PlannedEngine(self.table, self.plan)
-        house = Household(
+        manager = LeaseManager(
             engine.blocking,
             clock=clock,
             entropy=self.entropy if self.manual else SystemEntropy(),
-            witness=witness,
-            policy=policy_switch(policy, policy_file, clock, witness, "the-stage"),
+            recorder=recorder,
+            policy=policy_switch(policy, policy_file, clock, recorder, "the-stage"),
             owner=lambda: this_owner("stage"),
             request_timeout_ns=round(request_timeout * NS),
             make_ticks=self._make_ticks if self.manual else None,
         )
-        locks: Any = holdfast.Locks(engine, house) if self.blocking else aio.Locks(engine, house)
+        locks: Any = holdfast.Locks(engine, manager) if self.blocking else aio.Locks(engine, manager)
         self._opened.append(locks)
         return cast("aio.Locks", dressed(locks))
 
@@ -303,7 +303,7 @@ class Stage:
         """Move the manual clock; whatever comes due on the way happens at its time."""
         until = self.clock.mono + round(seconds * NS)
         while True:
-            nexts = [due for ticks in self._ticks if (due := ticks.calendar.next_due_ns()) is not None]
+            nexts = [due for ticks in self._ticks if (due := ticks.timer_wheel.next_due_ns()) is not None]
             due = min(nexts, default=until)
             if due > until or not nexts:
                 break

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from fault_proxy import LIMIT_S, FaultProxy
 from holdfast import Closed, aio
-from holdfast.core.timer_wheel import Calendar
+from holdfast.core.timer_wheel import TimerWheel
 from servers import RedisServer
 
 
@@ -103,7 +103,7 @@ async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, 
         await asyncio.wait([closing])
         assert closing.cancelled()
         proxy.resume()
-        keeper: Any = locks.house.keeper
+        keeper: Any = locks.manager.keeper
         for ticker in (keeper._alarms, keeper._renewals, keeper._loose_ends):
             if ticker._thread is not None:
                 await asyncio.to_thread(ticker._thread.join, LIMIT_S)
@@ -115,15 +115,15 @@ async def test_a_cancelled_close_closes_all_the_same(redis_server: RedisServer, 
 def test_a_lease_on_its_way_through_a_timer_queue_is_not_missed() -> None:
     """The timer thread moves new items to its calendar. `close()` asks for all items meanwhile."""
     with holdfast.connect("memory://") as locks:
-        ticker: Any = locks.house.keeper._alarms
+        ticker: Any = locks.manager.keeper._alarms
         seen: list[bool] = []
 
-        class Watched(Calendar[Any]):
+        class Watched(TimerWheel[Any]):
             def put(self, item: Any, due_ns: int) -> bool:
                 seen.append(item in ticker.items())
                 return super().put(item, due_ns)
 
-        ticker._calendar = Watched()
+        ticker._timer_wheel = Watched()
         ticker._fresh["a lease"] = 1
         ticker._sort_in()
         assert seen == [True]

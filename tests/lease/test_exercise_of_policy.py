@@ -49,15 +49,15 @@ async def test_what_is_exercised_is_counted_and_logged_apart_from_what_fell_back
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     locks = stage.locks(policy=POLICY)
-    locks.house.witness.name_items({"workflow.run": "run:{run}"})
+    locks.manager.recorder.name_items({"workflow.run": "run:{run}"})
     locks.exercise.begin("workflow.run", 1)
     async with run_lock(locks, 42) as lease:
         assert (lease.guaranteed, lease.fence, lease.held) == (False, None, True)
     statistics = locks.statistics()
     assert (statistics.exercised, statistics.fallbacks, statistics.store_errors) == (1, 0, 0)
     assert not statistics.breaker_open
-    assert locks.house.witness.by_risk(Kind.EXERCISED) == {("workflow.run", "low"): 1}
-    assert locks.house.witness.by_risk(Kind.FELL_BACK) == {}
+    assert locks.manager.recorder.by_risk(Kind.EXERCISED) == {("workflow.run", "low"): 1}
+    assert locks.manager.recorder.by_risk(Kind.FELL_BACK) == {}
     assert "distributed lock failed" not in caplog.text  # whoever searches for an outage finds none
     (line,) = [record for record in caplog.records if "runs under the local lock only" in record.message]
     assert line.__dict__["holdfast"]["run"] == "42"

@@ -9,7 +9,7 @@ from functools import partial
 from holdfast.core.history.events import Kind, Record
 from holdfast.runtime.callbacks import THREADS_MAX, CallbackThreads
 from holdfast.runtime.system import SystemClock
-from holdfast.runtime.timer_thread import Ticker
+from holdfast.runtime.timer_thread import TimerThread
 from lease.stage import LIMIT_S
 
 
@@ -37,7 +37,7 @@ def test_a_thread_of_the_keeper_survives_an_observer_that_exits() -> None:
         again.set()
 
     clock = SystemClock()
-    ticker = Ticker("test", clock, act)
+    ticker = TimerThread("test", clock, act)
     ticker.put(Record(Kind.RELEASED, 0, "k", "default", "me"), clock.now().mono)
     assert again.wait(LIMIT_S)
     assert ticker.crashes == 1

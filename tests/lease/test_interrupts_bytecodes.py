@@ -25,7 +25,7 @@ from holdfast.core.lease.states import Event
 from holdfast.leases.sync.lock import Lock
 from holdfast.runtime.renewer import Orphan
 from holdfast.runtime.run_sync import run_now
-from holdfast.runtime.timer_thread import Ticker
+from holdfast.runtime.timer_thread import TimerThread
 from holdfast.types import MS, NS, Ask, Grant
 from servers import RedisServer, redis_executables, start_redis
 
@@ -52,8 +52,8 @@ def until(what: str, holds: Callable[[], bool]) -> None:
         pause.wait(0.002)
 
 
-def tickers(locks: holdfast.Locks) -> list[Ticker[Any]]:
-    keeper = locks.house.keeper
+def tickers(locks: holdfast.Locks) -> list[TimerThread[Any]]:
+    keeper = locks.manager.keeper
     found: list[Any] = [keeper._alarms, keeper._renewals, keeper._loose_ends]
     return found
 
@@ -79,15 +79,17 @@ BLOCK_ENDS = {f"/leases/sync/lock.py:{Lock.__exit__.__code__.co_firstlineno + 3}
 def expire(locks: holdfast.Locks) -> None:
     """A lease that was dropped is not renewed. Do what its TTL would do later."""
     items = {item for ticker in tickers(locks) for item in ticker.items() if not isinstance(item, Orphan)}
-    (tenure,) = (item for item in items if item.key == "k" and item.recorded.live)
-    assert tenure.forsaken
+    (lease_record,) = (item for item in items if item.key == "k" and item.recorded.live)
+    assert lease_record.forsaken
     locks.force_release("k", reason="the end of its TTL")
-    tenure.end(Event.REFUSED)
+    lease_record.end(Event.REFUSED)
 
 
-def reachable(ticker: Ticker[Any]) -> bool:
+def reachable(ticker: TimerThread[Any]) -> bool:
     """Whether each item of a timer queue is in the slot at which it is due."""
-    return all(item in ticker._calendar._slots.get(slot, ()) for item, slot in list(ticker._calendar._due.items()))
+    return all(
+        item in ticker._timer_wheel._slots.get(slot, ()) for item, slot in list(ticker._timer_wheel._due.items())
+    )
 
 
 def check(locks: holdfast.Locks, where: str) -> None:
@@ -121,10 +123,10 @@ def check_renewal(locks: holdfast.Locks) -> None:
     until("an item is left in a timer queue", lambda: not any(_left(ticker) for ticker in tickers(locks)))
 
 
-def _left(ticker: Ticker[Any]) -> list[Any]:
+def _left(ticker: TimerThread[Any]) -> list[Any]:
     """Items that are neither dropped leases, which go when they are due, nor orphans, which go when they expire."""
-    tenures = [each for each in ticker.items() if not isinstance(each, Orphan)]
-    return [each for each in tenures if not each.forsaken and each.recorded.live]
+    lease_records = [each for each in ticker.items() if not isinstance(each, Orphan)]
+    return [each for each in lease_records if not each.forsaken and each.recorded.live]
 
 
 def acquire(locks: holdfast.Locks, at: Tracer) -> None:
@@ -340,7 +342,7 @@ def test_a_signal_handler_may_release_the_lease_at_hand_at_any_bytecode(
 def shut(locks: holdfast.Locks) -> list[str]:
     """What a closed `Locks` has left: threads, connections, leases."""
     found = [ticker._name for ticker in tickers(locks) if ticker._thread is not None and ticker._thread.is_alive()]
-    found += [tenure.key for tenure in locks.house.keeper.tenures() if tenure.recorded.live]
+    found += [lease_record.key for lease_record in locks.manager.keeper.lease_records() if lease_record.recorded.live]
     pool = getattr(locks.engine.blocking, "_driver", None)
     if pool is not None and pool.statistics()["open"]:
         found.append("connections")

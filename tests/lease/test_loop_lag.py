@@ -51,32 +51,32 @@ async def test_what_is_overdue_counts_at_once_and_is_remembered_until_it_is_old(
 @pytest.mark.asyncio
 async def test_another_thread_sees_a_loop_that_is_blocked() -> None:
     async with aio.connect("memory://") as locks:
-        sampler = LoopSampler(asyncio.get_running_loop(), locks.house.clock, every_ns=MS)
-        locks.house.watch(sampler)
+        sampler = LoopSampler(asyncio.get_running_loop(), locks.manager.clock, every_ns=MS)
+        locks.manager.watch(sampler)
         sampler.start()
         seen: list[int] = []
-        began = locks.house.clock.now().mono
+        began = locks.manager.clock.now().mono
 
         def look() -> None:
             while not seen or seen[-1] < 20 * MS:
-                seen.append(locks.house.loop_lag_ns(began) or 0)
+                seen.append(locks.manager.loop_lag_ns(began) or 0)
 
         watcher = threading.Thread(target=look)
         watcher.start()
         watcher.join(30)  # and this blocks the loop
         assert not watcher.is_alive()
         await come_round()
-        (leases,) = [each for each in of_locks(locks.house) if each.source == "leases"]
+        (leases,) = [each for each in of_locks(locks.manager) if each.source == "leases"]
         lag = leases.values["loop_lag_ns"]
         assert isinstance(lag, int)
         assert lag >= 20 * MS
         sampler.stop()
-    assert locks.house.loop_lag_ns(0) is None, "a loop that may be closed is not asked"
+    assert locks.manager.loop_lag_ns(0) is None, "a loop that may be closed is not asked"
 
 
 def test_a_program_without_a_loop_has_no_lag_and_times_its_garbage_collections() -> None:
     with holdfast.connect("memory://") as locks:
-        (leases,) = [each for each in of_locks(locks.house) if each.source == "leases"]
+        (leases,) = [each for each in of_locks(locks.manager) if each.source == "leases"]
     assert leases.values["loop_lag_ns"] is None
     assert leases.values["collection_ns"] is not None
 

@@ -212,8 +212,8 @@ async def test_an_observer_that_gauges_is_told_too_and_one_that_fails_harms_nobo
     locks = stage.locks(observers=[broken, good])
     lock = locks.lock("k", ttl=30, family=BILLING)
     async with lock:
-        locks.house.witness.gauge(late)
-    locks.house.witness.gauge_no_more(late)
+        locks.manager.recorder.gauge(late)
+    locks.manager.recorder.gauge_no_more(late)
     async with lock:
         pass
     cycle = [(Measure.WAIT, BILLING, Outcome.GRANTED), (Measure.HOLD, BILLING, Outcome.RELEASED)]

@@ -15,10 +15,10 @@ from holdfast import aio
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.lease.loss_diagnosis import NOISE_NS, sentences
 from holdfast.runtime import stalls
-from holdfast.runtime.renewer import Keeper
+from holdfast.runtime.renewer import Renewer
 from holdfast.runtime.stalls import GarbageCollections, LoopWatch, garbage_collections
 from holdfast.runtime.system import SystemClock
-from holdfast.runtime.timer_thread import Ticker
+from holdfast.runtime.timer_thread import TimerThread
 from holdfast.types import MS, NS, Instant
 from lease.stage import LIMIT_S, ManualClock, Notebook
 
@@ -51,7 +51,7 @@ def test_a_thread_that_wakes_too_late_was_not_let_run() -> None:
     async def act(_items: list[str]) -> None:
         acted.set()
 
-    ticker: Ticker[str] = Ticker("late", clock, act)
+    ticker: TimerThread[str] = TimerThread("late", clock, act)
     ticker.put("item", clock.now().mono + 200 * MS)
     while not ticker._asleep_until_ns:
         assert not acted.wait(0.001)
@@ -116,7 +116,7 @@ async def test_a_loss_says_that_the_event_loop_was_blocked(tmp_path: Path) -> No
     url, notebook = f"sqlite:///{tmp_path}/leases.db", Notebook()
     async with aio.connect(url, observers=[notebook]) as locks:
         lease = await locks.lock("k", ttl=1.2).acquire()
-        breaker = threading.Thread(target=_break_when_renewed, args=(url, locks.house.keeper, notebook))
+        breaker = threading.Thread(target=_break_when_renewed, args=(url, locks.manager.keeper, notebook))
         breaker.start()
         breaker.join(LIMIT_S)  # on the loop, so that nothing else runs there
         assert not breaker.is_alive()
@@ -128,7 +128,7 @@ async def test_a_loss_says_that_the_event_loop_was_blocked(tmp_path: Path) -> No
     assert not any(_token(lease) in str(each) for each in notebook.records)
 
 
-def _break_when_renewed(url: str, keeper: Keeper, notebook: Notebook) -> None:
+def _break_when_renewed(url: str, keeper: Renewer, notebook: Notebook) -> None:
     nothing = threading.Event()
     while not keeper.renewed:
         nothing.wait(0.005)
@@ -139,7 +139,7 @@ def _break_when_renewed(url: str, keeper: Keeper, notebook: Notebook) -> None:
 
 
 def _token(lease: aio.Lease | aio.DegradedLease) -> str:
-    return lease._tenure.token
+    return lease._lease_record.token
 
 
 def test_records_are_equal_and_hashed_by_what_they_say() -> None:

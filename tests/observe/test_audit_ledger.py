@@ -27,7 +27,7 @@ def granted(number: int, key: str = "k", **more: Any) -> Record:
     return Record(Kind.GRANTED, number, key, fence=number, **more)
 
 
-class Hands:
+class InFlight:
     """A clock that is set by hand."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def test_rotation_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
 
 
 def test_a_file_is_also_full_when_it_is_old(tmp_path: Path) -> None:
-    clock = Hands()
+    clock = InFlight()
     with Ledger(tmp_path, file_age=60, clock=clock) as ledger:
         for number in range(1, 5):
             ledger.note(granted(number))
@@ -317,9 +317,9 @@ def test_a_lease_leaves_its_story_and_never_its_token(tmp_path: Path) -> None:
     with Ledger(tmp_path, everything=True) as ledger, holdfast.connect("memory://", observers=[ledger]) as locks:
         tokens = []
         with locks.lock("invoice:42", ttl=30) as lease:
-            tokens.append(lease._tenure.token)
+            tokens.append(lease._lease_record.token)
         stuck = locks.lock("invoice:42", ttl=0.3).acquire()
-        tokens.append(stuck._tenure.token)
+        tokens.append(stuck._lease_record.token)
         locks.force_release("invoice:42", reason="stuck", actor="ops")
         assert stuck.lost.wait(60)
     text = b"".join(file.read_bytes() for file in tmp_path.iterdir()).decode()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.log_rate import LINES_MAX, LineRate
+from holdfast.core.log_rate import LINES_MAX, LogRate
 from holdfast.errors import FencedOut, Unavailable
 from holdfast.flows import log as saying
 from holdfast.flows.log import Trouble, say, tell
@@ -97,7 +97,7 @@ def test_lines_of_one_text_are_limited_by_themselves_and_the_rest_is_counted(lin
         assert not say(LOG, logging.WARNING, "not wanted")
     finally:
         LOG.setLevel(logging.NOTSET)
-    full = LineRate(lines=1)
+    full = LogRate(lines=1)
     full.enter(0)
     full.enter(0)
     tell(LOG, logging.WARNING, "again", {}, rate=full)

@@ -18,7 +18,7 @@ from holdfast.aio import connect
 from holdfast.core.histogram import Measure, Outcome
 from holdfast.core.history.events import Kind, Record
 from holdfast.observe import prometheus
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 
 USED = 10_000  # names that are really locked
 NAMED = 1_000_000  # names of which everything is counted that a lock could bring about
@@ -67,16 +67,16 @@ MEASURED = (
 )
 
 
-def happened(witness: Witness, names: Iterator[tuple[str, str, str]], kinds: Iterable[Kind] = Kind) -> None:
+def happened(recorder: Recorder, names: Iterator[tuple[str, str, str]], kinds: Iterable[Kind] = Kind) -> None:
     """Everything that is counted of a lock, one thing for each name: as the flows and the keeper tell of it."""
     each_kind, each_measure = cycle(kinds), cycle(MEASURED)
     for number, (key, family, risk) in enumerate(names):
         kind, (measure, outcome) = next(each_kind), next(each_measure)
-        witness.waits(key, family)
-        witness.measured(measure, family, outcome, number)
-        if witness.tally(kind, family):
-            witness.note(Record(kind, number, key, family, "me@host:1/a", fence=number, risk=risk, reason="expired"))
-        witness.waits_no_more(key)
+        recorder.waits(key, family)
+        recorder.measured(measure, family, outcome, number)
+        if recorder.tally(kind, family):
+            recorder.note(Record(kind, number, key, family, "me@host:1/a", fence=number, risk=risk, reason="expired"))
+        recorder.waits_no_more(key)
 
 
 def blocks() -> int:
@@ -91,9 +91,9 @@ def test_a_million_names_cost_no_series_and_no_memory() -> None:
     with holdfast.connect("memory://a-million") as locks:
         prometheus.register(locks, registry=registry)
         unused = series(registry)  # what the process has counted so far, in whatever test
-        happened(locks.house.witness, ((f"few:{n}", "invoice", "low") for n in range(1_000)))
+        happened(locks.manager.recorder, ((f"few:{n}", "invoice", "low") for n in range(1_000)))
         few, before = series(registry), blocks()
-        happened(locks.house.witness, ((f"invoice:{n}", "invoice", "low") for n in range(NAMED)))
+        happened(locks.manager.recorder, ((f"invoice:{n}", "invoice", "low") for n in range(NAMED)))
         text = generate_latest(registry)
         assert series(registry) == few <= unused + SERIES_MAX
         assert len(text) < BYTES_MAX
@@ -114,7 +114,7 @@ def test_families_and_classes_that_are_made_up_without_end_are_counted_together(
         for _ in range(2):
             made = (f"{what}-{len(sizes)}-{n}" for n in range(MADE_UP))
             names = ((each, each, "low") if what == "family" else (each, "invoice", each) for each in made)
-            happened(locks.house.witness, names, kinds)
+            happened(locks.manager.recorder, names, kinds)
             sizes.append((series(registry), blocks()))
     assert sizes[0][0] == sizes[1][0]
     assert sizes[1][1] - sizes[0][1] < BLOCKS_MAX
@@ -128,7 +128,7 @@ def test_families_of_real_locks_are_counted_together_too() -> None:
         sizes: list[int] = []
         for _ in range(2):
             for _ in range(300):
-                with locks.lock("k", ttl=30, family=f"family-{len(sizes)}-{locks.house.entropy.token()[:12]}"):
+                with locks.lock("k", ttl=30, family=f"family-{len(sizes)}-{locks.manager.entropy.token()[:12]}"):
                     pass
             sizes.append(series(registry))
     assert sizes[0] == sizes[1]

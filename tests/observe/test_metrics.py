@@ -53,7 +53,7 @@ async def everything(tmp_path: Path) -> list[Reading]:
     parts = [part for part in PARTS if part != "api"]
     with Ledger(tmp_path / "audit") as ledger:
         async with Plane(settings, parts, app=sample.app, audit=ledger) as plane:
-            found = list(plane.vitals.readings())
+            found = list(plane.process_health.readings())
     other = [*readings.of_database(POSTGRES), *readings.of_bus({"handled": 1, "handling": 0, "relayed": 2})]
     return [*found, *other, HTTP, JOBS, RUNS, OTEL]
 

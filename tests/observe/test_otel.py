@@ -55,7 +55,7 @@ def test_counts_gauges_and_histograms_arrive(exported: Exported) -> None:
         otel.instrument(locks, families=["mail"], meter_provider=exported.provider)
         with locks.lock("secret-key", ttl=30, family="billing") as lease:
             assert exported.value("holdfast.locks.held", family="billing") == 1
-            token = lease._tenure.token
+            token = lease._lease_record.token
         assert locks.lock("secret-key", ttl=30, family="billing").acquire().release()
         assert exported.value("holdfast.lock.granted", family="billing") == 2
         assert exported.value("holdfast.lock.granted", family="mail") == 0

@@ -124,7 +124,7 @@ def test_the_worst_of_several_is_shown_where_a_sum_would_say_nothing(registry: C
     with holdfast.connect("memory://") as one, holdfast.connect("memory://") as other:
         for each in (one, other):
             prometheus.register(each, registry=registry)
-            each.house.tail.observe(100_000_000)
+            each.manager.tail.observe(100_000_000)
         assert value(registry, "lock_renew_tail_seconds") == one.statistics().renew_tail
 
 

@@ -29,7 +29,7 @@ from holdfast.plane.bus.nats.naming import NatsNames
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import GROUPS
 from holdfast.plane.model.records import Submission
-from holdfast.plane.process.components import Ground, make_tables, opened
+from holdfast.plane.process.components import Components, make_tables, opened
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import ReconcilerSettings, Settings, SnapshotSettings, WorkerSettings
@@ -100,13 +100,13 @@ def working() -> App:
     return app
 
 
-async def reaches(ground: Ground, job: str, *states: JobState) -> None:
-    while (await ground.service.job(ME, job)).state not in states:  # noqa: ASYNC110 - it changes in the database
+async def reaches(components: Components, job: str, *states: JobState) -> None:
+    while (await components.service.job(ME, job)).state not in states:  # noqa: ASYNC110 - it changes in the database
         await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def fleet(database: str, server: NatsServer, leases: str) -> AsyncIterator[Ground]:
+async def fleet(database: str, server: NatsServer, leases: str) -> AsyncIterator[Components]:
     """The ground of an API, with the rest of a plane beside it, each under its own user of NATS."""
 
     def settings(user: str) -> Settings:
@@ -139,16 +139,16 @@ async def test_jobs_go_in_run_are_stopped_and_come_out(
             pass
     owner = Settings(database=as_role(roles_url, "holdfast_owner"), leases=own.leases)
     await make_tables(owner)
-    async with asyncio.timeout(60), fleet(roles_url, guarded_nats, guarded_redis) as ground:
-        service = ground.service
+    async with asyncio.timeout(60), fleet(roles_url, guarded_nats, guarded_redis) as components:
+        service = components.service
         good, _ = await service.submit(ME, Submission("double", 21))
         wrong, _ = await service.submit(ME, Submission("double", "x", max_attempts=1))
         stuck, _ = await service.submit(ME, Submission("endless", 1))
-        await reaches(ground, stuck.id, JobState.RUNNING)
+        await reaches(components, stuck.id, JobState.RUNNING)
         await service.cancel(ME, stuck.id)
-        await reaches(ground, good.id, JobState.SUCCEEDED)
-        await reaches(ground, wrong.id, JobState.FAILED, JobState.SUCCEEDED)
-        await reaches(ground, stuck.id, JobState.CANCELLED)
+        await reaches(components, good.id, JobState.SUCCEEDED)
+        await reaches(components, wrong.id, JobState.FAILED, JobState.SUCCEEDED)
+        await reaches(components, stuck.id, JobState.CANCELLED)
         assert (await service.job(ME, good.id)).result == 42
         await service.limit_tenant("default", 5)
         held = await service.resources.acquire("default", "pack", owner="me")
@@ -157,8 +157,8 @@ async def test_jobs_go_in_run_are_stopped_and_come_out(
         logged = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
     assert [each.getMessage() for each in logged if "permission" in each.getMessage()] == []
     reader = Settings(database=as_role(roles_url, "holdfast_reader"))
-    async with opened(reader, looks=True) as ground:
-        assert len((await ground.service.jobs(ME)).items) == 3
+    async with opened(reader, looks=True) as components:
+        assert len((await components.service.jobs(ME)).items) == 3
     _expect_refusals(roles_url)
 
 

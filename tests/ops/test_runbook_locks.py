@@ -181,13 +181,13 @@ async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both
     """Results of steps arrive on a bus from which no engine takes them, and every run is locked."""
     leases = f"sqlite:///{tmp_path / 'leases.db'}"
     settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=leases)
-    async with opened(settings) as ground, contended(leases, 4) as (_, address):
+    async with opened(settings) as components, contended(leases, 4) as (_, address):
         over = asyncio.Event()
 
         async def results() -> None:
             for batch in count():
                 ids = [f"run.result:{batch}:{each}" for each in range(GROWTH)]
-                await ground.bus.publish([Message(each, subjects.RUN_RESULT, {"run": "r"}) for each in ids])
+                await components.bus.publish([Message(each, subjects.RUN_RESULT, {"run": "r"}) for each in ids])
                 if over.is_set():
                     return
                 await asyncio.sleep(0.05)

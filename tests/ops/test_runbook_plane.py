@@ -30,7 +30,7 @@ from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.plane.workflows.core.definition_codec import from_document
@@ -44,7 +44,7 @@ def settings_of(planes: Planes, **more: Any) -> Settings:
 
 
 @asynccontextmanager
-async def led(plane: Replica | Ground, *families: LockFamily) -> AsyncIterator[None]:
+async def led(plane: Replica | Components, *families: LockFamily) -> AsyncIterator[None]:
     """Loops that have a leader."""
     async with AsyncExitStack() as stack:
         for family in families:
@@ -152,35 +152,35 @@ FLOW = {"name": "flow", "steps": {"wait": {"kind": "approval"}}}
 
 
 @pytest_asyncio.fixture
-async def runs_place(tmp_path: Path) -> AsyncIterator[tuple[Ground, Settings]]:
+async def runs_place(tmp_path: Path) -> AsyncIterator[tuple[Components, Settings]]:
     place = Settings(
         database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal",
         leases=f"sqlite:///{tmp_path / 'leases.db'}",
         engine=EngineSettings(run_ttl=1.0),
     )
-    async with opened(place) as ground:
-        await ground.flows.define(ASKER, from_document(FLOW))
-        yield ground, place
+    async with opened(place) as components:
+        await components.flows.define(ASKER, from_document(FLOW))
+        yield components, place
 
 
 @pytest.mark.requires("R60")
 async def test_a_holder_that_is_stuck_in_a_run_is_told_from_one_that_has_just_begun(
-    runs_place: tuple[Ground, Settings],
+    runs_place: tuple[Components, Settings],
 ) -> None:
-    ground, place = runs_place
-    stored, _ = await ground.flows.start(ASKER, "flow", run_id="r-1")
+    components, place = runs_place
+    stored, _ = await components.flows.start(ASKER, "flow", run_id="r-1")
     assert stored.run.id == "r-1"
-    async with led(ground, WORKFLOW_RECONCILER, WORKFLOW_DELAYS):
+    async with led(components, WORKFLOW_RECONCILER, WORKFLOW_DELAYS):
         calm = await reported("workflow-contention", place, RUN="r-1")
         assert calm.severity is Severity.FINE, calm.findings
-        lock = WORKFLOW_RUN.timed(1.0, 0.3).lock(ground.locks, run="r-1")
+        lock = WORKFLOW_RUN.timed(1.0, 0.3).lock(components.locks, run="r-1")
         async with opened(place) as other, lock as lease:
             waiting = asyncio.create_task(WORKFLOW_RUN.lock(other.locks, run="r-1").acquire(timeout=30))
 
             async def old() -> bool:
-                look = await ground.locks.inspect(lease.key)
+                look = await components.locks.inspect(lease.key)
                 assert look.since is not None
-                return look.waiters >= 1 and ground.clock.now().wall / 1e9 - look.since.timestamp() > 1.0
+                return look.waiters >= 1 and components.clock.now().wall / 1e9 - look.since.timestamp() > 1.0
 
             await holds(old)
             report = await reported("workflow-contention", place, RUN="r-1")

@@ -318,16 +318,16 @@ async def test_a_run_that_nobody_moves_is_found(plane_url: str, tmp_path: Path) 
         database=plane_url, leases=f"sqlite:///{tmp_path / 'leases.db'}", engine=EngineSettings(run_ttl=1.0)
     )
     clock = PushedClock()
-    async with opened(place) as ground:
-        await ground.locks.ping()
-        await ground.flows.define(ASKER, from_document({"name": "flow", "steps": {"a": {"topic": "t"}}}))
-        await ground.flows.start(ASKER, "flow", run_id="r-1")
+    async with opened(place) as components:
+        await components.locks.ping()
+        await components.flows.define(ASKER, from_document({"name": "flow", "steps": {"a": {"topic": "t"}}}))
+        await components.flows.start(ASKER, "flow", run_id="r-1")
         fresh = await reported("workflow-contention", place, clock=clock)
         assert fresh.suspects == ()
         assert found(fresh, "no suspects").severity is Severity.FINE
         clock.push(3600)
         late = await reported("workflow-contention", place, clock=clock)
-        await ground.database.write(lambda tx: tx.query("UPDATE plane_run SET wake_ns = NULL"))
+        await components.database.write(lambda tx: tx.query("UPDATE plane_run SET wake_ns = NULL"))
         report = await reported("workflow-contention", place, clock=clock)
     assert [each.findings[0].rule for each in late.suspects] == ["overdue"]
     (only,) = report.suspects

@@ -120,7 +120,7 @@ def test_real_locks_are_read_through_the_real_text_format(tmp_path: Path) -> Non
         for number in range(120):
             with locks.lock(f"k{number}", family="billing"):
                 pass
-        told, _ = rendered(of_locks(locks.house))
+        told, _ = rendered(of_locks(locks.manager))
     found = gather(parse(told, PAGE), "here")
     assert found.families == ["billing"]
     assert found.holds["billing", ""].number == 120

@@ -43,7 +43,7 @@ NEVER_AWAITED = {
     "measurements",
     "statistics",
     "health",
-    "open_house",
+    "open_manager",
     "reconnection",
     "usable",
 }

@@ -33,7 +33,7 @@ async def version(tmp_path: Path, app: App) -> tuple[int, str]:
     """The newest version after a plane with this app has started, and who has kept it."""
     settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal")
     async with Plane(settings, {"worker"}, app=app) as plane:
-        found = await plane.ground.flows.definition(ME, "greet")
+        found = await plane.components.flows.definition(ME, "greet")
         return found.workflow.version, found.created_by
 
 

@@ -52,17 +52,17 @@ async def test_a_rejected_gate_has_its_error_step_run(flow_stage: FlowStage) -> 
 
 async def test_an_approved_job_is_dispatched_by_the_scheduler_and_not_before(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
-    ground = replica.ground
-    said = Heartbeat("w1", "default", ("bank.pay",), 4, 0, ground.clock.now().wall)
-    assert await ground.workers.record(said)
-    placement = Placement(ground.store, ground.locks, ground.workers)
-    async with Scheduler(placement, ground.bus, dispatcher=Dispatcher(placement)).serving():
+    components = replica.components
+    said = Heartbeat("w1", "default", ("bank.pay",), 4, 0, components.clock.now().wall)
+    assert await components.workers.record(said)
+    placement = Placement(components.store, components.locks, components.workers)
+    async with Scheduler(placement, components.bus, dispatcher=Dispatcher(placement)).serving():
         waits = await asked(replica)
-        other, _ = await ground.service.submit(ASKER, Submission("bank.other", None))
-        await ground.bus.publish([subjects.submitted(waits.id, again="stray")])
+        other, _ = await components.service.submit(ASKER, Submission("bank.other", None))
+        await components.bus.publish([subjects.submitted(waits.id, again="stray")])
 
         async def handled() -> bool:
-            return not await ground.bus.pending(subjects.SUBMIT, subjects.SCHEDULER)
+            return not await components.bus.pending(subjects.SUBMIT, subjects.SCHEDULER)
 
         await holds(handled, "every submission is handled")
         assert [(await replica.appears(each.id)).state for each in (waits, other)] == [JobState.APPROVAL_REQUIRED] * 2
@@ -73,7 +73,7 @@ async def test_an_approved_job_is_dispatched_by_the_scheduler_and_not_before(flo
 
         await holds(dispatched, "the approved job is with a worker")
     assert (await replica.appears(other.id)).state is JobState.APPROVAL_REQUIRED
-    moves = [(each.after, each.actor) for each in await ground.store.events(waits.id)]
+    moves = [(each.after, each.actor) for each in await components.store.events(waits.id)]
     assert moves[:2] == [(JobState.APPROVAL_REQUIRED, "asker"), (JobState.PENDING, "decider")]
 
 
@@ -89,44 +89,44 @@ async def test_an_approved_job_still_waits_for_its_time_if_it_has_one(flow_stage
 async def test_a_job_that_rules_refuse_is_never_made(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage, FROZEN)
     with pytest.raises(NotAllowed, match="the rule frozen refuses this job"):
-        await replica.ground.service.submit(ASKER, Submission("bank.pay", None))
+        await replica.components.service.submit(ASKER, Submission("bank.pay", None))
     assert await replica.query("SELECT id FROM plane_job") == []
-    job, _ = await replica.ground.service.submit(ASKER, Submission("crm.fetch", None))
+    job, _ = await replica.components.service.submit(ASKER, Submission("crm.fetch", None))
     assert job.state is JobState.PENDING
 
 
 async def test_the_same_submission_again_is_the_same_approval(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     wanted = Submission("bank.pay", {"amount": 12}, idempotency_key="k")
-    ends = await asyncio.gather(*(replica.ground.service.submit(ASKER, wanted) for _ in range(4)))
+    ends = await asyncio.gather(*(replica.components.service.submit(ASKER, wanted) for _ in range(4)))
     assert sorted(made for _, made in ends) == [False, False, False, True]
     assert len({job.id for job, _ in ends}) == len(await waiting(replica)) == 1
     await decide(replica, ends[0][0].id)
-    again, made = await replica.ground.service.submit(ASKER, wanted)
+    again, made = await replica.components.service.submit(ASKER, wanted)
     assert (again.id, again.state, made) == (ends[0][0].id, JobState.PENDING, False)
 
 
 async def test_a_rejected_job_leaves_a_letter_and_its_retry_must_be_approved_again(flow_stage: FlowStage) -> None:
     """Trying again must not be a way around the rules."""
     replica = await stage_of(flow_stage)
-    service = replica.ground.service
+    service = replica.components.service
     job = await asked(replica)
     await decide(replica, job.id, Verdict.REJECT, note="too much")
     letter = await service.dead_letter(ASKER, job.id)
     assert (letter.reason, letter.last_state) == ("rejected by decider: too much", JobState.APPROVAL_REQUIRED)
-    replica.ground.approvals.rules = FROZEN
+    replica.components.approvals.rules = FROZEN
     for retry in (service.retry, service.retry_dead_letter):
         with pytest.raises(NotAllowed, match="frozen"):
             await retry(Caller("carol"), job.id)
     assert (await service.dead_letter(ASKER, job.id)).retried_as is None
-    replica.ground.approvals.rules = PAYMENTS
+    replica.components.approvals.rules = PAYMENTS
     again, made = await service.retry(Caller("carol"), job.id)
     assert (made, again.state, again.payload) == (True, JobState.APPROVAL_REQUIRED, job.payload)
     assert await service.retry_dead_letter(Caller("carol"), job.id) == (again, False)
-    approval = await replica.ground.flows.approval(ASKER, again.id)
+    approval = await replica.components.flows.approval(ASKER, again.id)
     assert (approval.requested_by, approval.rule, approval.message) == ("carol", "payments", "Check the amount.")
     with pytest.raises(SelfApproval):
-        await replica.ground.flows.decide(Caller("carol"), again.id, Verdict.APPROVE)
+        await replica.components.flows.decide(Caller("carol"), again.id, Verdict.APPROVE)
     assert (await decide(replica, again.id)).job.state is JobState.PENDING
 
 
@@ -138,7 +138,7 @@ async def test_a_step_of_a_run_passes_the_same_rules_as_any_job(flow_stage: Flow
     for run in (good, bad):
         job = await replica.appears(f"{run}:pay@1")
         assert job.state is JobState.APPROVAL_REQUIRED
-    shown = await replica.ground.flows.approval(ASKER, f"{good}:pay@1")
+    shown = await replica.components.flows.approval(ASKER, f"{good}:pay@1")
     assert (shown.gate, shown.rule, shown.run, shown.step) == (False, "payments", good, "pay")
     assert shown.requested_by == "asker"
     assert (await decide(replica, f"{good}:pay@1")).job.state is JobState.PENDING
@@ -146,7 +146,7 @@ async def test_a_step_of_a_run_passes_the_same_rules_as_any_job(flow_stage: Flow
     await replica.becomes(bad, RunStatus.DENIED)
     await replica.end(f"{good}:pay@1")
     await replica.becomes(good, RunStatus.SUCCEEDED)
-    replica.ground.approvals.rules = FROZEN
+    replica.components.approvals.rules = FROZEN
     refused = await replica.start("sly")
     over = await replica.becomes(refused, RunStatus.DENIED)
     assert "the rule frozen refuses this job" in str(over.run.error)

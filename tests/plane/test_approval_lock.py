@@ -35,15 +35,15 @@ pytestmark = pytest.mark.asyncio
 async def test_the_lock_is_the_schedulers_own_and_busy_is_an_answer_of_its_own(flow_stage: FlowStage) -> None:
     replica, other = await stage_of(flow_stage), await stage_of(flow_stage)
     job = await asked(replica)
-    quick = staged(replica.ground, family=replace(APPROVAL, acquire_timeout=0.1))
-    async with job_lock(other.ground.locks, job.id):
+    quick = staged(replica.components, family=replace(APPROVAL, acquire_timeout=0.1))
+    async with job_lock(other.components.locks, job.id):
         with pytest.raises(ApprovalBusy, match=r"^approval lock busy$") as busy:
             await quick.decide(job.id, Verdict.APPROVE, actor="boss")
     assert str(busy.value.code) == "approval_retryable_lock"
     assert 0 < busy.value.retry_after <= 0.5  # the holder's lease lasts a minute, its work does not
     assert quick.refused == {"approval_retryable_lock": 1}
     await untouched(replica, job.id)
-    never = staged(replica.ground, family=replace(APPROVAL, acquire_timeout=0.0))
+    never = staged(replica.components, family=replace(APPROVAL, acquire_timeout=0.0))
     taken = await never.decide(job.id, Verdict.APPROVE, actor="boss")  # one attempt is always made
     assert taken.taken
     assert never.lease is not None
@@ -65,14 +65,14 @@ async def test_the_envelope_is_the_one_that_operators_know_with_jitter() -> None
 async def test_who_waits_for_the_lock_gets_it_when_it_is_free(flow_stage: FlowStage) -> None:
     replica, other = await stage_of(flow_stage), await stage_of(flow_stage)
     job = await asked(replica)
-    async with job_lock(other.ground.locks, job.id):
+    async with job_lock(other.components.locks, job.id):
         deciding = asyncio.ensure_future(decide(replica, job.id))
         await holds(lambda: _waits(replica), "somebody waits")
     assert (await deciding).taken
 
 
 async def _waits(replica: FlowReplica) -> bool:
-    return replica.ground.locks.statistics().busy > 0
+    return replica.components.locks.statistics().busy > 0
 
 
 @pytest.mark.requires("R11")
@@ -82,7 +82,7 @@ async def test_trouble_with_the_store_of_leases_is_an_error_at_once(flow_stage: 
     job = await asked(replica)
     with pytest.raises(Unavailable, match=r"^lock acquire: "):
         await decide(cut_off, job.id)
-    assert cut_off.ground.locks.statistics().store_errors == 1  # it is not tried again
+    assert cut_off.components.locks.statistics().store_errors == 1  # it is not tried again
     await untouched(replica, job.id)
 
 
@@ -97,10 +97,10 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
         settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
-        async with opened(settings) as ground:
-            ground.approvals.rules = PAYMENTS
-            approvals = staged(ground)
-            job, _ = await ground.service.submit(ASKER, Submission("bank.pay", None))
+        async with opened(settings) as components:
+            components.approvals.rules = PAYMENTS
+            approvals = staged(components)
+            job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
 
             async def cut() -> None:
                 proxy.refuse()
@@ -111,7 +111,7 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
                 decision = await approvals.decide(job.id, Verdict.APPROVE, actor="boss")
             proxy.refuse(False)
             assert (decision.taken, decision.job.state) == (True, JobState.PENDING)
-            assert (await ground.approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken is False
+            assert (await components.approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken is False
     (line,) = [each.getMessage() for each in caplog.records if "release" in each.getMessage()]
     assert line.startswith("approval lock release failed: ")
     assert f" job={job.id} " in line
@@ -149,19 +149,19 @@ async def test_a_decision_on_a_hung_lease_store_ends_within_the_envelope(
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
         settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
-        async with opened(settings) as ground:
-            ground.approvals.rules = PAYMENTS
-            job, _ = await ground.service.submit(ASKER, Submission("bank.pay", None))
-            await ground.locks.ping()
+        async with opened(settings) as components:
+            components.approvals.rules = PAYMENTS
+            job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
+            await components.locks.ping()
 
             async def refused() -> None:
                 with pytest.raises(BackendError, match=r"^lock acquire: "):
-                    await ground.approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+                    await components.approvals.decide(job.id, Verdict.APPROVE, actor="boss")
 
             proxy.stall("to_client")
             await ended_within_the_envelope(lambda: ends(refused()))
             proxy.resume()
-            approval = await ground.approvals.get(job.id)
+            approval = await components.approvals.get(job.id)
             assert approval is not None
             assert (approval.status, approval.revision) == (ApprovalStatus.WAITING, 0)
 
@@ -172,9 +172,9 @@ async def test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_ne
 ) -> None:
     with FaultProxy(redis_server.port) as proxy:
         settings = Settings(database=f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", leases=proxy.url)
-        async with opened(settings) as ground:
-            ground.approvals.rules = PAYMENTS
-            approvals, jobs = staged(ground), []
+        async with opened(settings) as components:
+            components.approvals.rules = PAYMENTS
+            approvals, jobs = staged(components), []
 
             async def hang() -> None:
                 proxy.stall("to_client")
@@ -182,11 +182,11 @@ async def test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_ne
             approvals.committed = hang
 
             async def decided() -> float:
-                job, _ = await ground.service.submit(ASKER, Submission("bank.pay", None))
+                job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
                 jobs.append(job.id)
                 took = await ends(approvals.decide(job.id, Verdict.APPROVE, actor="boss"))
                 proxy.resume()
-                found = await ground.approvals.get(job.id)
+                found = await components.approvals.get(job.id)
                 assert found is not None
                 assert found.status is ApprovalStatus.APPROVED
                 return took
@@ -201,7 +201,7 @@ async def test_a_lease_that_is_lost_on_the_way_decides_nothing_and_one_lost_late
 ) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    locks, approvals = replica.ground.locks, staged(replica.ground)
+    locks, approvals = replica.components.locks, staged(replica.components)
 
     async def overtake() -> None:
         """The lock is taken away, and somebody newer has written."""
@@ -223,7 +223,7 @@ async def test_who_has_gone_before_the_commit_left_nothing_behind(flow_stage: Fl
     """W46: the release was tied to the request, and the lock leaked when the client had gone."""
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    stopped, approvals = asyncio.Event(), staged(replica.ground)
+    stopped, approvals = asyncio.Event(), staged(replica.components)
 
     async def stop() -> None:
         stopped.set()
@@ -247,26 +247,26 @@ async def test_a_database_that_hangs_does_not_keep_the_lock_and_the_outcome_is_u
     assert APPROVAL.ttl - APPROVAL.renew_every > APPROVAL.ttl / LIMIT_SHARE
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    slow = staged(replica.ground, limit=0.1)
+    slow = staged(replica.components, limit=0.1)
     with held_up(flow_stage.database, job.id):
         with pytest.raises(Timeout, match=r"took longer than 0\.1 s; look at it, or repeat it"):
             await slow.decide(job.id, Verdict.APPROVE, actor="boss")
-        assert not (await replica.ground.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
+        assert not (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
 
     # What was sent is not taken back: it is done meanwhile, or the repetition does it. Either way it is done once.
     assert (await decide(replica, job.id)).approval.status is ApprovalStatus.APPROVED
     assert await told(replica, job.id) == [subjects.SUBMIT]
-    assert len(await replica.ground.store.events(job.id)) == 2
+    assert len(await replica.components.store.events(job.id)) == 2
 
 
 async def test_the_lock_is_renewed_while_a_decision_takes_its_time(flow_stage: FlowStage) -> None:
     """W13: it ran out after ten seconds, whatever the holder was doing."""
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    approvals = staged(replica.ground, family=APPROVAL.timed(0.6), limit=5.0)
+    approvals = staged(replica.components, family=APPROVAL.timed(0.6), limit=5.0)
 
     async def renewed() -> bool:
-        return replica.ground.locks.statistics().renewed >= 3
+        return replica.components.locks.statistics().renewed >= 3
 
     approvals.looked = lambda: holds(renewed, "the lock is renewed")
     assert (await approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken
@@ -275,7 +275,7 @@ async def test_the_lock_is_renewed_while_a_decision_takes_its_time(flow_stage: F
 async def test_a_database_that_fails_is_not_called_busy(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    approvals = staged(replica.ground)
+    approvals = staged(replica.components)
 
     async def broken() -> None:
         raise Unavailable("the database is gone")

@@ -53,7 +53,7 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
 
     async def one(replica: FlowReplica, verdict: Verdict, name: str) -> tuple[Verdict, bool | str]:
         try:
-            decision = await replica.ground.flows.decide(Caller(name), job, verdict)
+            decision = await replica.components.flows.decide(Caller(name), job, verdict)
         except (ApprovalConflict, ApprovalBusy) as refused:
             return verdict, str(refused.code)
         assert decision.approval.status is verdict.status
@@ -65,19 +65,19 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
         assert outcome in ((True, False) if verdict is winner else ("approval_already_resolved",)) or (
             outcome == "approval_retryable_lock"
         )
-    found, approval = await first.job(job), await first.ground.approvals.get(job)
+    found, approval = await first.job(job), await first.components.approvals.get(job)
     assert found is not None
     assert approval is not None
     approved = JobState.SUCCEEDED if gate else JobState.PENDING
     assert found.state is (approved if winner is Verdict.APPROVE else JobState.DENIED)
     assert (approval.status, approval.revision, approval.fence) == (winner.status, 1, found.fence)
-    events = await first.ground.store.events(job)
+    events = await first.components.store.events(job)
     assert [(each.after, each.actor) for each in events[1:]] == [(found.state, approval.decided_by)]
     ended = [subjects.RUN_RESULT] if gate else []  # whoever listens to job.done has no row here
     assert await told(first, job) == ([subjects.SUBMIT] if found.state is JobState.PENDING else ended)
     letters = await first.query("SELECT id FROM plane_dead_letter")
     assert len(letters) == (winner is Verdict.REJECT and not gate)
-    taken = [sum(each.ground.approvals.decided.values()) for each in replicas]
+    taken = [sum(each.components.approvals.decided.values()) for each in replicas]
     assert sum(taken) == 1
 
 
@@ -91,7 +91,7 @@ async def test_the_same_decision_again_changes_nothing_and_says_so(flow_stage: F
     assert (again.taken, again.approval, again.job) == (False, taken.approval, taken.job)
     with pytest.raises(ApprovalConflict, match="approved by decider already"):
         await decide(replica, job.id, Verdict.REJECT)
-    (reading,) = of_approvals(replica.ground.approvals)
+    (reading,) = of_approvals(replica.components.approvals)
     assert reading.values["decided"] == {"approve": 1, "reject": 0}
     assert reading.values["repeated"] == {"approve": 1, "reject": 0}
     refused = reading.values["refused"]
@@ -104,7 +104,7 @@ async def test_who_has_gone_after_the_commit_left_a_decision_and_no_lock(flow_st
     """A crash between the commit and the answer looks like this to whoever repeats the request."""
     replica, other = await stage_of(flow_stage), await stage_of(flow_stage)
     job = await asked(replica)
-    stopped, approvals = asyncio.Event(), staged(replica.ground)
+    stopped, approvals = asyncio.Event(), staged(replica.components)
 
     async def stop() -> None:
         stopped.set()
@@ -113,11 +113,11 @@ async def test_who_has_gone_after_the_commit_left_a_decision_and_no_lock(flow_st
     approvals.committed = stop
     async with going_on(approvals.decide(job.id, Verdict.APPROVE, actor="boss")) as request:
         await stopped.wait()
-        assert (await replica.ground.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
+        assert (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-    assert not (await replica.ground.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
+    assert not (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
     again = await decide(other, job.id)
     assert (again.taken, again.approval.decided_by) == (False, "boss")
     assert await told(other, job.id) == [subjects.SUBMIT]
@@ -129,14 +129,14 @@ async def test_who_has_gone_after_the_commit_left_a_decision_and_no_lock(flow_st
 async def test_rules_that_now_refuse_the_job_make_an_approval_stale_and_others_do_not(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     first, second, third = [await asked(replica) for _ in range(3)]
-    replica.ground.approvals.rules = FROZEN
+    replica.components.approvals.rules = FROZEN
     with pytest.raises(ApprovalConflict, match="refuse it now: frozen") as stale:
         await decide(replica, first.id)
     assert stale.value.code == "approval_stale_snapshot"
     await untouched(replica, first.id)
     assert (await decide(replica, first.id, Verdict.REJECT)).job.state is JobState.DENIED
     for job, rules in ((second, ApprovalRules()), (third, parse_rules([{"name": "other"}]))):
-        replica.ground.approvals.rules = rules
+        replica.components.approvals.rules = rules
         decision = await decide(replica, job.id)
         assert (decision.taken, decision.job.state) == (True, JobState.PENDING)
         assert decision.approval.snapshot == rules.snapshot != PAYMENTS.snapshot
@@ -150,7 +150,7 @@ async def test_a_request_or_an_approval_that_has_changed_is_not_what_was_looked_
         await decide(replica, job.id, revision=1)
     assert later.value.code == "approval_stale_request"
     changed = "UPDATE plane_job SET payload = '{\"amount\": 1200}' WHERE id = :id"
-    await replica.ground.database.write(lambda tx: tx.query(changed, {"id": job.id}))
+    await replica.components.database.write(lambda tx: tx.query(changed, {"id": job.id}))
     for verdict in Verdict:
         with pytest.raises(ApprovalConflict) as stale:
             await decide(replica, job.id, verdict)
@@ -161,7 +161,7 @@ async def test_a_request_or_an_approval_that_has_changed_is_not_what_was_looked_
 async def test_a_request_that_changes_under_the_lock_is_found_in_the_commit(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica)
-    approvals = staged(replica.ground)
+    approvals = staged(replica.components)
 
     async def swap() -> None:
         changed = "UPDATE plane_job SET topic = 'bank.empty' WHERE id = :id"
@@ -180,7 +180,7 @@ async def test_a_gate_of_a_run_that_is_over_is_not_decided(flow_stage: FlowStage
     await replica.define(GATED)
     run = await replica.start("refund", {"amount": 12})
     await replica.engine.move(run, Look())
-    gate, approvals = f"{run}:agreed@1", staged(replica.ground)
+    gate, approvals = f"{run}:agreed@1", staged(replica.components)
 
     async def end() -> None:
         await replica.engine.move(run, CancelWanted("ada", "not needed"))
@@ -204,7 +204,7 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
     await replica.define(GATED)
     run = await replica.start("refund", {"amount": 12})
     gate = (await replica.appears(f"{run}:agreed@1")).id
-    (shown,) = (await replica.ground.flows.approvals(ASKER)).items
+    (shown,) = (await replica.components.flows.approvals(ASKER)).items
     assert (shown.job, shown.about, shown.run, shown.step) == (gate, "Refund 12?", run, "agreed")
     assert shown.expires_ns is not None
     assert abs(shown.expires_ns - shown.created_ns - 3600 * NS) < 60 * NS
@@ -212,14 +212,14 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
     with pytest.raises(ApprovalConflict, match="its time is over") as late:
         await decide(replica, gate)
     assert late.value.code == "approval_not_actionable"
-    reconciler = Reconciler(replica.ground.store, replica.ground.locks)
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    reconciler = Reconciler(replica.components.store, replica.components.locks)
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease))
     found = await replica.appears(gate)
     assert found.state is JobState.TIMEOUT
     assert await waiting(replica) == []
     assert [await waiting(replica, status=each) for each in (None, "lapsed", "approved")] == [[gate], [gate], []]
-    assert (await replica.ground.flows.approval(ASKER, gate)).status is ApprovalStatus.LAPSED
+    assert (await replica.components.flows.approval(ASKER, gate)).status is ApprovalStatus.LAPSED
     await replica.becomes(run, RunStatus.TIMED_OUT)
     with pytest.raises(ApprovalConflict) as over:
         await decide(replica, gate)
@@ -233,11 +233,11 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
 async def test_nobody_decides_about_what_they_asked_for_nor_about_what_they_cannot_see(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await asked(replica, tenant="blue")
-    flows = replica.ground.flows
+    flows = replica.components.flows
     for verdict in Verdict:
         with pytest.raises(SelfApproval, match="asker asked for it"):
             await flows.decide(ASKER, job.id, verdict)
-    assert replica.ground.approvals.refused == {"self_approval_denied": 2}
+    assert replica.components.approvals.refused == {"self_approval_denied": 2}
     for missing, caller in ((job.id, Caller("boss", "red")), ("unknown", DECIDER), ("no id", DECIDER)):
         with pytest.raises(RowMissing):
             await flows.decide(caller, missing, Verdict.APPROVE)
@@ -256,7 +256,7 @@ async def test_what_waits_is_listed_oldest_first_and_the_rest_newest_first_page_
     for tenant in ("blue", "red", "blue", "blue", "red"):
         jobs.append((await asked(replica, tenant=tenant)).id)
         flow_stage.clock.push(1)
-    flows = replica.ground.flows
+    flows = replica.components.flows
 
     async def pages(**more: Any) -> list[str]:
         found: list[str] = []

@@ -12,7 +12,7 @@ from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.model.records import Submission
 from holdfast.plane.scheduler import topic_backlog
 from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
-from holdfast.plane.scheduler.topic_backlog import Asides, Looked, Scarce, look_aside
+from holdfast.plane.scheduler.topic_backlog import Looked, PoolBacklog, Scarce, look_aside
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,7 +63,7 @@ async def test_one_statement_finds_what_steps_find(
         await fill(plane, 40)
     at, scarce = Looked(POOL, free, passed, slots), Scarce(places, served, last)
 
-    async def work(tx: Tx) -> tuple[Asides, Asides]:
+    async def work(tx: Tx) -> tuple[PoolBacklog, PoolBacklog]:
         own = await look_aside(tx, at, scarce)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(topic_backlog, "_at_once", topic_backlog._in_steps)
@@ -113,10 +113,10 @@ async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_late
 async def test_nobody_is_looked_for_who_could_not_go(plane: Replica) -> None:
     await fill(plane, 12)
 
-    async def found(pool: str, scarce: Scarce) -> Asides:
+    async def found(pool: str, scarce: Scarce) -> PoolBacklog:
         at = Looked(pool, 9, frozenset(), None)
         return await plane.database.read(lambda tx: look_aside(tx, at, scarce))
 
-    assert await found(POOL, Scarce(dict.fromkeys(TOPICS, 0), SERVED)) == Asides(waiting=True)
-    assert await found(POOL, Scarce({}, frozenset())) == Asides(), "topics that no worker serves are not looked at"
-    assert await found("nobody", Scarce({}, SERVED)) == Asides()
+    assert await found(POOL, Scarce(dict.fromkeys(TOPICS, 0), SERVED)) == PoolBacklog(waiting=True)
+    assert await found(POOL, Scarce({}, frozenset())) == PoolBacklog(), "topics that no worker serves are not looked at"
+    assert await found("nobody", Scarce({}, SERVED)) == PoolBacklog()

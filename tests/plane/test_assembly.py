@@ -20,7 +20,7 @@ from holdfast.plane.approvals.service import GATE_TOPIC
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
 from holdfast.plane.process import sample
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.parts import State
 from holdfast.plane.process.plane import PARTS, Plane, check_parts
 from holdfast.plane.service.service import Caller
@@ -66,40 +66,40 @@ def doubling(gate: Gate | None = None) -> App:
     return app
 
 
-async def submitted(ground: Ground, payload: int = 21, **fields: Any) -> Job:
-    job, _ = await ground.service.submit(ME, Submission("double", payload, **fields))
+async def submitted(components: Components, payload: int = 21, **fields: Any) -> Job:
+    job, _ = await components.service.submit(ME, Submission("double", payload, **fields))
     return job
 
 
-async def over(ground: Ground, job: Job) -> Job:
+async def over(components: Components, job: Job) -> Job:
     """The job, once it has ended."""
     found = job
     async with asyncio.timeout(60):
         while not found.state.terminal:
             await asyncio.sleep(0.01)
-            found = await ground.service.job(ME, job.id)
+            found = await components.service.job(ME, job.id)
     return found
 
 
-async def ready(ground: Ground) -> None:
+async def ready(components: Components) -> None:
     """Wait until a worker is known."""
     async with asyncio.timeout(60):
-        while not await ground.workers.live():  # noqa: ASYNC110 - it stands in a database
+        while not await components.workers.live():  # noqa: ASYNC110 - it stands in a database
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.asyncio
 async def test_a_whole_plane_runs_on_one_file(tmp_path: Path) -> None:
     async with Plane(quick(tmp_path), OWN, app=doubling()) as plane:
-        done = await over(plane.ground, await submitted(plane.ground))
+        done = await over(plane.components, await submitted(plane.components))
         assert (done.state, done.result, done.attempt) == (JobState.SUCCEEDED, 42, 1)
         assert [each.part for each in plane.health()] == list(OWN)
         assert all(each.well for each in plane.health())
         await until(lambda: all(_detail(plane, loop)["leader"] for loop in LOOPS))
-        held = {each.key for each in await plane.ground.locks.list("holdfast:")}
+        held = {each.key for each in await plane.components.locks.list("holdfast:")}
         assert {"holdfast:reconciler:default", "holdfast:replayer:pending"} <= held
         await until(lambda: _detail(plane, "snapshot")["ticks"] > 0)
-        assert (await plane.ground.service.snapshot()).fence is not None
+        assert (await plane.components.service.snapshot()).fence is not None
     assert _files(tmp_path) == {"plane.db"}
 
 
@@ -115,16 +115,16 @@ def _detail(plane: Plane, part: str) -> Mapping[str, Any]:
 async def test_each_part_runs_alone_beside_the_others(tmp_path: Path) -> None:
     settings = quick(tmp_path)
     planes = [Plane(settings, {part}, app=doubling() if part == "worker" else None) for part in OWN]
-    async with opened(settings) as ground:
+    async with opened(settings) as components:
         for plane in planes:
             await plane.start()
             assert [each.state for each in plane.health()] == [State.RUNNING]
-        await ready(ground)
-        assert (await over(ground, await submitted(ground))).state is JobState.SUCCEEDED
+        await ready(components)
+        assert (await over(components, await submitted(components))).state is JobState.SUCCEEDED
         for plane in planes:
             assert await plane.stop()
             assert [each.state for each in plane.health()] == [State.STOPPED]
-        assert await ground.locks.list("holdfast:") == []
+        assert await components.locks.list("holdfast:") == []
 
 
 @pytest.mark.asyncio
@@ -148,7 +148,7 @@ async def test_stopping_lets_what_runs_finish_and_releases_every_lease(tmp_path:
     settings = quick(tmp_path)
     plane = Plane(settings, OWN, app=doubling(gate))
     await plane.start()
-    job = await submitted(plane.ground)
+    job = await submitted(plane.components)
     await gate.come.wait()
     stopping = asyncio.create_task(plane.stop())
     await until(lambda: plane.health()[-1].state is State.STOPPING)
@@ -156,10 +156,10 @@ async def test_stopping_lets_what_runs_finish_and_releases_every_lease(tmp_path:
     gate.go.set()
     assert await stopping
     assert {each.state for each in plane.health()} == {State.STOPPED}
-    async with opened(settings) as ground:
-        assert await ground.locks.list("holdfast:") == []
+    async with opened(settings) as components:
+        assert await components.locks.list("holdfast:") == []
         async with Plane(settings, {"scheduler"}):  # the result was said; whoever schedules next hears it
-            assert (await over(ground, job)).result == 42
+            assert (await over(components, job)).result == 42
 
 
 @pytest.mark.asyncio
@@ -169,7 +169,7 @@ async def test_what_does_not_finish_in_time_is_given_back_and_run_by_the_next(tm
     settings = quick(tmp_path)
     plane = Plane(settings, OWN, app=doubling(gate))
     await plane.start()
-    job = await submitted(plane.ground)
+    job = await submitted(plane.components)
     await gate.come.wait()
     stopping = asyncio.create_task(plane.stop(0.0 if how == "grace" else 600.0))
     await until(lambda: plane.health()[-1].state in (State.STOPPING, State.STOPPED))
@@ -177,9 +177,9 @@ async def test_what_does_not_finish_in_time_is_given_back_and_run_by_the_next(tm
         plane.hurry()
     assert not await stopping
     async with Plane(settings, OWN, app=doubling()) as other:
-        done = await over(other.ground, job)
+        done = await over(other.components, job)
         assert (done.state, done.result) == (JobState.SUCCEEDED, 42)
-        ends = [each for each in await other.ground.service.events(ME, job.id) if each.after.terminal]
+        ends = [each for each in await other.components.service.events(ME, job.id) if each.after.terminal]
         assert len(ends) == 1
 
 
@@ -217,8 +217,8 @@ async def test_a_part_that_cannot_start_stops_those_that_have(tmp_path: Path) ->
     with pytest.raises(Unavailable, match="no"):
         await plane.start()
     assert {each.state for each in plane.health()} == {State.STOPPED}
-    async with opened(settings) as ground:
-        assert await ground.locks.list("holdfast:") == []
+    async with opened(settings) as components:
+        assert await components.locks.list("holdfast:") == []
 
 
 @pytest.mark.asyncio
@@ -243,9 +243,9 @@ async def test_a_scheduler_that_dispatches_nothing_any_more_has_failed(
         raise ValueError(f"no bell for {channel}")
 
     async with Plane(quick(tmp_path), {"scheduler"}) as plane:
-        ground = plane.ground
-        monkeypatch.setattr(ground.database, "bell", no_bell)
-        await ground.workers.record(Heartbeat("w1", "default", ("double",), 1, 0, ground.clock.now().wall))
+        components = plane.components
+        monkeypatch.setattr(components.database, "bell", no_bell)
+        await components.workers.record(Heartbeat("w1", "default", ("double",), 1, 0, components.clock.now().wall))
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(plane.wait(), 60)
         assert raised.value.subgroup(ValueError) is not None
@@ -256,7 +256,7 @@ async def test_a_scheduler_that_dispatches_nothing_any_more_has_failed(
 async def test_a_loop_that_has_ended_has_failed(tmp_path: Path) -> None:
     async with Plane(quick(tmp_path), {"reconciler"}) as plane:
         await until(lambda: _detail(plane, "reconciler")["ticks"] > 0)
-        await plane.ground.locks.close()
+        await plane.components.locks.close()
         with pytest.raises(RuntimeError, match="the reconciler ended by itself"):
             await asyncio.wait_for(plane.wait(), 60)
         assert [each.state for each in plane.health()] == [State.FAILED]
@@ -276,8 +276,8 @@ async def test_waiting_ends_when_the_plane_was_stopped(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_plane_without_parts_is_the_ground_alone(tmp_path: Path) -> None:
     async with Plane(quick(tmp_path), ()) as plane:
-        job = await submitted(plane.ground)
-        assert (await plane.ground.service.job(ME, job.id)).state is JobState.PENDING
+        job = await submitted(plane.components)
+        assert (await plane.components.service.job(ME, job.id)).state is JobState.PENDING
         with pytest.raises(BadInput, match="does not run here"):
             plane.part("scheduler")
 
@@ -290,7 +290,7 @@ def test_what_cannot_be_a_plane_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is one text"):
         check_parts("api")
     with pytest.raises(BadInput, match="was not started"):
-        _ = Plane(settings, ()).ground
+        _ = Plane(settings, ()).components
     assert check_parts(["worker", "api", "snapshot"]) == ("snapshot", "worker", "api")
 
 
@@ -298,8 +298,8 @@ def test_what_cannot_be_a_plane_is_refused(tmp_path: Path) -> None:
 async def test_what_was_acknowledged_survives_a_plane_that_is_gone(tmp_path: Path) -> None:
     """Nothing is closed, as after a kill: what is in the file is all that is left."""
     settings = quick(tmp_path)
-    async with opened(settings) as ground:
-        job = await submitted(ground, idempotency_key="once")
+    async with opened(settings) as components:
+        job = await submitted(components, idempotency_key="once")
     copy = tmp_path / "copy"
     copy.mkdir(0o700)
     with sqlite3.connect(tmp_path / "plane.db") as source, sqlite3.connect(copy / "plane.db") as target:
@@ -307,17 +307,17 @@ async def test_what_was_acknowledged_survives_a_plane_that_is_gone(tmp_path: Pat
     source.close()
     target.close()
     async with Plane(quick(copy), OWN, app=doubling()) as plane:
-        assert (await over(plane.ground, job)).result == 42
-        again, made = await plane.ground.service.submit(ME, Submission("double", 21, idempotency_key="once"))
+        assert (await over(plane.components, job)).result == 42
+        again, made = await plane.components.service.submit(ME, Submission("double", 21, idempotency_key="once"))
         assert (again.id, made) == (job.id, False)
 
 
 @pytest.mark.asyncio
 async def test_the_default_place_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    async with opened(replace(quick(tmp_path), database=None)) as ground:
+    async with opened(replace(quick(tmp_path), database=None)) as components:
         with pytest.raises(RowMissing):
-            await ground.service.job(ME, "nobody")
+            await components.service.job(ME, "nobody")
     assert (tmp_path / "holdfast").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "holdfast" / "holdfast-plane.db").exists()
 
@@ -326,12 +326,12 @@ async def test_the_default_place_is_made_for_this_user_alone(tmp_path: Path, mon
 async def test_the_sample_workload_makes_jobs_of_several_tenants_that_end(tmp_path: Path) -> None:
     settings = quick(tmp_path)
     async with Plane(settings, OWN, app=sample.app) as plane:
-        feeding = asyncio.create_task(sample.feed(plane.ground.service))
+        feeding = asyncio.create_task(sample.feed(plane.components.service))
         try:
             async with asyncio.timeout(100):
                 while True:
-                    counts = await plane.ground.service.counts(ME)
-                    page = await plane.ground.service.jobs(ME, limit=500)
+                    counts = await plane.components.service.counts(ME)
+                    page = await plane.components.service.jobs(ME, limit=500)
                     tenants, topics = {job.tenant for job in page.items}, {job.topic for job in page.items}
                     if counts[JobState.SUCCEEDED] >= 3 and len(tenants) > 1 and len(topics) > 1:
                         break
@@ -350,13 +350,13 @@ async def test_two_replicas_of_everything_run_on_postgres_nats_and_redis(
 ) -> None:
     settings = quick(tmp_path, database=postgres_url, bus=nats_url, leases=redis_url)
     async with Plane(settings, OWN, app=doubling()) as first, Plane(settings, OWN, app=doubling()) as second:
-        await ready(first.ground)
-        jobs = [await submitted(each.ground, number) for number in range(10) for each in (first, second)]
-        ended = [await over(second.ground, job) for job in jobs]
+        await ready(first.components)
+        jobs = [await submitted(each.components, number) for number in range(10) for each in (first, second)]
+        ended = [await over(second.components, job) for job in jobs]
         assert {job.state for job in ended} == {JobState.SUCCEEDED}
         assert sorted(job.result for job in ended) == sorted(2 * job.payload for job in jobs)
         await until(lambda: all(_leaders(first, second, loop) == 1 for loop in LOOPS))
-        assert first.ground.store.duplicate_ends == second.ground.store.duplicate_ends == 0
+        assert first.components.store.duplicate_ends == second.components.store.duplicate_ends == 0
 
 
 def _leaders(first: Plane, second: Plane, loop: str) -> int:

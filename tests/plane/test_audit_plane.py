@@ -22,7 +22,7 @@ from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.model.records import Change, Job, Submission
 from holdfast.plane.process.audit_ledger import plane_ledger
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
@@ -55,19 +55,19 @@ def doubling() -> App:
     return app
 
 
-async def ready(ground: Ground) -> None:
+async def ready(components: Components) -> None:
     """Wait until a worker is known."""
     async with asyncio.timeout(30):
         while True:
-            if await ground.workers.live():
+            if await components.workers.live():
                 return
             await asyncio.sleep(0.01)
 
 
-async def over(ground: Ground, job: Job) -> Job:
+async def over(components: Components, job: Job) -> Job:
     async with asyncio.timeout(30):
         while True:
-            found = await ground.store.get(job.id)
+            found = await components.store.get(job.id)
             assert found is not None
             if found.state.terminal:
                 return found
@@ -79,10 +79,10 @@ async def test_a_job_leaves_the_leases_under_which_it_was_decided_and_run(tmp_pa
     settings = configured(tmp_path)
     with opened(settings) as ledger:
         async with Plane(settings, OWN, app=doubling(), audit=ledger) as plane:
-            await ready(plane.ground)
-            job = (await plane.ground.service.submit(ADA, Submission("double", 21)))[0]
-            assert (await over(plane.ground, job)).state is JobState.SUCCEEDED
-            shown = {each.metric.name: each.value for each in samples(plane.vitals.readings())}
+            await ready(plane.components)
+            job = (await plane.components.service.submit(ADA, Submission("double", 21)))[0]
+            assert (await over(plane.components, job)).state is JobState.SUCCEEDED
+            shown = {each.metric.name: each.value for each in samples(plane.process_health.readings())}
     path = Path(f"{tmp_path}/plane.db.audit")
     assert settings.audit_path == str(path)
     findings = Findings()
@@ -109,8 +109,8 @@ async def test_refused_writes_second_ends_and_switches_of_the_policy_are_recorde
     settings = configured(tmp_path)
     with opened(settings) as ledger:
         async with Plane(settings, (), audit=ledger) as plane:
-            ground, store = plane.ground, plane.ground.store
-            job = (await ground.service.submit(ADA, Submission("double", 1)))[0]
+            components, store = plane.components, plane.components.store
+            job = (await components.service.submit(ADA, Submission("double", 1)))[0]
             key = SCHEDULER_JOB.key(job=job.id)
             await store.change(CarriedFence(key, 7), job.id, lambda _: Writing([Change(JobState.CANCELLED)]))
             with pytest.raises(FencedOut):
@@ -119,7 +119,7 @@ async def test_refused_writes_second_ends_and_switches_of_the_policy_are_recorde
                 await store.change(CarriedFence(key, 8), job.id, lambda _: Writing([Change(JobState.FAILED)]))
             with pytest.raises(InvalidTransition):
                 await store.change(CarriedFence(key, 9), job.id, lambda _: Writing([Change(JobState.SUCCEEDED)]))
-            ground.locks.policy.set("high", "fail_open", reason="drill", actor="ada")
+            components.locks.policy.set("high", "fail_open", reason="drill", actor="ada")
             assert store.duplicate_ends == 2
     records = list(read(settings.audit_path or ""))
     about = [(record.kind, record.family, record.fence, record.ok) for record in records if record.key == key]
@@ -143,7 +143,7 @@ async def test_two_processes_write_one_directory_each_into_files_of_its_own(tmp_
             Plane(settings, ("reconciler",), audit=second) as two,
         ):
             for number, plane in enumerate((one, two)):
-                async with plane.ground.locks.lock(f"mine:{number}", ttl=5):
+                async with plane.components.locks.lock(f"mine:{number}", ttl=5):
                     pass
     mine = [record.key for record in load(f"{tmp_path}/shared") if record.key.startswith("mine:")]
     assert sorted(mine) == ["mine:0", "mine:0", "mine:1", "mine:1"]
@@ -158,16 +158,16 @@ async def test_everything_is_more_than_what_is_audited_and_none_is_none(tmp_path
     settings = configured(tmp_path, audit__records="everything")
     with opened(settings) as ledger:
         async with Plane(settings, (), audit=ledger) as plane:
-            locks = plane.ground.locks
+            locks = plane.components.locks
             async with locks.lock("k", ttl=5):
                 assert await locks.lock("k", ttl=5).try_acquire() is None
-            job = (await plane.ground.service.submit(ADA, Submission("double", 1)))[0]
+            job = (await plane.components.service.submit(ADA, Submission("double", 1)))[0]
             lease = CarriedFence(SCHEDULER_JOB.key(job=job.id), 1)
-            await plane.ground.store.change(lease, job.id, lambda _: None)
+            await plane.components.store.change(lease, job.id, lambda _: None)
     kinds = {record.kind for record in read(settings.audit_path or "")}
     assert {Kind.GRANTED, Kind.RELEASED, Kind.WRITE} <= kinds
     async with Plane(configured(tmp_path, audit__enabled=False), ()) as plane:
-        assert not any(each.source == "audit" for each in plane.vitals.readings())
+        assert not any(each.source == "audit" for each in plane.process_health.readings())
 
 
 def test_a_directory_that_cannot_be_used_is_said_with_where_it_was_named(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Contended:
 
     def __init__(self, plane: Plane, clock: StandingClock) -> None:
         self.plane = plane
-        self.ground = plane.ground
+        self.components = plane.components
         self._clock = clock
         self._held = AsyncExitStack()
         self._named = 0
@@ -67,14 +67,14 @@ class Contended:
         ids = [f"c{self._named + number}" for number in range(EACH)]
         self._named += EACH
         for each in ids:
-            await self._held.enter_async_context(WORKER_JOB.lock(self.ground.locks, job=each))
-            await self._held.enter_async_context(WORKFLOW_RUN.lock(self.ground.locks, run=each))
-            await self.ground.service.submit(ME, Submission("echo", id=each))
-            await self.ground.flows.start(ME, "one", run_id=each)
+            await self._held.enter_async_context(WORKER_JOB.lock(self.components.locks, job=each))
+            await self._held.enter_async_context(WORKFLOW_RUN.lock(self.components.locks, run=each))
+            await self.components.service.submit(ME, Submission("echo", id=each))
+            await self.components.flows.start(ME, "one", run_id=each)
         await self._given_back(ids, subjects.WORK)  # so a worker has it, and the scheduler has let go of its lock
         for each in ids:
-            await self._held.enter_async_context(SCHEDULER_JOB.lock(self.ground.locks, job=each))
-            await self.ground.service.cancel(ME, each)
+            await self._held.enter_async_context(SCHEDULER_JOB.lock(self.components.locks, job=each))
+            await self.components.service.cancel(ME, each)
         return await self._given_back(ids, *SUBJECTS)
 
     async def _given_back(self, ids: list[str], *wanted: str) -> dict[str, list[int]]:
@@ -85,7 +85,7 @@ class Contended:
             while any(len(found.get(subject, [])) < EACH for subject in wanted):
                 await asyncio.sleep(0.02)
                 found = {}
-                for row in await self.ground.database.read(lambda tx: tx.query(statement)):
+                for row in await self.components.database.read(lambda tx: tx.query(statement)):
                     subject = next((each for each in SUBJECTS if row["subject"].startswith(each)), None)
                     if subject is not None and any(f'"{each}"' in row["body"] for each in ids):
                         found.setdefault(subject, []).append(row["due_ns"] - self._clock.wall_ns)
@@ -123,10 +123,10 @@ def varies(delays: list[int]) -> bool:
 async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(tmp_path: Path) -> None:
     settings, clock = settings_at(tmp_path, busy_jitter=0.2), StandingClock()
     async with Plane(settings, ("scheduler", "engine", "worker"), app=echo(), clock=clock) as plane:
-        await plane.ground.flows.define(ME, from_document(ONE))
+        await plane.components.flows.define(ME, from_document(ONE))
         contended = Contended(plane, clock)
         async with asyncio.timeout(60):
-            while not await plane.ground.workers.live():  # noqa: ASYNC110 - it stands in a database
+            while not await plane.components.workers.live():  # noqa: ASYNC110 - it stands in a database
                 await asyncio.sleep(0.01)
         try:
             delays = await contended.delays()
@@ -135,17 +135,17 @@ async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(
             assert varies(delays[subjects.WORK])
             async with policy_at(settings) as operator:  # another process
                 await operator.set_jitter(0, actor="ada", reason="p99 rose", source=Source.COMMAND)
-            await until(lambda: plane.ground.policing.jitter.seconds == 0)
+            await until(lambda: plane.components.policing.jitter.seconds == 0)
             fixed = await contended.delays()
             assert set(fixed[subjects.CANCEL]) == {HALF}
             assert set(fixed[subjects.RUN_LOOK]) == {HALF}
             assert set(fixed[subjects.WORK]) == {HALF}
             async with policy_at(settings) as operator:
                 await operator.set_jitter(0.1, actor="ada", reason="waves again", source=Source.COMMAND)
-            await until(lambda: plane.ground.policing.jitter.seconds == 0.1)
+            await until(lambda: plane.components.policing.jitter.seconds == 0.1)
             (shown,) = (
                 each.value
-                for each in samples(plane.vitals.readings())
+                for each in samples(plane.process_health.readings())
                 if each.metric.name == "holdfast_policy_busy_jitter_seconds"
             )
             assert shown == 0.1
@@ -209,7 +209,7 @@ async def test_tables_of_the_first_version_are_brought_up_to_date_and_keep_their
 async def test_the_setting_speaks_when_it_is_new_and_a_restart_does_not_undo_a_switch(tmp_path: Path) -> None:
     async def jitter(**how: float) -> float:
         async with Plane(settings_at(tmp_path, **how), ("scheduler",)) as plane:
-            return plane.ground.policing.jitter.seconds
+            return plane.components.policing.jitter.seconds
 
     assert await jitter() == 0.0
     assert await jitter(busy_jitter=0.2) == 0.2
@@ -219,8 +219,8 @@ async def test_the_setting_speaks_when_it_is_new_and_a_restart_does_not_undo_a_s
     assert await jitter() == 0.1  # a process without the setting has no say
     given = replace(settings_at(tmp_path), origins={"scheduler.busy_jitter": Origin("file", "holdfast.toml")})
     async with Plane(given, ("scheduler",)) as plane:  # a 0 that was written down is the fast way back too
-        assert plane.ground.policing.jitter.seconds == 0.0
-        assert (await plane.ground.policing.policy.history(1))[0].source is Source.START
+        assert plane.components.policing.jitter.seconds == 0.0
+        assert (await plane.components.policing.policy.history(1))[0].source is Source.START
 
 
 @pytest.mark.requires("R168")

@@ -21,18 +21,18 @@ async def test_a_run_that_may_go_on_without_the_store_waits_for_a_busy_file(
     tmp_path: Path, leases: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(database=f"sqlite:///{tmp_path}/plane.db", leases=f"sqlite:///{tmp_path}/{leases}")
-    async with opened(settings, works=True) as ground:
-        await ground.locks.ping()
+    async with opened(settings, works=True) as components:
+        await components.locks.ping()
         other = sqlite3.connect(tmp_path / leases, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(RetryLater):
-            async with run_lock(ground.locks, "run-1", "low"):
+            async with run_lock(components.locks, "run-1", "low"):
                 raise AssertionError("it ran without a lease")
         other.execute("ROLLBACK")
         other.close()
-        async with run_lock(ground.locks, "run-1", "low") as lease:
+        async with run_lock(components.locks, "run-1", "low") as lease:
             assert lease.guaranteed
-        assert ground.locks.statistics().fallbacks == 0
+        assert components.locks.statistics().fallbacks == 0
     assert "local-only" not in caplog.text
 
 

@@ -105,7 +105,7 @@ async def test_of_a_request_that_was_changed_anywhere_nothing_is_decided(flow_st
 async def test_what_is_changed_between_the_look_and_the_commit_is_found_there(flow_stage: FlowStage) -> None:
     replica = await stage_of(flow_stage)
     job = await waiting_for_somebody(replica, "job")
-    approvals = staged(replica.ground)
+    approvals = staged(replica.components)
     for table in KINDS:
         for column in said(table):
             if (table, column) == ("plane_approval", "snapshot"):

@@ -151,8 +151,8 @@ async def test_what_is_noted_of_such_locks_is_a_history_without_a_broken_promise
     notes = Notes()
     planes = [await one_file.open() for _ in range(3)]
     for plane in planes:
-        plane.locks.house.witness._observers.append(notes)
-        plane.locks.house.witness._listening = True
+        plane.locks.manager.recorder._observers.append(notes)
+        plane.locks.manager.recorder._listening = True
     jobs = await waiting(planes[0], 6)
 
     async def touch(plane: Replica, job: Job) -> None:

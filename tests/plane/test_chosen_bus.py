@@ -37,8 +37,8 @@ async def test_whoever_names_another_bus_than_the_first_process_is_refused(embed
 
 @pytest.mark.asyncio
 async def test_a_plane_that_has_had_no_process_refuses_nobody_and_commands_have_no_say(embedded: Settings) -> None:
-    async with opened(embedded) as ground:
-        await ground.service.submit(ME, Submission("t"))
+    async with opened(embedded) as components:
+        await components.service.submit(ME, Submission("t"))
     assert await note_bus(replace(embedded, bus=NATS)) == (None, "NATS, in the stream MINE")
 
 
@@ -55,8 +55,8 @@ async def test_another_name_of_the_server_is_the_same_bus_and_another_stream_is_
 
 @pytest.mark.asyncio
 async def test_whoever_only_looks_needs_no_bus(embedded: Settings) -> None:
-    async with opened(embedded) as ground:
-        job, _ = await ground.service.submit(ME, Submission("t"))
+    async with opened(embedded) as components:
+        job, _ = await components.service.submit(ME, Submission("t"))
     await note_bus(replace(embedded, bus=NATS))
-    async with opened(embedded, looks=True) as ground:
-        assert (await ground.service.job(ME, job.id)).state is JobState.PENDING
+    async with opened(embedded, looks=True) as components:
+        assert (await components.service.job(ME, job.id)).state is JobState.PENDING

@@ -23,7 +23,7 @@ from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, S
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Ground, note_bus, note_keys, opened
+from holdfast.plane.process.components import Components, note_bus, note_keys, opened
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.scheduler.scheduler import report_of
 from holdfast.plane.service.service import Caller
@@ -117,17 +117,17 @@ def an_app(gate: Gate | None = None) -> App:
     return app
 
 
-async def submitted(ground: Ground) -> Job:
-    job, _ = await ground.service.submit(ME, Submission("double", 21))
+async def submitted(components: Components) -> Job:
+    job, _ = await components.service.submit(ME, Submission("double", 21))
     return job
 
 
-async def ended(ground: Ground, job: Job) -> Job:
+async def ended(components: Components, job: Job) -> Job:
     found = job
     async with asyncio.timeout(60):
         while not found.state.terminal:
             await asyncio.sleep(0.01)
-            found = await ground.service.job(ME, job.id)
+            found = await components.service.job(ME, job.id)
     return found
 
 
@@ -135,19 +135,19 @@ async def ended(ground: Ground, job: Job) -> Job:
 async def test_every_key_of_a_running_plane_begins_with_the_word(places: Settings) -> None:
     gate, keys = Gate(), Keys()
     async with Plane(places, OWN, app=an_app(gate), audit=keys) as plane:
-        ground = plane.ground
-        job = await submitted(ground)
+        components = plane.components
+        job = await submitted(components)
         async with asyncio.timeout(60):
             await gate.come.wait()
-        assert f"acme:worker:job:{job.id}" in {each.key for each in await ground.locks.list("acme:")}
+        assert f"acme:worker:job:{job.id}" in {each.key for each in await components.locks.list("acme:")}
         loops = {family.under("acme").key() for family in FAMILIES.values() if family.scope is Scope.LOOP}
         await until(lambda: all(each.detail["leader"] for each in plane.health() if "leader" in each.detail))
-        assert loops <= {each.key for each in await ground.locks.list("acme:")}
-        shown = await Board(ground.service).read(ME)
+        assert loops <= {each.key for each in await components.locks.list("acme:")}
+        shown = await Board(components.service).read(ME)
         assert {each.key for each in shown.loops or ()} == loops
         assert shown.locks is not None
         assert job.id in {each.job for each in shown.locks.items}
-        assert {each["key"].partition(":")[0] for each in ground.service.inventory()} == {"acme"}
+        assert {each["key"].partition(":")[0] for each in components.service.inventory()} == {"acme"}
         report = await reported("duplicate-dispatch", places, JOB=job.id)
         (locks,) = (each.fact for each in report.evidence if each.what == "locks")
         assert isinstance(locks, LocksFact)
@@ -156,18 +156,18 @@ async def test_every_key_of_a_running_plane_begins_with_the_word(places: Setting
         wrong = await reported("duplicate-dispatch", replace(places, names=NameSettings()), JOB=job.id)
         assert [each for each in wrong.evidence if "the keys of this plane begin with acme:" in (each.problem or "")]
         gate.go.set()
-        done = await ended(ground, job)
+        done = await ended(components, job)
         assert (done.state, done.result) == (JobState.SUCCEEDED, 42)
 
-        run, _ = await ground.flows.start(ME, "twice")
+        run, _ = await components.flows.start(ME, "twice")
         async with asyncio.timeout(60):
-            while not (gates := (await ground.flows.approvals(ME)).items):  # noqa: ASYNC110 - it stands in a database
+            while not (gates := (await components.flows.approvals(ME)).items):  # noqa: ASYNC110 - it stands in a database
                 await asyncio.sleep(0.01)
-            await ground.flows.decide(Caller("approver"), gates[0].job, Verdict.APPROVE)
+            await components.flows.decide(Caller("approver"), gates[0].job, Verdict.APPROVE)
             status = RunStatus.RUNNING
             while not status.terminal:
                 await asyncio.sleep(0.01)
-                status = (await ground.flows.run(ME, run.run.id)).run.status
+                status = (await components.flows.run(ME, run.run.id)).run.status
         assert status is RunStatus.SUCCEEDED
     assert set(FAMILIES) <= set(keys.of)
     assert {key.partition(":")[0] for found in keys.of.values() for key in found} == {"acme"}
@@ -186,8 +186,8 @@ async def test_another_word_than_that_of_the_first_process_is_refused(tmp_path: 
 
 
 async def test_a_plane_without_any_process_refuses_no_command_and_the_first_process_chooses(tmp_path: Path) -> None:
-    async with opened(on_one_file(tmp_path, NameSettings())) as ground:
-        await submitted(ground)
+    async with opened(on_one_file(tmp_path, NameSettings())) as components:
+        await submitted(components)
     assert await note_keys(on_one_file(tmp_path)) == (None, "acme")
     async with opened(on_one_file(tmp_path), works=True):
         pass
@@ -231,16 +231,16 @@ async def test_work_from_before_a_switch_goes_on_after_it_under_higher_fences(pl
     before, gate = replace(places, names=NameSettings()), Gate()
     async with Plane(before, {"worker"}, app=an_app(gate)) as worker:
         async with Plane(before, {"scheduler"}) as scheduler:
-            job = await submitted(scheduler.ground)
+            job = await submitted(scheduler.components)
             async with asyncio.timeout(60):
                 await gate.come.wait()
-            waiting = await submitted(scheduler.ground)
-        old = await worker.ground.service.job(ME, job.id)
+            waiting = await submitted(scheduler.components)
+        old = await worker.components.service.job(ME, job.id)
         gate.go.set()  # its result is said, and nobody hears it before the switch
         await until(lambda: worker.health()[0].detail["active"] == 0)
     assert (await note_keys(places))[0] == "holdfast"
     async with Plane(places, {"scheduler", "worker", "replayer"}, app=an_app()) as plane:
-        done, later = await ended(plane.ground, job), await ended(plane.ground, waiting)
+        done, later = await ended(plane.components, job), await ended(plane.components, waiting)
     assert (done.state, done.attempt) == (JobState.SUCCEEDED, 1)
     assert done.fence is not None
     assert old.fence is not None

@@ -36,10 +36,10 @@ async def test_what_a_process_remembers_of_definitions_is_bounded_and_the_others
     flow_stage: FlowStage,
 ) -> None:
     replica = await flow_stage.replica(serve=False)
-    definitions = replica.ground.runs.definitions
+    definitions = replica.components.runs.definitions
     for number in range(3 * REMEMBERED_CHARS_MAX // LONG):
         document = definition("x" * LONG) | {"name": f"large-{number}"}
-        await replica.ground.flows.define(ASKER, from_document(document))
+        await replica.components.flows.define(ASKER, from_document(document))
         assert definitions.remembered_chars <= REMEMBERED_CHARS_MAX
     assert definitions.remembered_chars > REMEMBERED_CHARS_MAX - 2 * LONG
     run = await replica.start("large-0")

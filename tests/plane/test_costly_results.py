@@ -57,19 +57,19 @@ async def test_costly_results_are_worked_in_after_all(flow_stage: FlowStage) -> 
 
 async def test_the_reconciler_leaves_costly_runs_alone_while_their_tenant_pauses(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
     await replica.define(COSTLY.replace("job, topic: work, output", "transform, input"))
     first, second = [await replica.start("costly") for _ in range(2)]
     flow_stage.clock.push(60)
-    quota = replica.ground.runs.expression_quota
+    quota = replica.components.runs.expression_quota
     acquired = []
     with quota.decision((await replica.run(first)).run, Budget()):
         for _ in range(3):
-            async with replica.ground.locks.lock("tick", ttl=30) as lease:
+            async with replica.components.locks.lock("tick", ttl=30) as lease:
                 await reconciler.tick(Tick(lease, 0, lambda: False))
             acquired.append(replica.engine.lock_statistics.held.read().number)
     assert acquired == [2, 2, 2], "locks of runs, in which their expressions are evaluated again"
     assert reconciler.statistics().left == 6
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease, 0, lambda: False))
     assert reconciler.statistics().woken == 1, f"{first} or {second}: one costly decision at a time"

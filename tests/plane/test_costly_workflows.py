@@ -50,7 +50,7 @@ async def test_costly_expressions_of_one_tenant_hold_up_no_other_and_end_at_the_
     steps = Counter(line.version for line in lines if line.kind == "succeeded" and line.step is not None)
     assert steps
     assert max(steps.values()) <= (ADVANCE_COST_MAX + COST_MAX) // COST, "steps of one advance"
-    assert replica.ground.runs.decided_apart >= len(steps), "none of them was decided in a transaction"
+    assert replica.components.runs.decided_apart >= len(steps), "none of them was decided in a transaction"
 
 
 async def test_an_expression_that_costs_too_much_fails_its_run_with_the_reason(flow_stage: FlowStage) -> None:
@@ -70,7 +70,7 @@ async def test_a_run_whose_message_is_given_up_ends(flow_stage: FlowStage) -> No
         raise RuntimeError(f"cannot handle {delivery.message.id}")
 
     how = Consumption(subjects.RUN_LOOK, subjects.ENGINE, max_failures=1, on_dead=replica.engine.give_up)
-    async with replica.ground.bus.consume(how, fails):
+    async with replica.components.bus.consume(how, fails):
         over = await replica.becomes(run, RunStatus.FAILED)
     assert "given up: message run.look failed 1 times" in (over.run.error or "")
     assert "cannot handle" in (over.run.error or "")

@@ -89,7 +89,7 @@ async def test_a_run_goes_from_step_to_step_under_fences_that_rise(flow_stage: F
     fences = [event.fence for event in await replica.timeline(run) if event.fence is not None]
     assert fences == sorted(fences)
     assert over.fence == fences[-1]
-    assert not (await replica.ground.locks.inspect(WORKFLOW_RUN.key(run=run))).held
+    assert not (await replica.components.locks.inspect(WORKFLOW_RUN.key(run=run))).held
 
 
 async def test_the_same_key_is_the_same_run_and_starts_once(flow_stage: FlowStage) -> None:
@@ -131,7 +131,7 @@ async def test_a_result_whose_run_is_locked_comes_again_after_exactly_half_a_sec
     assert told["id"].startswith("run.result:run-1:fetch@1")
     job = await replica.appears("run-1:fetch@1")
     message = delivery(subjects.step_over(job, None))
-    async with WORKFLOW_RUN.lock(other.ground.locks, run="run-1"):
+    async with WORKFLOW_RUN.lock(other.components.locks, run="run-1"):
         with pytest.raises(RetryLater) as later:
             await replica.engine.handlers[subjects.RUN_RESULT](message)
     assert later.value.delay == 0.5
@@ -160,11 +160,11 @@ async def test_the_lock_of_a_run_lasts_30_s_and_is_released_when_its_handler_is_
     monkeypatch.setattr(replica.engine.runs, "change", stop)
     handler = asyncio.ensure_future(replica.engine.move(run, Look()))
     await inside.wait()
-    assert (leases[0].ttl, (await replica.ground.locks.inspect(key)).held) == (30.0, True)
+    assert (leases[0].ttl, (await replica.components.locks.inspect(key)).held) == (30.0, True)
     handler.cancel()
     with pytest.raises(asyncio.CancelledError):
         await handler
-    assert not (await replica.ground.locks.inspect(key)).held
+    assert not (await replica.components.locks.inspect(key)).held
 
 
 @pytest.mark.requires("R150")
@@ -187,7 +187,7 @@ async def test_a_lock_of_a_run_that_cannot_be_released_changes_nothing_for_the_r
         changed = await replica.engine.move(run, Look())
         assert changed.heard is Heard.APPLIED
         assert (await replica.status(run))["fetch"] == "running"
-        counts, locks = replica.engine.lock_statistics, replica.ground.locks.statistics()
+        counts, locks = replica.engine.lock_statistics, replica.components.locks.statistics()
         assert (counts.busy, counts.backend_errors, counts.abandoned) == (0, 0, 0)
         assert locks.release_failures == 1
         proxy.refuse(False)
@@ -234,7 +234,7 @@ async def test_a_step_and_its_job_are_one_transaction(flow_stage: FlowStage, mon
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(replica.ground.bus, "stage", crash)
+        patched.setattr(replica.components.bus, "stage", crash)
         with pytest.raises(Crash):
             await replica.engine.move(run, Look())
     assert await replica.run(run) == before
@@ -248,7 +248,7 @@ async def test_a_job_of_somebody_else_under_the_name_of_a_step_fails_the_step_an
 ) -> None:
     replica = await flow_stage.replica()
     await replica.define(TWO_STEPS)
-    await enqueue(replica.ground.store, Submission("other", id="run-1:fetch@1"), "default")
+    await enqueue(replica.components.store, Submission("other", id="run-1:fetch@1"), "default")
     await replica.start("order", {"id": 7}, run_id="run-1")
     over = await replica.becomes("run-1", RunStatus.FAILED)
     assert "somebody else" in (over.run.steps["fetch"].error or "")
@@ -262,7 +262,7 @@ async def test_without_the_store_a_low_risk_run_goes_on_and_its_high_risk_steps_
     flow_stage: FlowStage, nobody: str
 ) -> None:
     cut_off = await flow_stage.replica(leases=nobody, serve=False)
-    cut_off.ground.locks.policy.set("low", "fail_open", reason="test")
+    cut_off.components.locks.policy.set("low", "fail_open", reason="test")
     await cut_off.define(RISKY)
     run = await cut_off.start("mixed")
     changed = await cut_off.engine.move(run, Look())
@@ -282,7 +282,7 @@ async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switch
     flow_stage: FlowStage, nobody: str
 ) -> None:
     cut_off = await flow_stage.replica(leases=nobody, serve=False)
-    cut_off.ground.locks.policy.set("high", "fail_closed", reason="test")
+    cut_off.components.locks.policy.set("high", "fail_closed", reason="test")
     await cut_off.define(RISKY.replace("risk: low", "risk: high"))
     run = await cut_off.start("mixed")
     before = await cut_off.run(run)
@@ -290,7 +290,7 @@ async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switch
         await cut_off.engine.move(run, Look())
     assert later.value.delay == 1.0
     assert await cut_off.run(run) == before
-    cut_off.ground.locks.policy.set("high", "fail_open", reason="the operator says so")
+    cut_off.components.locks.policy.set("high", "fail_open", reason="the operator says so")
     await cut_off.engine.move(run, Look())
     assert await cut_off.status(run) == {"note": "succeeded", "pay": "running"}
 
@@ -299,7 +299,7 @@ async def test_without_the_store_a_high_risk_run_waits_until_the_class_is_switch
 async def test_replicas_that_all_lost_the_store_still_make_each_step_once(flow_stage: FlowStage, nobody: str) -> None:
     replicas = [await flow_stage.replica(leases=nobody, serve=False) for _ in range(3)]
     for each in replicas:
-        each.ground.locks.policy.set("low", "fail_open", reason="test")
+        each.components.locks.policy.set("low", "fail_open", reason="test")
     first = replicas[0]
     await first.define(TWO_STEPS)
     runs = [await first.start("order", {"id": number}) for number in range(5)]
@@ -319,16 +319,16 @@ async def test_a_far_delay_is_waited_for_by_the_poller_and_forgotten_only_when_i
     """W17: a timer was removed though its start had been skipped."""
     replica = await flow_stage.replica(serve=False)
     other = await flow_stage.replica(serve=False)
-    poller = Delays(replica.engine, replica.ground.locks)
+    poller = Delays(replica.engine, replica.components.locks)
     await replica.define(SLOW)
     run = await replica.start("slow")
     await replica.engine.move(run, Look())
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         tick = Tick(lease, 0, lambda: False)
         await poller.tick(tick)
         assert (await replica.status(run))["rest"] == "running"
         flow_stage.clock.push(3600)
-        async with WORKFLOW_RUN.lock(other.ground.locks, run=run):
+        async with WORKFLOW_RUN.lock(other.components.locks, run=run):
             await poller.tick(tick)
         assert (poller.statistics().left, (await replica.status(run))["rest"]) == (1, "running")
         assert (await replica.run(run)).wake_ns is not None
@@ -348,20 +348,20 @@ async def test_a_near_delay_does_not_wait_for_the_poller(flow_stage: FlowStage) 
 
 async def test_the_reconciler_tells_a_run_what_it_has_missed(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
     await replica.define(TWO_STEPS)
     run = await replica.start("order", {"id": 7})
     await replica.engine.move(run, Look())
     await replica.end(f"{run}:fetch@1", {"amount": 12})
-    await replica.ground.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    await replica.components.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         tick = Tick(lease, 0, lambda: False)
         await reconciler.tick(tick)
         assert (await replica.status(run))["fetch"] == "running"  # it may still be on its way
         flow_stage.clock.push(60)
         await reconciler.tick(tick)
         assert await replica.status(run) == {"fetch": "succeeded", "pay": "running"}
-        await replica.ground.database.write(
+        await replica.components.database.write(
             lambda tx: tx.query("DELETE FROM plane_job WHERE id = :id", {"id": f"{run}:pay@1"})
         )
         flow_stage.clock.push(60)
@@ -385,7 +385,7 @@ async def test_a_workflow_in_a_workflow_gives_its_output_and_is_cancelled_with_i
     other = await replica.start("outer")
     child = f"{other}:inner@1"
     await replica.appears(f"{child}:fetch@1")
-    _, asked = await replica.ground.flows.cancel(ASKER, other)
+    _, asked = await replica.components.flows.cancel(ASKER, other)
     assert asked
     await replica.becomes(other, RunStatus.CANCELLED)
     await replica.becomes(child, RunStatus.CANCELLED)
@@ -410,10 +410,10 @@ async def test_a_run_that_failed_is_run_again_with_what_went_well(flow_stage: Fl
     run = await replica.start("order", {"id": 7})
     await replica.end(f"{run}:fetch@1", {"amount": 12})
     with pytest.raises(NotOver):
-        await replica.ground.flows.rerun(ASKER, run)
+        await replica.components.flows.rerun(ASKER, run)
     await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=Code.FATAL)
     await replica.becomes(run, RunStatus.FAILED)
-    second, made = await replica.ground.flows.rerun(ASKER, run, keep=True)
+    second, made = await replica.components.flows.rerun(ASKER, run, keep=True)
     assert made
     job = await replica.appears(f"{second.run.id}:pay@1")
     assert job.payload == {"amount": 12}

@@ -14,8 +14,8 @@ from holdfast.observe import prometheus
 from holdfast.plane.locks.registry import WORKFLOW_RUN
 from holdfast.plane.policy.escalation_rules import Rule
 from holdfast.plane.policy.model import Source
-from holdfast.plane.process.components import Ground, opened
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import EscalationSettings, Settings
 from holdfast.types import NS
 from policy_stage import Replica, ShiftedClock, replica
@@ -145,8 +145,8 @@ async def test_of_many_replicas_that_see_it_one_switches(plane_url: str, clock: 
 # The whole, with a real store that fails: two planes on one file, leases in Redis behind a proxy.
 
 
-def scraped(ground: Ground) -> list[str]:
-    return prometheus.rendered(Vitals(ground.service).readings())[0].decode().splitlines()
+def scraped(components: Components) -> list[str]:
+    return prometheus.rendered(ProcessHealth(components.service).readings())[0].decode().splitlines()
 
 
 @pytest.mark.server
@@ -171,9 +171,9 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             proxy.refuse()
             proxy.reset()
             caplog.clear()
-            for ground in (a, b):
+            for components in (a, b):
                 for number in range(20):
-                    async with WORKFLOW_RUN.risky(ground.locks, risk="low", run=f"r-{number}") as lease:
+                    async with WORKFLOW_RUN.risky(components.locks, risk="low", run=f"r-{number}") as lease:
                         assert lease.guaranteed is False
             lines = [each for each in caplog.records if each.message.startswith("distributed lock failed")]
             assert len(lines) == 40
@@ -184,17 +184,17 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             assert "holdfast_workflow_lock_fallback_total 20.0" in scraped(a)
             assert 'holdfast_lock_fallback_total{family="workflow.run",risk="low"} 20.0' in scraped(b)
             b.policing.signals.publish_repeated(job="j-1")
-            for ground in (a, b):
-                await ground.policing.signals.flush()
+            for components in (a, b):
+                await components.policing.signals.flush()
             report = await a.service.policy.show()
             assert report.rate == pytest.approx(40 / 300)
             assert any("running without locks does harm" in each for each in report.hints)
-            looks = (ground.policing.escalator.look() for ground in (a, b) if ground.policing.escalator)
+            looks = (components.policing.escalator.look() for components in (a, b) if components.policing.escalator)
             await asyncio.gather(*looks)
-            for ground in (a, b):
-                await until(lambda: ground.locks.policy.current()["high"] == "fail_closed")  # noqa: B023 - awaited here
+            for components in (a, b):
+                await until(lambda: components.locks.policy.current()["high"] == "fail_closed")  # noqa: B023 - awaited here
                 with pytest.raises(PolicyDenied):
-                    await WORKFLOW_RUN.risky(ground.locks, risk="high", run="r-1").acquire()
+                    await WORKFLOW_RUN.risky(components.locks, risk="high", run="r-1").acquire()
             changes = await b.service.policy.history(10, "high")
             assert [each.source for each in changes] == [Source.ESCALATION, Source.COMMAND, Source.START]
             # The store is back: nothing falls back any more, and what was switched stays so.
@@ -206,11 +206,11 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             assert [each for each in report.hints if "by an escalation" in each]
 
 
-async def until_guaranteed(ground: Ground) -> None:
+async def until_guaranteed(components: Components) -> None:
     """The breaker lets one probe through after a while; then leases are full ones again."""
     async with asyncio.timeout(60):
         while True:
-            async with WORKFLOW_RUN.risky(ground.locks, risk="low", run="after") as lease:
+            async with WORKFLOW_RUN.risky(components.locks, risk="low", run="after") as lease:
                 if lease.guaranteed:
                     return
             await asyncio.sleep(0.05)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.observe.metrics.samples import samples
-from holdfast.plane.process.components import Ground, opened
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.components import Components, opened
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.workflow_parts import engine_of
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import Settings
@@ -23,9 +23,9 @@ NOWHERE = "redis://127.0.0.1:1/0"
 STEPS = {"name": "two", "risk": "low", "steps": {each: {"kind": "job", "topic": "t"} for each in ("a", "b")}}
 
 
-def counted(ground: Ground) -> object:
+def counted(components: Components) -> object:
     """The value of the metric in this process."""
-    found = {each.metric.name: each.value for each in samples(Vitals(ground.service).readings())}
+    found = {each.metric.name: each.value for each in samples(ProcessHealth(components.service).readings())}
     return found["holdfast_scheduler_input_fail_open_total"]
 
 

@@ -185,14 +185,14 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
 
     seen = Seen(monkeypatch)
     async with Plane(settings, set(PARTS) - {"api"}, app=app) as plane:
-        ground = plane.ground
-        job, _ = await ground.service.submit(ME, Submission("work", None))
-        await ground.approvals.decide(job.id, Verdict.APPROVE, actor="somebody")
-        await engine_of(ground).move("run-1", Look(), risk="low")
+        components = plane.components
+        job, _ = await components.service.submit(ME, Submission("work", None))
+        await components.approvals.decide(job.id, Verdict.APPROVE, actor="somebody")
+        await engine_of(components).move("run-1", Look(), risk="low")
         async with asyncio.timeout(60):
             await done.wait()
         await until(lambda: set(seen.times) >= set(FAMILIES))
-        listed = {each["family"]: each["failures"] for each in ground.service.inventory()}
+        listed = {each["family"]: each["failures"] for each in components.service.inventory()}
     expected = {name: (each.ttl, each.renewal, each.failures) for name, each in families_in_effect(settings).items()}
     assert {name: times for name, times in seen.times.items() if name in FAMILIES} == expected
     assert len({times[2] for times in expected.values()}) == len(FAMILIES), "each has another budget"

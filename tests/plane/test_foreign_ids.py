@@ -38,13 +38,13 @@ steps:
 
 async def cancelled(replica: FlowReplica) -> None:
     """Let a scheduler handle every request to cancel a job."""
-    ground = replica.ground
+    components = replica.components
 
     async def handled() -> bool:
-        return not await ground.bus.pending(subjects.CANCEL, subjects.SCHEDULER)
+        return not await components.bus.pending(subjects.CANCEL, subjects.SCHEDULER)
 
     assert not await handled(), "the run has asked for it"
-    async with Scheduler(Placement(ground.store, ground.locks, ground.workers), ground.bus).serving():
+    async with Scheduler(Placement(components.store, components.locks, components.workers), components.bus).serving():
         await holds(handled, "the scheduler has handled all requests")
 
 
@@ -52,7 +52,7 @@ async def test_a_run_that_ends_cancels_no_job_of_another_tenant(flow_stage: Flow
     replica = await flow_stage.replica(serve=False)
     await replica.define(ONE_STEP)
     victim = await older_job(replica, "x:fetch@1")
-    run, _ = await replica.ground.flows.start(ATTACKER, "order", run_id="x")
+    run, _ = await replica.components.flows.start(ATTACKER, "order", run_id="x")
     await replica.engine.move(run.run.id, Look())
     await replica.engine.move(run.run.id, CancelWanted("attacker"))
     await cancelled(replica)
@@ -78,7 +78,7 @@ async def test_no_caller_takes_the_id_of_a_job_of_a_run(flow_stage: FlowStage, i
     keyed = Submission("mail", None, "attacker", idempotency_key=f"wf:{identity}")
     for wanted in (named, keyed):
         with pytest.raises(BadInput, match="reserved"):
-            await replica.ground.service.submit(ATTACKER, wanted)
+            await replica.components.service.submit(ATTACKER, wanted)
     assert await replica.job(identity) is None
 
 
@@ -87,7 +87,7 @@ async def test_no_caller_takes_the_id_of_a_job_of_a_run(flow_stage: FlowStage, i
 )
 async def test_other_ids_are_free_for_everybody(flow_stage: FlowStage, identity: str) -> None:
     replica = await flow_stage.replica(serve=False)
-    _, made = await replica.ground.service.submit(ATTACKER, Submission("mail", None, "attacker", identity))
+    _, made = await replica.components.service.submit(ATTACKER, Submission("mail", None, "attacker", identity))
     assert made
 
 
@@ -96,11 +96,11 @@ async def test_the_result_of_another_tenants_job_is_not_taken_for_ones_own(flow_
     await replica.define(ONE_STEP)
     victim = await older_job(replica, "x:fetch@1")
     await replica.end(victim.id, "secret")
-    await replica.ground.flows.start(ATTACKER, "order", run_id="x")
+    await replica.components.flows.start(ATTACKER, "order", run_id="x")
     await replica.engine.move("x", Look())
     flow_stage.clock.push(60)
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease, 0, lambda: False))
     over = await replica.becomes("x", RunStatus.FAILED)
     assert over.run.steps["fetch"].output is None
@@ -113,7 +113,7 @@ async def test_only_the_run_that_started_it_stops_a_run(flow_stage: FlowStage) -
     await replica.start("outer", run_id="x", tenant="victim")
     await replica.appears("x:inner@1:fetch@1")
     foreign = [("x", "attacker"), ("y", "victim")]
-    await replica.ground.bus.publish(
+    await replica.components.bus.publish(
         [subjects.stop_child("x:inner@1", run, tenant, "stop", token=tenant) for run, tenant in foreign]
     )
 
@@ -122,5 +122,5 @@ async def test_only_the_run_that_started_it_stops_a_run(flow_stage: FlowStage) -
 
     await holds(refused, "both requests are refused")
     assert not (await replica.run("x:inner@1")).run.status.terminal
-    await replica.ground.bus.publish([subjects.stop_child("x:inner@1", "x", "victim", "stop", token="own")])
+    await replica.components.bus.publish([subjects.stop_child("x:inner@1", "x", "victim", "stop", token="own")])
     await replica.becomes("x:inner@1", RunStatus.CANCELLED)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.errors import Timeout, Unavailable
-from holdfast.plane.db.batcher import Failed, Gathering
+from holdfast.plane.db.batcher import Batcher, Failed
 
 
 class Counter:
@@ -41,7 +41,7 @@ class Counter:
 @pytest.mark.asyncio
 async def test_those_who_ask_in_one_turn_share_a_batch_and_get_their_own_answers() -> None:
     counter = Counter()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     answers = await asyncio.gather(*map(gathering.ask, (1, -2, 3)), return_exceptions=True)
     assert (answers[0], answers[2]) == (2, 6)
     assert isinstance(answers[1], KeyError)
@@ -53,7 +53,7 @@ async def test_those_who_ask_in_one_turn_share_a_batch_and_get_their_own_answers
 async def test_what_comes_while_a_batch_is_under_way_is_the_next_one() -> None:
     counter = Counter()
     counter.go.clear()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     first = asyncio.create_task(gathering.ask(1))
     await counter.began.wait()
     rest = [asyncio.create_task(gathering.ask(each)) for each in (2, 3)]
@@ -66,7 +66,7 @@ async def test_what_comes_while_a_batch_is_under_way_is_the_next_one() -> None:
 @pytest.mark.asyncio
 async def test_two_of_the_same_name_are_never_in_one_batch_and_keep_their_order() -> None:
     counter = Counter()
-    gathering = Gathering(counter.together, apart=lambda each: each % 10)
+    gathering = Batcher(counter.together, apart=lambda each: each % 10)
     await asyncio.gather(*map(gathering.ask, (1, 11, 2, 21)))
     assert counter.batches == [[1, 2], [11], [21]]
 
@@ -74,7 +74,7 @@ async def test_two_of_the_same_name_are_never_in_one_batch_and_keep_their_order(
 @pytest.mark.asyncio
 async def test_a_batch_is_no_longer_than_it_may_be() -> None:
     counter = Counter()
-    await asyncio.gather(*map(Gathering(counter.together, most=2).ask, range(5)))
+    await asyncio.gather(*map(Batcher(counter.together, most=2).ask, range(5)))
     assert [len(batch) for batch in counter.batches] == [2, 2, 1]
 
 
@@ -82,7 +82,7 @@ async def test_a_batch_is_no_longer_than_it_may_be() -> None:
 async def test_an_error_that_may_be_one_items_is_told_to_nobody_else() -> None:
     counter = Counter()
     counter.poison = 2
-    answers = await asyncio.gather(*map(Gathering(counter.together).ask, (1, 2, 3)), return_exceptions=True)
+    answers = await asyncio.gather(*map(Batcher(counter.together).ask, (1, 2, 3)), return_exceptions=True)
     assert (answers[0], answers[2]) == (2, 6)
     assert isinstance(answers[1], ValueError)
     assert counter.batches == [[1, 2, 3], [1], [2], [3]]
@@ -92,7 +92,7 @@ async def test_an_error_that_may_be_one_items_is_told_to_nobody_else() -> None:
 async def test_trouble_with_a_store_is_told_to_all_and_nothing_is_tried_again() -> None:
     counter = Counter()
     counter.broken = Unavailable("gone")
-    answers = await asyncio.gather(*map(Gathering(counter.together).ask, (1, 2)), return_exceptions=True)
+    answers = await asyncio.gather(*map(Batcher(counter.together).ask, (1, 2)), return_exceptions=True)
     assert [str(each) for each in answers] == ["gone", "gone"]
     assert all(isinstance(each, Unavailable) for each in answers)
     assert answers[0] is not answers[1]
@@ -103,7 +103,7 @@ async def test_trouble_with_a_store_is_told_to_all_and_nothing_is_tried_again() 
 async def test_who_is_cancelled_before_its_turn_is_left_out_and_the_others_are_served() -> None:
     counter = Counter()
     counter.go.clear()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     first = asyncio.create_task(gathering.ask(1))
     await counter.began.wait()
     gone, kept = asyncio.create_task(gathering.ask(2)), asyncio.create_task(gathering.ask(3))
@@ -126,7 +126,7 @@ def test_an_event_loop_that_ended_in_the_middle_of_a_batch_leaves_nothing_to_the
             await asyncio.Event().wait()
         return [2 * each for each in items]
 
-    gathering = Gathering(together)
+    gathering = Batcher(together)
 
     async def leave() -> None:
         asking = [asyncio.ensure_future(gathering.ask(1))]
@@ -148,7 +148,7 @@ def test_an_event_loop_that_ended_in_the_middle_of_a_batch_leaves_nothing_to_the
 @pytest.mark.asyncio
 async def test_one_who_asks_for_many_gets_all_answers_and_an_error_is_one_of_them() -> None:
     counter = Counter()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     answers = await gathering.ask_all([1, -2, 3])
     assert [each for each in answers if not isinstance(each, Failed)] == [2, 6]
     assert [type(each.error) for each in answers if isinstance(each, Failed)] == [KeyError]
@@ -164,7 +164,7 @@ async def test_one_who_asks_for_many_gets_all_answers_and_an_error_is_one_of_the
 async def test_one_who_asks_for_many_and_is_cancelled_leaves_nobody_behind() -> None:
     counter = Counter()
     counter.go.clear()
-    gathering = Gathering(counter.together, most=2)
+    gathering = Batcher(counter.together, most=2)
     asking = asyncio.create_task(gathering.ask_all([1, 2, -3, 4]))
     await counter.began.wait()
     asking.cancel()
@@ -181,7 +181,7 @@ async def test_a_batch_that_is_cancelled_from_within_is_an_error_of_its_own_and_
     counter = Counter()
     counter.go.clear()
     counter.cancelled = asyncio.get_running_loop().create_future()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     first = [asyncio.create_task(gathering.ask(each)) for each in (1, 2)]
     await counter.began.wait()
     next_one = asyncio.create_task(gathering.ask(3))
@@ -201,7 +201,7 @@ async def test_when_the_serving_is_cancelled_nobody_is_left_waiting_and_the_next
 ) -> None:
     counter = Counter()
     counter.go.clear()
-    gathering = Gathering(counter.together)
+    gathering = Batcher(counter.together)
     before = asyncio.all_tasks()
     asking = [asyncio.create_task(gathering.ask_all([1, 2]))]
     await asyncio.sleep(0)  # they have asked, and the serving begins in the next turn
@@ -224,7 +224,7 @@ async def test_when_the_serving_is_cancelled_nobody_is_left_waiting_and_the_next
 @pytest.mark.asyncio
 async def test_what_one_asks_for_goes_with_others_in_as_few_batches_as_names_and_room_allow() -> None:
     counter = Counter()
-    gathering = Gathering(counter.together, apart=lambda each: each % 10, most=4)
+    gathering = Batcher(counter.together, apart=lambda each: each % 10, most=4)
     asked = await asyncio.gather(
         gathering.ask_all([1, 2, 12]), gathering.ask_all([3, 4, 5]), gathering.ask(11), gathering.ask_all(range(6, 10))
     )

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.backoff import Fixed
 from holdfast.errors import RetryLater
 from holdfast.plane.bus.delivery_rules import Ack, GiveBack
-from holdfast.plane.bus.inflight import Hands, Taken
+from holdfast.plane.bus.inflight import InFlight, Taken
 from holdfast.plane.db.ports import Consumption
 from holdfast.plane.model.records import Delivery, Message
 from holdfast.runtime.system import SystemClock, SystemEntropy
@@ -48,7 +48,7 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
         await asyncio.sleep(0)
         settled.append((each.delivery.message.id, verdict))
 
-    hands = Hands(
+    in_flight = InFlight(
         Consumption("job.submit", "scheduler", concurrency=4),
         handle,
         dead,
@@ -59,18 +59,18 @@ async def test_each_message_is_settled_once_whenever_the_consumer_ends(seed: int
         freed=lambda: None,
     )
     for start in range(0, 60, 10):
-        await hands.take([taken(n, chance.choice(["", "a", "b"])) for n in range(start, start + 10)])
+        await in_flight.take([taken(n, chance.choice(["", "a", "b"])) for n in range(start, start + 10)])
         for _ in range(chance.randrange(8)):
             await asyncio.sleep(0)
-        assert hands.handling <= 4
-    draining = asyncio.create_task(hands.drain(5 * MS))
+        assert in_flight.handling <= 4
+    draining = asyncio.create_task(in_flight.drain(5 * MS))
     await asyncio.sleep(0)
-    await hands.take([taken(99, "a")])
+    await in_flight.take([taken(99, "a")])
     await draining
 
     assert sorted(int(identity) for identity, _ in settled) == [*range(60), 99]
     assert {identity for identity, verdict in settled if isinstance(verdict, Ack)} == set(handled)
-    assert (hands.held, hands.handling, hands.free) == (0, 0, 0)
+    assert (in_flight.held, in_flight.handling, in_flight.free) == (0, 0, 0)
 
 
 async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
@@ -80,7 +80,7 @@ async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
     async def handle(_: Delivery) -> None:
         await asyncio.Event().wait()
 
-    hands = Hands(
+    in_flight = InFlight(
         Consumption("job.submit", "scheduler", concurrency=1),
         handle,
         dead,
@@ -90,9 +90,9 @@ async def test_what_the_bus_was_not_told_of_for_long_is_named_once() -> None:
         backoff=Fixed(NS),
         freed=lambda: None,
     )
-    await hands.take([taken(1, "k"), taken(2, "k"), taken(3, "")])
+    await in_flight.take([taken(1, "k"), taken(2, "k"), taken(3, "")])
     now_s = asyncio.get_running_loop().time()
 
-    assert sorted(each.delivery.message.id for each in hands.silent_since(now_s)) == ["1", "2", "3"]
-    assert hands.silent_since(now_s - 1) == []
-    await hands.drain(0)
+    assert sorted(each.delivery.message.id for each in in_flight.silent_since(now_s)) == ["1", "2", "3"]
+    assert in_flight.silent_since(now_s - 1) == []
+    await in_flight.drain(0)

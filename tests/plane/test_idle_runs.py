@@ -46,13 +46,13 @@ async def copy(replica: FlowReplica, run: str, copies: int) -> None:
             f"INSERT INTO plane_run ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})", rows
         )
 
-    await replica.ground.database.write(work)
+    await replica.components.database.write(work)
 
 
 async def documents_read(replica: FlowReplica, reconciler: RunReconciler) -> int:
     """How many runs one tick has read."""
     before = reconciler.statistics().looked_at
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease, 0, lambda: False))
     return reconciler.statistics().looked_at - before
 
@@ -62,24 +62,24 @@ async def test_a_tick_reads_as_many_runs_whether_a_few_hundred_are_idle_or_more(
     flow_stage: FlowStage, workflow: str
 ) -> None:
     replica = await flow_stage.replica(serve=False)
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
     run = await idle(replica, workflow, 300)
     flow_stage.clock.push(60)
     few = await documents_read(replica, reconciler)
     await copy(replica, run, 900)
-    many = await documents_read(replica, RunReconciler(replica.engine, replica.ground.locks))
+    many = await documents_read(replica, RunReconciler(replica.engine, replica.components.locks))
     assert few == many, "documents read per tick"
     assert many <= 200
 
 
 async def test_all_waiting_runs_are_checked_in_turn_and_a_lost_decision_is_found(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
     await idle(replica, GATED, 120)
     run = await replica.start("gated", run_id="decided")
     await replica.engine.move(run, Look())
     await replica.end(f"{run}:ask@1", state=JobState.SUCCEEDED)
-    await replica.ground.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
+    await replica.components.database.write(lambda tx: tx.query("DELETE FROM plane_message"))  # the message is lost
     flow_stage.clock.push(60)
     assert [await documents_read(replica, reconciler) for _ in range(3)] == [50, 50, 22]
     assert (await replica.run(run)).run.status is RunStatus.SUCCEEDED
@@ -91,9 +91,9 @@ async def test_idle_runs_are_found_through_an_index_of_their_own(flow_stage: Flo
     replica = await flow_stage.replica(serve=False)
     text = re.sub(r"--.*", "", script(name, "sqlite"))
     values = dict.fromkeys(re.findall(r":(\w+)", text), 1) | ({"id": ""} if ":id" in text else {})
-    sqlite = replica.ground.database.dialect == "sqlite"
+    sqlite = replica.components.database.dialect == "sqlite"
     explain = "EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN "
-    rows = await replica.ground.database.read(lambda tx: tx.query(explain + text, values))
+    rows = await replica.components.database.read(lambda tx: tx.query(explain + text, values))
     plan = "\n".join(str(row.get("detail") or row.get("QUERY PLAN")) for row in rows)
     assert re.search(r"Seq Scan on plane_run|SCAN plane_run(?! USING INDEX| USING COVERING INDEX)", plan) is None, plan
     used = set(re.findall(r"plane_run_\w+", plan))

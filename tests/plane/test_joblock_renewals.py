@@ -71,7 +71,7 @@ async def test_a_handler_whose_renewals_fail_is_stopped_before_anybody_else_can_
         attempts += 1
         raise Unavailable("the store does not answer")
 
-    monkeypatch.setattr(failing.locks.house.store, "renew_many", no_answer)
+    monkeypatch.setattr(failing.locks.manager.store, "renew_many", no_answer)
     held = Held(failing, monkeypatch)
     result = finished(job, 1, run_of(job)).message
     async with failing.scheduler.serving():
@@ -128,7 +128,7 @@ async def test_a_renewal_that_succeeds_again_forgets_the_failures_before_it(
     """A blip of the store costs no job: the handler goes on, under the same lease."""
     plane = await sqlite_planes.open(family=SCHEDULER_JOB.timed(TTL))
     job = await dispatched(plane)
-    store = plane.locks.house.store
+    store = plane.locks.manager.store
     renew_many = store.renew_many
     failures = 2
 

@@ -315,10 +315,10 @@ async def test_an_older_word_of_a_worker_does_not_replace_a_newer_and_a_clock_ah
 
 
 async def test_postgres_lists_a_rare_topic_by_its_index_without_knowing_the_value(postgres_url: str) -> None:
-    async with opened(Settings(database=postgres_url, leases="memory://")) as ground:
+    async with opened(Settings(database=postgres_url, leases="memory://")) as components:
         rows = [{"id": f"j{n}", "tenant": "t", "state": "SUCCEEDED", "at_ns": 10**9 + n} for n in range(STORED)]
-        await ground.database.write(lambda tx: tx.query_many(_FILL, rows))
-        await ground.database.write(lambda tx: tx.query("ANALYZE"))
+        await components.database.write(lambda tx: tx.query_many(_FILL, rows))
+        await components.database.write(lambda tx: tx.query("ANALYZE"))
     ready = compiled(sql("job_list_topic"), "postgres")
     most = {"topic": "rare", "tenant": None, "state": None, "created_ns": 2**62, "id": "z", "most": 101}
     values = ", ".join("NULL" if each is None else f"'{each}'" for each in ready.ordered(most))

@@ -70,13 +70,13 @@ FLOWS: tuple[dict[str, Any], ...] = (
 async def at_work(replica: FlowReplica) -> None:
     """Runs of each kind, with documents that are not small."""
     for document in FLOWS:
-        await replica.ground.flows.define(ASKER, from_document(document))
+        await replica.components.flows.define(ASKER, from_document(document))
         run = await replica.start(document["name"], ["x" * 1_000] * 20)
         await replica.engine.move(run, Look())
 
 
 async def listed(replica: FlowReplica) -> tuple[Sequence[RunOutline], Sequence[WorkflowOutline]]:
-    flows = replica.ground.flows
+    flows = replica.components.flows
     return list((await flows.runs(ASKER)).items), list((await flows.definitions(ASKER))[0])
 
 
@@ -108,7 +108,7 @@ async def test_a_list_does_not_look_into_documents(flow_stage: FlowStage) -> Non
         await tx.query("UPDATE plane_run SET document = 'no JSON'")
         await tx.query("UPDATE plane_workflow SET body = 'no JSON'")
 
-    await replica.ground.database.write(spoil)
+    await replica.components.database.write(spoil)
     assert await listed(replica) == before
 
 
@@ -130,10 +130,10 @@ async def test_tables_of_an_older_version_with_rows_in_them_are_brought_up_to_da
     replica = await flow_stage.replica(serve=False)
     assert await listed(replica) == before
     # What is written from now on has its outline.
-    flows = replica.ground.flows
+    flows = replica.components.flows
     (waiting,) = [each.id for each in before[0] if each.workflow == "waits" and each.parent is None]
     await replica.engine.move(waiting, CancelWanted("somebody"))
-    (row,) = await replica.ground.database.read(
+    (row,) = await replica.components.database.read(
         lambda tx: tx.query("SELECT outlined, version, status FROM plane_run WHERE id = :id", {"id": waiting})
     )
     assert row["outlined"] == row["version"]
@@ -144,7 +144,7 @@ async def test_tables_of_an_older_version_with_rows_in_them_are_brought_up_to_da
 async def test_what_an_older_process_writes_beside_us_is_listed_as_it_is(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
     await at_work(replica)
-    database, flows = replica.ground.database, replica.ground.flows
+    database, flows = replica.components.database, replica.components.flows
     (run,) = [each for each in (await flows.runs(ASKER)).items if each.workflow == "fails"]
     (row,) = await database.read(lambda tx: tx.query("SELECT document FROM plane_run WHERE id = :id", {"id": run.id}))
     document = {**json.loads(row["document"]), "error": "as an older process says it", "ended_ns": 7}

@@ -60,7 +60,7 @@ async def came(plane: Plane, job: Job, *states: JobState) -> Job:
     async with asyncio.timeout(60):
         while job.state not in states:
             await asyncio.sleep(0.01)
-            job = await plane.ground.service.job(ME, job.id)
+            job = await plane.components.service.job(ME, job.id)
     return job
 
 
@@ -70,14 +70,14 @@ async def heard(plane: Plane, job: Job, runs: int) -> None:
     async with asyncio.timeout(60):
         while found < runs:
             await asyncio.sleep(0.01)
-            events = await plane.ground.service.events(ME, job.id)
+            events = await plane.components.service.events(ME, job.id)
             found = sum(each.after is JobState.RUNNING for each in events)
     assert found == runs
 
 
 async def looked(plane: Plane, job: Job) -> Look:
     """What a worker that came to the job now would be told."""
-    return await Attempts(plane.ground.database).look((job.id, job.created_ns, 1), 1 << 62, 0)
+    return await Attempts(plane.components.database).look((job.id, job.created_ns, 1), 1 << 62, 0)
 
 
 def waiting(topic: str = "wait") -> tuple[App, Gate]:
@@ -94,7 +94,7 @@ def waiting(topic: str = "wait") -> tuple[App, Gate]:
 async def test_a_run_that_a_leaving_worker_gives_back_is_not_lost_however_often_they_leave(settings: Settings) -> None:
     async with Plane(settings, {"scheduler"}) as plane:
         app, gate = waiting()
-        job, _ = await plane.ground.service.submit(ME, Submission("wait", id="j"))
+        job, _ = await plane.components.service.submit(ME, Submission("wait", id="j"))
         for runs in range(1, LOST_MAX + 3):
             async with Plane(settings, {"worker"}, app=app) as leaving:
                 await asyncio.wait_for(gate.come.wait(), 60)
@@ -113,13 +113,13 @@ async def test_a_run_whose_lease_was_lost_is_given_back_and_not_lost(settings: S
     async with Plane(settings, {"scheduler"}) as plane:
         app, gate = waiting()
         async with Plane(settings, {"worker"}, app=app) as worker:
-            job, _ = await plane.ground.service.submit(ME, Submission("wait", id="j"))
+            job, _ = await plane.components.service.submit(ME, Submission("wait", id="j"))
             await asyncio.wait_for(gate.come.wait(), 60)
             await heard(plane, job, 1)
             assert (await looked(plane, job)).lost == 1, "it runs, and nothing else was heard of it yet"
             gate.come.clear()
             key = families.WORKER_JOB.key(job=job.id)
-            assert await worker.ground.locks.force_release(key, reason="a test")
+            assert await worker.components.locks.force_release(key, reason="a test")
             await heard(plane, job, 2)
             assert (await looked(plane, job)).lost == 1, "the one that runs now"
             gate.go.set()
@@ -129,13 +129,13 @@ async def test_a_run_whose_lease_was_lost_is_given_back_and_not_lost(settings: S
 async def test_deliveries_that_found_the_job_busy_are_not_lost_however_many(settings: Settings) -> None:
     app = App("patience")
     app.job("wait")(lambda payload: "after all")
-    async with Plane(settings, {"scheduler"}) as plane, worker_of(plane.ground, app) as worker:
-        async with plane.ground.locks.lock(families.WORKER_JOB.key(job="j"), ttl=30):
-            job, _ = await plane.ground.service.submit(ME, Submission("wait", id="j"))
+    async with Plane(settings, {"scheduler"}) as plane, worker_of(plane.components, app) as worker:
+        async with plane.components.locks.lock(families.WORKER_JOB.key(job="j"), ttl=30):
+            job, _ = await plane.components.service.submit(ME, Submission("wait", id="j"))
             await until(lambda: worker.statistics().busy > 3 * LOST_MAX)
             assert (await looked(plane, job)).lost == 0
         assert (await came(plane, job, JobState.SUCCEEDED)).result == "after all"
-        assert not (await plane.ground.service.dead_letters(ME)).items
+        assert not (await plane.components.service.dead_letters(ME)).items
 
 
 class Told:
@@ -197,7 +197,7 @@ async def test_a_message_that_was_delivered_before_says_its_start_also_where_its
     app = App("billing")
     app.job("charge")(lambda payload: payload)
     worker = await work_stage.worker(app, delays=families.RETRY_DELAYS.without_jitter(1_000_000))
-    worker._stations[0]._place.brief.add("charge")
+    worker._worker_pools[0]._place.brief.add("charge")
     async with work_stage.locks.lock(families.WORKER_JOB.key(job="j"), ttl=30):
         await work_stage.send("charge", job="j")
         await work_stage.end("j")

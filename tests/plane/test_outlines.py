@@ -30,16 +30,16 @@ VALUES = ({"amount": 12, "why": "ärger"}, [1, 2.5, None, True], 7, None, False)
 
 
 async def outlined(replica: FlowReplica, messages: tuple[Any, ...]) -> list[ApprovalOutline]:
-    await replica.ground.flows.define(ASKER, from_document(ASK))
+    await replica.components.flows.define(ASKER, from_document(ASK))
     for message in messages:
         run = await replica.start("ask", message)
         await replica.engine.move(run, Look())
-    return list((await replica.ground.flows.approvals(ASKER)).items)
+    return list((await replica.components.flows.approvals(ASKER)).items)
 
 
 async def test_the_outline_of_an_approval_is_that_of_the_whole_one(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    flows, messages = replica.ground.flows, (*TEXTS, *LONG, *VALUES)
+    flows, messages = replica.components.flows, (*TEXTS, *LONG, *VALUES)
     found = await outlined(replica, messages)
     assert [(await flows.approval(ASKER, each.job)).message for each in found] == list(messages)
     assert found == [outline_of_approval(await flows.approval(ASKER, each.job)) for each in found]
@@ -59,7 +59,7 @@ async def test_a_long_message_that_is_no_text_shows_how_it_begins(flow_stage: Fl
 
 async def test_the_outline_of_a_workflow_is_that_of_the_whole_one(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    flows = replica.ground.flows
+    flows = replica.components.flows
     steps = {f"s{number}": {"kind": "transform", "input": number} for number in range(20)}
     documents = [
         {"name": f"flow-{number:02}", "description": text, "steps": dict(list(steps.items())[: number + 1])}
@@ -78,7 +78,7 @@ async def test_the_outline_of_a_workflow_is_that_of_the_whole_one(flow_stage: Fl
 
 async def test_the_outline_of_a_run_is_that_of_the_whole_one_however_it_goes(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    flows = replica.ground.flows
+    flows = replica.components.flows
     large = {"kind": "transform", "for_each": "${ input }", "input": "${ item }"}
     inner = {"name": "inner", "steps": {"z": large, "a": {"topic": "t", "after": ["z"]}}}
     outer = {

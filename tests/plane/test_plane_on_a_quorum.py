@@ -45,11 +45,11 @@ async def test_jobs_go_on_while_the_nodes_of_their_leases_are_replaced_one_by_on
             for number, server in enumerate(servers):
                 for act in (server.kill, server.start):
                     await asyncio.to_thread(act)
-                    job, _ = await plane.ground.service.submit(ME, Submission("count", number))
+                    job, _ = await plane.components.service.submit(ME, Submission("count", number))
                     async with asyncio.timeout(60):
                         while not job.state.terminal:
                             await asyncio.sleep(0.01)
-                            job = await plane.ground.service.job(ME, job.id)
+                            job = await plane.components.service.job(ME, job.id)
                     assert (job.state, job.result, job.attempt) == (JobState.SUCCEEDED, number, 1)
             assert len(fences) == len(set(fences)) == 6
             assert fences == sorted(fences, key=lambda fence: fence or 0)

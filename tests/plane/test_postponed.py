@@ -73,7 +73,7 @@ def polling(*, fails: int = 0) -> tuple[App, list[int], list[float]]:
 async def finished(plane: Plane, job_id: str) -> Any:
     async with asyncio.timeout(60):
         while True:
-            job = await plane.ground.service.job(ME, job_id)
+            job = await plane.components.service.job(ME, job_id)
             if job.state.terminal:
                 return job
             await asyncio.sleep(0.02)
@@ -82,11 +82,11 @@ async def finished(plane: Plane, job_id: str) -> Any:
 async def test_a_job_that_postpones_itself_consumes_no_attempt(settings: Settings) -> None:
     app, attempts, begun = polling()
     async with Plane(settings, {"scheduler", "worker"}, app=app) as plane:
-        job, _ = await plane.ground.service.submit(ME, Submission("poll", 4, max_attempts=1))
+        job, _ = await plane.components.service.submit(ME, Submission("poll", 4, max_attempts=1))
         over = await finished(plane, job.id)
         assert (over.state, over.result) == (JobState.SUCCEEDED, "ready"), over.reason
         assert attempts == [1, 2, 3, 4, 5]
-        events = await plane.ground.service.events(ME, job.id)
+        events = await plane.components.service.events(ME, job.id)
         assert begun[1] - begun[0] >= DELAY
         reasons = [each.reason for each in events if each.after is JobState.RETRYING]
         assert len(reasons) == 4
@@ -96,7 +96,7 @@ async def test_a_job_that_postpones_itself_consumes_no_attempt(settings: Setting
 async def test_errors_still_count_after_postponements(settings: Settings) -> None:
     app, attempts, _ = polling(fails=9)
     async with Plane(settings, {"scheduler", "worker"}, app=app) as plane:
-        job, _ = await plane.ground.service.submit(ME, Submission("poll", 3, max_attempts=2))
+        job, _ = await plane.components.service.submit(ME, Submission("poll", 3, max_attempts=2))
         over = await finished(plane, job.id)
     assert (over.state, over.code) == (JobState.FAILED, "max_attempts")
     assert over.reason == "attempt 2 of 2: ValueError: not yet"
@@ -106,7 +106,7 @@ async def test_errors_still_count_after_postponements(settings: Settings) -> Non
 async def test_a_step_that_postpones_itself_waits_exactly_that_long_and_needs_no_retry(settings: Settings) -> None:
     app, attempts, begun = polling()
     async with Plane(settings, {"scheduler", "worker", "engine"}, app=app) as plane:
-        flows = plane.ground.flows
+        flows = plane.components.flows
         await flows.define(ME, from_document(FLOW))
         stored, _ = await flows.start(ME, "w", run_id="r")
         async with asyncio.timeout(60):

@@ -104,7 +104,7 @@ async def test_a_running_job_shows_what_its_function_reports(tmp_path: Path, col
         door.wait(60)
 
     async with Plane(quick(tmp_path), OWN, app=app) as plane:
-        service = plane.ground.service
+        service = plane.components.service
         job, _ = await service.submit(ME, Submission(colour))
         assert await service.progress(job) is None
         await holds(partial(service.progress, job))
@@ -117,7 +117,7 @@ async def test_a_running_job_shows_what_its_function_reports(tmp_path: Path, col
         assert job_rows(job, found)["progress"].plain.startswith("75%, page 3 of 4 (attempt 1, ")
         gate.go.set()
         door.set()
-        assert (await over(plane.ground, job)).state is JobState.SUCCEEDED
+        assert (await over(plane.components, job)).state is JobState.SUCCEEDED
 
 
 async def _brief_says(service: Service, job: str, wanted: tuple[float, str]) -> bool:
@@ -210,11 +210,11 @@ async def test_an_output_that_is_quarantined_is_stored_nowhere(tmp_path: Path, h
         return payload
 
     async with Plane(quick(tmp_path), OWN, app=app) as plane:
-        service = plane.ground.service
+        service = plane.components.service
         fine, _ = await service.submit(ME, Submission(how, "fine"))
         job, _ = await service.submit(ME, Submission(how, "secret"))
-        assert (await over(plane.ground, fine)).result == "fine"
-        ended = await over(plane.ground, job)
+        assert (await over(plane.components, fine)).result == "fine"
+        ended = await over(plane.components, job)
         assert (ended.state, ended.result) == (JobState.OUTPUT_QUARANTINED, None)
         assert (ended.reason, ended.code, ended.attempt) == ("it names a customer", "output_quarantined", 1)
         letter = await service.dead_letter(ME, job.id)
@@ -258,7 +258,7 @@ async def test_a_run_does_not_go_on_with_a_quarantined_output(tmp_path: Path) ->
         flow.job("post", topic="send", input={"text": written.output}, after=written)
 
     async with Plane(quick(tmp_path), OWN, app=app) as plane:
-        flows = plane.ground.service.flows
+        flows = plane.components.service.flows
         started, _ = await flows.start(ME, "letter")
 
         async def ended() -> bool:

@@ -16,14 +16,16 @@ pytestmark = pytest.mark.asyncio
 
 async def test_a_key_gives_its_job_also_after_the_payload_was_forgotten(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     wanted = Submission("crm.fetch", {"id": 7}, idempotency_key="k", labels={"why": "test"})
     job, made = await service.submit(ASKER, wanted)
     assert made
     await replica.end(job.id, "done")
     everything = {"created_ns": 0, "id": "", "last_ns": TIME_MAX, "last_id": "~"}
     limits = {"before_ns": TIME_MAX, "keys_before_ns": 0}
-    emptied = await replica.ground.database.write(lambda tx: tx.query(sql("cleanup_strip"), {**everything, **limits}))
+    emptied = await replica.components.database.write(
+        lambda tx: tx.query(sql("cleanup_strip"), {**everything, **limits})
+    )
     assert [row["id"] for row in emptied] == [job.id]
     again, made = await service.submit(ASKER, wanted)
     assert (again.id, made, again.payload) == (job.id, False, None)
@@ -33,7 +35,7 @@ async def test_a_key_gives_its_job_also_after_the_payload_was_forgotten(flow_sta
 
 async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     wanted = Submission("crm.fetch", {"id": 7}, idempotency_key="k", labels={"why": "test"})
     job, made = await service.submit(ASKER, wanted, pool="eu")
     assert made
@@ -45,7 +47,7 @@ async def test_a_key_gives_its_job_unless_another_pool_is_asked_for(flow_stage: 
 async def test_a_job_that_had_nothing_to_say_is_not_taken_for_one_that_was_forgotten(flow_stage: FlowStage) -> None:
     """Whoever asks for something else under its key would take its end for the end of that."""
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     wanted = Submission("crm.fetch", idempotency_key="k")
     job, _ = await service.submit(ASKER, wanted)
     await replica.end(job.id)

@@ -20,7 +20,7 @@ from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.worker.result_batcher import TOGETHER_CHARS, TOGETHER_MAX, ResultDesk, apart, together
+from holdfast.plane.worker.result_batcher import TOGETHER_CHARS, TOGETHER_MAX, ResultBatcher, apart, together
 from holdfast.runtime.system import SystemEntropy
 
 
@@ -95,8 +95,8 @@ class SlowBus:
         self.published += messages
 
 
-def desk_on(bus: SlowBus) -> ResultDesk:
-    return ResultDesk(cast("Bus", bus), SystemEntropy())
+def desk_on(bus: SlowBus) -> ResultBatcher:
+    return ResultBatcher(cast("Bus", bus), SystemEntropy())
 
 
 async def tell_all(bus: SlowBus, messages: Sequence[tuple[Message, int]]) -> list[BaseException | None]:

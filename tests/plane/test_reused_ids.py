@@ -81,33 +81,33 @@ TENANTS = pytest.mark.parametrize("later", [ACME, GLOBEX], ids=["the same tenant
 
 async def submit(replica: FlowReplica, caller: Caller, payload: Any, topic: str = "mail.send") -> Job:
     assert caller.tenant is not None
-    job, made = await replica.ground.service.submit(caller, Submission(topic, payload, caller.tenant, ID))
+    job, made = await replica.components.service.submit(caller, Submission(topic, payload, caller.tenant, ID))
     assert made
     return job
 
 
 async def ends(replica: FlowReplica, job: Job, state: JobState = JobState.FAILED) -> None:
     """A job is over, as the scheduler would write it; one that failed leaves a dead letter."""
-    ground = replica.helper
-    async with job_lock(ground.locks, job.id) as lease:
+    components = replica.helper
+    async with job_lock(components.locks, job.id) as lease:
         end = End(state, Code.MAX_ATTEMPTS, "broken", dead=state is JobState.FAILED)
         fence = carried(lease)
-        changed = await ground.store.change(lease, job.id, lambda job: ending(job, end, fence, actor="test"))
+        changed = await components.store.change(lease, job.id, lambda job: ending(job, end, fence, actor="test"))
     assert changed.after is not None
 
 
 async def forgotten(flow_stage: FlowStage, replica: FlowReplica) -> None:
     """A week has passed: the job is gone, and its id is free."""
     flow_stage.clock.push(8 * DAY)
-    ground = replica.ground
-    cleanup = Cleanup(ground.database, ground.locks, ground.clock, flows=(finished_runs, old_approvals))
-    async with DEAD_LETTER_CLEANUP.lock(ground.locks) as lease:
+    components = replica.components
+    cleanup = Cleanup(components.database, components.locks, components.clock, flows=(finished_runs, old_approvals))
+    async with DEAD_LETTER_CLEANUP.lock(components.locks) as lease:
         await cleanup.tick(Tick(lease))
     assert await replica.job(ID) is None
 
 
 async def letter(replica: FlowReplica, caller: Caller) -> Any:
-    return (await replica.ground.service.dead_letter(caller, ID)).body["payload"]
+    return (await replica.components.service.dead_letter(caller, ID)).body["payload"]
 
 
 # Dead letters.
@@ -118,7 +118,7 @@ async def test_a_job_that_is_not_over_is_not_tried_again_as_its_predecessor(
     flow_stage: FlowStage, later: Caller
 ) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     await ends(replica, await submit(replica, ACME, "old"))
     await forgotten(flow_stage, replica)
     await submit(replica, later, "new")
@@ -129,7 +129,7 @@ async def test_a_job_that_is_not_over_is_not_tried_again_as_its_predecessor(
 
 async def test_another_tenants_dead_letter_is_not_there_for_whoever_uses_its_id(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     await ends(replica, await submit(replica, ACME, "acme's"))
     await forgotten(flow_stage, replica)
     job = await submit(replica, GLOBEX, "globex's")
@@ -150,7 +150,7 @@ async def test_another_tenants_dead_letter_is_not_there_for_whoever_uses_its_id(
 
 async def test_whoever_sees_all_tenants_gets_the_newest_dead_letter_of_an_id(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     for caller in (ACME, GLOBEX):
         await ends(replica, await submit(replica, caller, caller.tenant))
         assert await letter(replica, ANYBODY) == caller.tenant
@@ -166,7 +166,7 @@ async def test_the_dead_letter_of_a_new_job_takes_the_place_of_the_old_one_and_c
     flow_stage: FlowStage,
 ) -> None:
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     await ends(replica, await submit(replica, ACME, "old"))
     first, _ = await service.retry(ACME, ID)
     await forgotten(flow_stage, replica)
@@ -181,7 +181,7 @@ async def test_the_dead_letter_of_a_new_job_takes_the_place_of_the_old_one_and_c
 async def test_a_second_retry_never_shows_another_tenants_job(flow_stage: FlowStage) -> None:
     """The job of the first retry is gone too, and somebody has used its id."""
     replica = await flow_stage.replica(serve=False)
-    service = replica.ground.service
+    service = replica.components.service
     await ends(replica, await submit(replica, ACME, "acme's"))
     again, _ = await service.retry_dead_letter(ACME, ID)
     await ends(replica, again, JobState.CANCELLED)
@@ -216,7 +216,7 @@ async def test_a_job_that_waits_for_a_person_can_be_decided_whatever_was_before_
     flow_stage: FlowStage, later: Caller, before: str
 ) -> None:
     replica = await wait_for_a_person(flow_stage)
-    flows = replica.ground.flows
+    flows = replica.components.flows
     old = await submit(replica, ACME, {"amount": 1}, "bank.pay")
     if before == "approved":
         await decide(replica, ID)
@@ -238,7 +238,7 @@ async def test_a_job_that_waits_for_a_person_can_be_decided_whatever_was_before_
 @pytest.mark.parametrize("before", ["approved", "cancelled"])
 async def test_nobody_decides_about_another_tenants_job_of_the_same_id(flow_stage: FlowStage, before: str) -> None:
     replica = await wait_for_a_person(flow_stage)
-    flows = replica.ground.flows
+    flows = replica.components.flows
     old = await submit(replica, ACME, {"amount": 1}, "bank.pay")
     if before == "approved":
         await decide(replica, ID)
@@ -269,7 +269,7 @@ async def test_an_old_approval_goes_although_another_job_has_its_id(flow_stage: 
     await ends(replica, await replica.appears(ID), JobState.CANCELLED)
     await forgotten(flow_stage, replica)
     with pytest.raises(RowMissing):
-        await replica.ground.flows.approval(ACME, ID)
+        await replica.components.flows.approval(ACME, ID)
 
 
 # What is said.

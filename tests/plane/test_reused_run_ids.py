@@ -64,9 +64,9 @@ async def whole(replica: FlowReplica, value: str) -> object:
     await ended(replica, fetch, state=JobState.FAILED)
     await ended(replica, again, f"{value} fetched")
     await begun(replica, gate)
-    approval = await replica.ground.flows.approval(ASKER, gate)
+    approval = await replica.components.flows.approval(ASKER, gate)
     assert (approval.status, approval.message) == (ApprovalStatus.WAITING, f"{value} fetched?")
-    await replica.ground.flows.decide(DECIDER, gate, Verdict.APPROVE)
+    await replica.components.flows.decide(DECIDER, gate, Verdict.APPROVE)
     await ended(replica, send, f"{value} sent")
     return (await replica.becomes(run, RunStatus.SUCCEEDED)).run.output
 
@@ -96,13 +96,15 @@ async def forgotten(flow_stage: FlowStage, replica: FlowReplica, kept: Retention
     """Time passes, until the run is forgotten."""
     flow_stage.clock.push(kept.runs_ns / NS + DAY)
     await cleaned(replica, kept)
-    assert await replica.ground.runs.get(ID) is None
+    assert await replica.components.runs.get(ID) is None
 
 
 async def cleaned(replica: FlowReplica, kept: Retention) -> None:
-    ground = replica.ground
-    cleanup = Cleanup(ground.database, ground.locks, ground.clock, retention=kept, flows=(finished_runs, old_approvals))
-    async with DEAD_LETTER_CLEANUP.lock(ground.locks) as lease:
+    components = replica.components
+    cleanup = Cleanup(
+        components.database, components.locks, components.clock, retention=kept, flows=(finished_runs, old_approvals)
+    )
+    async with DEAD_LETTER_CLEANUP.lock(components.locks) as lease:
         await cleanup.tick(Tick(lease))
 
 
@@ -121,7 +123,7 @@ async def test_a_run_with_the_id_of_one_that_is_forgotten_is_run_anew(flow_stage
     for each in JOBS:
         job = await replica.job(each)
         assert job is not None
-        history = await replica.ground.store.events(each)
+        history = await replica.components.store.events(each)
         assert [line.version for line in history] == list(range(1, len(history) + 1)), "of the new one alone"
         assert history[0].at_ns == job.created_ns
 
@@ -147,7 +149,7 @@ async def test_a_job_of_somebody_else_does_not_give_way_also_when_what_it_was_ab
     replica = await prepared(flow_stage, serve=False)
     # As an older version accepted it: today no caller can submit a job under such an id.
     wanted = Submission("mail.send", {"to": "ada"}, id=JOBS[0], idempotency_key=key, submitted_by=ASKER.name)
-    await replica.ground.database.write(replica.ground.store.submission(wanted, "default"))
+    await replica.components.database.write(replica.components.store.submission(wanted, "default"))
     await replica.end(JOBS[0], "sent")
     flow_stage.clock.push(3 * DAY if key is None else 30 * DAY)
     await cleaned(replica, Retention())

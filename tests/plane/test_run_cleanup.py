@@ -33,12 +33,14 @@ output: "${ steps.last.output }"
 
 
 def cleanup(replica: FlowReplica, **settings: Any) -> Cleanup:
-    ground = replica.ground
-    return Cleanup(ground.database, ground.locks, ground.clock, flows=(finished_runs, old_approvals), **settings)
+    components = replica.components
+    return Cleanup(
+        components.database, components.locks, components.clock, flows=(finished_runs, old_approvals), **settings
+    )
 
 
 async def clean(replica: FlowReplica, made: Cleanup) -> CleanupStatistics:
-    async with DEAD_LETTER_CLEANUP.lock(replica.ground.locks) as lease:
+    async with DEAD_LETTER_CLEANUP.lock(replica.components.locks) as lease:
         await made.tick(Tick(lease))
     return made.statistics()
 
@@ -89,7 +91,7 @@ async def test_a_run_is_kept_for_thirty_days_from_its_end_with_its_timeline_and_
     with pytest.raises(RowMissing):
         await replica.run(run)
     # One with a key is kept for as long as the key is: the same key is the same run, and nothing is done twice.
-    again, new = await replica.ground.flows.start(ASKER, "long", idempotency_key="k")
+    again, new = await replica.components.flows.start(ASKER, "long", idempotency_key="k")
     assert (again.run.id, new) == (keyed, False)
     flow_stage.clock.push(40 * DAY)
     assert (await clean(replica, made)).runs == 2
@@ -97,7 +99,7 @@ async def test_a_run_is_kept_for_thirty_days_from_its_end_with_its_timeline_and_
     # What is not over is never touched, and definitions are kept.
     assert (await replica.run(live)).run.status is RunStatus.WAITING
     assert (await left(replica, live))["plane_run_event"] > 0
-    assert (await replica.ground.flows.definition(ASKER, "long")).workflow.name == "long"
+    assert (await replica.components.flows.definition(ASKER, "long")).workflow.name == "long"
 
 
 async def test_many_runs_and_long_timelines_go_in_bounded_steps(
@@ -123,11 +125,11 @@ async def test_an_approval_of_a_job_goes_after_the_job(flow_stage: FlowStage) ->
     await replica.define(LONG)
     run = await begun(replica)
     job = f"{run}:ask@1"
-    await replica.ground.database.write(lambda tx: tx.query("UPDATE plane_approval SET run = NULL"))
+    await replica.components.database.write(lambda tx: tx.query("UPDATE plane_approval SET run = NULL"))
     made = cleanup(replica)
     flow_stage.clock.push(40 * DAY)
     assert (await clean(replica, made)).approvals == 0
-    await replica.ground.database.write(lambda tx: tx.query("DELETE FROM plane_job WHERE id = :id", {"id": job}))
+    await replica.components.database.write(lambda tx: tx.query("DELETE FROM plane_job WHERE id = :id", {"id": job}))
     assert (await clean(replica, made)).approvals == 1
 
 
@@ -139,12 +141,12 @@ async def test_a_run_that_waits_for_months_does_not_miss_its_forgotten_jobs(flow
     made = cleanup(replica)
     statistics = await clean(replica, made)
     assert statistics.jobs + statistics.emptied == 1
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease))
     assert reconciler.statistics().orphaned == 0
     assert (await replica.status(run))["ask"] == "waiting"
-    await replica.ground.flows.decide(DECIDER, f"{run}:ask@1", Verdict.APPROVE)
+    await replica.components.flows.decide(DECIDER, f"{run}:ask@1", Verdict.APPROVE)
     await replica.engine.move(run, JobEnded(f"{run}:ask@1", JobState.SUCCEEDED, None))
     flow_stage.clock.push(101 * DAY)
     await clean(replica, made)
@@ -162,8 +164,8 @@ async def test_a_result_that_was_forgotten_unheard_is_not_taken_for_an_empty_one
     await replica.end(f"{run}:first@1", {"found": 7})
     flow_stage.clock.push(10 * DAY)
     assert (await clean(replica, cleanup(replica))).emptied == 1
-    reconciler = RunReconciler(replica.engine, replica.ground.locks)
-    async with replica.ground.locks.lock("tick", ttl=30) as lease:
+    reconciler = RunReconciler(replica.engine, replica.components.locks)
+    async with replica.components.locks.lock("tick", ttl=30) as lease:
         await reconciler.tick(Tick(lease))
     over = await replica.run(run)
     assert (over.run.status, reconciler.statistics().orphaned) == (RunStatus.FAILED, 1)

@@ -32,7 +32,7 @@ async def variety(replica: FlowReplica) -> list[Row]:
         places = ", ".join(f":{name}" for name in names)
         await tx.query_many(f"INSERT INTO plane_run ({', '.join(names)}) VALUES ({places})", rows)
 
-    await replica.ground.database.write(work)
+    await replica.components.database.write(work)
     return rows[::-1]
 
 
@@ -48,7 +48,7 @@ async def test_pages_are_newest_first_filtered_and_without_gaps(flow_stage: Flow
         seen: list[str] = []
         after = AFTER_ALL
         while True:
-            page = await replica.ground.flows.runs(ASKER, **wanted, after=after, limit=2)
+            page = await replica.components.flows.runs(ASKER, **wanted, after=after, limit=2)
             seen += [each.id for each in page.items]
             if page.after is None:
                 break

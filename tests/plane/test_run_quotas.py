@@ -61,7 +61,7 @@ async def test_a_tenant_has_a_bounded_number_of_unfinished_runs(flow_stage: Flow
         "a repeated request is answered"
     )
     await replica.start("waiting", tenant="other")
-    await replica.ground.flows.cancel(ASKER, first)
+    await replica.components.flows.cancel(ASKER, first)
     await replica.becomes(first, RunStatus.CANCELLED)
     await replica.start("waiting", tenant="busy")
 

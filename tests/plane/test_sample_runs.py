@@ -31,17 +31,17 @@ class Eager:
 
 async def _brief(replica: FlowReplica, times: int) -> None:
     for _ in range(times):
-        await sample._brief(replica.ground.service, Eager())
+        await sample._brief(replica.components.service, Eager())
 
 
 async def test_runs_are_started_up_to_a_bound_and_only_their_own_approvals_are_decided(flow_stage: FlowStage) -> None:
     replica = await flow_stage.replica()
-    await keep_workflows(replica.ground.runs.definitions, sample.app)
+    await keep_workflows(replica.components.runs.definitions, sample.app)
     await replica.define(OTHERS)
     other = await replica.start("mine")
     await replica.becomes(other, RunStatus.WAITING)
     await _brief(replica, 10)
-    flows = replica.ground.flows
+    flows = replica.components.flows
     page = await flows.runs(VIEWER, workflow="briefing")
     assert len(page.items) == sample.RUNS_MAX - 1  # the other one counts, too
     run = page.items[-1].id

@@ -11,7 +11,7 @@ from fixtures_databases import until
 from holdfast.core.history.events import Kind, Record
 from holdfast.plane.db.open import open_database
 from holdfast.plane.policy.duplicate_counters import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 from holdfast.types import NS
 from lease.stage import ManualClock
 from policy_stage import Brittle, ShiftedClock, replica
@@ -33,10 +33,10 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def fell_back(witness: Witness, times: int = 1, kind: Kind = Kind.FELL_BACK, risk: str = "low") -> None:
+def fell_back(recorder: Recorder, times: int = 1, kind: Kind = Kind.FELL_BACK, risk: str = "low") -> None:
     for _ in range(times):
-        if witness.tally(kind, "workflow.run"):
-            witness.note(Record(kind, 0, "k", "workflow.run", risk=risk))
+        if recorder.tally(kind, "workflow.run"):
+            recorder.note(Record(kind, 0, "k", "workflow.run", risk=risk))
 
 
 async def rows(place: Brittle) -> int:
@@ -45,12 +45,12 @@ async def rows(place: Brittle) -> int:
 
 @pytest.mark.requires("R91", "R93")
 async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: Brittle, clock: ManualClock) -> None:
-    witness = Witness()
-    a = Signals(place, clock, process="a", witness=witness)
+    recorder = Recorder()
+    a = Signals(place, clock, process="a", recorder=recorder)
     b = Signals(place, clock, process="b")
-    fell_back(witness, 3)
-    fell_back(witness, 2, risk="money")
-    fell_back(witness, 4, kind=Kind.EXERCISED)
+    fell_back(recorder, 3)
+    fell_back(recorder, 2, risk="money")
+    fell_back(recorder, 4, kind=Kind.EXERCISED)
     for signals in (a, b):
         signals.step_repeated(run="r-1", step="fetch")
         signals.publish_repeated(job="j-1")
@@ -71,11 +71,11 @@ async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: 
 
 @pytest.mark.requires("R93")
 async def test_nothing_is_counted_twice_however_often_it_is_written(place: Brittle, clock: ManualClock) -> None:
-    witness, ends = Witness(), [5]
-    signals = Signals(place, clock, process="a", witness=witness)
+    recorder, ends = Recorder(), [5]
+    signals = Signals(place, clock, process="a", recorder=recorder)
     signals.follow(Sign.END, lambda: ends[0])
     for round_ in range(4):
-        fell_back(witness, 2)
+        fell_back(recorder, 2)
         signals.step_repeated(run="r", step=str(round_))
         assert await signals.flush()
         assert await signals.flush()

@@ -237,19 +237,19 @@ async def test_no_function_runs_before_the_disk_has_what_it_runs_for(
     held = "SELECT 1 FROM holdfast_lease WHERE key LIKE '%worker:job:%'"
     async with Plane(settings, parts=("scheduler", "worker"), app=app) as plane:
         me = Caller("test")
-        await plane.ground.service.submit(me, Submission("touch"))
+        await plane.components.service.submit(me, Submission("touch"))
         await until(begun.is_set)
         await until(lambda: found(where, over))
         # Nothing is under way when the disk is held up: a consumer that waits for it claims nothing more.
         await until(lambda: not found(where, "SELECT 1 FROM plane_message WHERE state <> 2"))
-        await plane.ground.database.write(lambda tx: tx.query("SELECT 1 AS one"))
+        await plane.components.database.write(lambda tx: tx.query("SELECT 1 AS one"))
         begun.clear()
         disk.go.clear()
-        submitting = asyncio.create_task(plane.ground.service.submit(me, Submission("touch")))
+        submitting = asyncio.create_task(plane.components.service.submit(me, Submission("touch")))
         try:
             await until(lambda: found(where, claimed if leases else held))
             for _ in range(200):  # time enough for whoever would begin too early
-                await plane.ground.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
+                await plane.components.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
             assert not begun.is_set()
             assert not submitting.done()
         finally:
@@ -293,13 +293,13 @@ async def test_a_change_by_the_scheduler_waits_for_the_disk_only_if_its_message_
     def end(job: Job) -> Writing:
         return Writing([Change(JobState.CANCELLED, actor="test", reason="enough")])
 
-    async with opened(Settings(database=f"sqlite:///{path}")) as ground:
-        jobs = [(await ground.service.submit(Caller("test"), Submission("touch")))[0] for _ in range(2)]
-        placement = Placement(ground.store, ground.locks, ground.workers, actor="test")
+    async with opened(Settings(database=f"sqlite:///{path}")) as components:
+        jobs = [(await components.service.submit(Caller("test"), Submission("touch")))[0] for _ in range(2)]
+        placement = Placement(components.store, components.locks, components.workers, actor="test")
         await placement.change(jobs[0].id, lambda _: end)
         disk.go.clear()
         ending = asyncio.create_task(placement.change(jobs[1].id, lambda _: end))
-        submitting = asyncio.create_task(ground.service.submit(Caller("test"), Submission("touch", "new")))
+        submitting = asyncio.create_task(components.service.submit(Caller("test"), Submission("touch", "new")))
         cancelled = "SELECT COUNT(*) FROM plane_job WHERE state = 'CANCELLED' HAVING COUNT(*) = 2"
         await until(lambda: found(path, cancelled))
         await until(lambda: found(path, "SELECT COUNT(*) FROM plane_job HAVING COUNT(*) = 3"))
@@ -308,7 +308,7 @@ async def test_a_change_by_the_scheduler_waits_for_the_disk_only_if_its_message_
             assert changed.after is not None
             assert changed.after.state is JobState.CANCELLED
         for _ in range(50):
-            await ground.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
+            await components.database.read(lambda tx: tx.query("SELECT 1 AS one"), lasting=False)
         assert ending.done() is within
         assert not submitting.done()
         disk.go.set()

@@ -52,7 +52,7 @@ async def test_attempts_of_a_step_are_counted_and_share_one_idempotency_key(tmp_
 
     settings = Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
     async with Plane(settings, {"scheduler", "worker", "engine"}, app=app) as plane:
-        flows, service = plane.ground.flows, plane.ground.service
+        flows, service = plane.components.flows, plane.components.service
         await flows.define(ME, from_document(RETRIED))
         stored, _ = await flows.start(ME, "w", run_id="r")
         async with asyncio.timeout(60):
@@ -81,7 +81,7 @@ async def test_cancelling_a_sub_workflow_runs_the_handler_of_its_step(flow_stage
     await replica.define(OUTER)
     run = await replica.start("outer")
     await replica.appears(f"{run}:work@1:slow@1")
-    await replica.ground.flows.cancel(ASKER, f"{run}:work@1")
+    await replica.components.flows.cancel(ASKER, f"{run}:work@1")
     assert (await replica.appears(f"{run}:clean@1")).payload == "run_cancelled"
     await replica.end(f"{run}:clean@1")
     over = await replica.becomes(run, RunStatus.FAILED)

@@ -115,7 +115,7 @@ async def test_a_start_that_cannot_be_said_keeps_the_result_until_it_is(
         await gate.passed()
 
     worker = await work_stage.worker(app)
-    worker._stations[0]._place.brief.add("charge")
+    worker._worker_pools[0]._place.brief.add("charge")
     tries = 0
 
     async def refused(message: Message) -> None:

@@ -43,7 +43,7 @@ async def test_what_runs_is_finished_and_nothing_more_is_taken(work_stage: Worke
     job = await work_stage.send("slow", 1)
     await asyncio.wait_for(gate.come.wait(), 60)
     draining = asyncio.create_task(worker.drain(60))
-    await until(lambda: worker._stations[0].draining)
+    await until(lambda: worker._worker_pools[0].draining)
     late = await work_stage.send("slow", 2)
     gate.go.set()
     assert await draining == Drained(interrupted=0, stuck=0)
@@ -59,7 +59,7 @@ async def test_a_message_that_arrives_while_draining_is_given_back_at_once(work_
     runs: list[int] = []
     app.job("charge")(runs.append)
     worker = await work_stage.worker(app)
-    worker._stations[0].draining = True  # it is decided, and the bus has not heard of it yet
+    worker._worker_pools[0].draining = True  # it is decided, and the bus has not heard of it yet
     job = await work_stage.send("charge")
     error = await work_stage.end(job)
     assert isinstance(error, RetryLater)
@@ -179,7 +179,7 @@ async def test_a_hurry_ends_the_grace_period(work_stage: WorkerStage) -> None:
     job = await work_stage.send("slow")
     await asyncio.wait_for(gate.come.wait(), 60)
     draining = asyncio.create_task(worker.drain(3600))
-    await until(lambda: worker._stations[0].draining)
+    await until(lambda: worker._worker_pools[0].draining)
     worker.hurry()
     assert (await asyncio.wait_for(draining, 60)).interrupted == 1
     assert isinstance(await work_stage.end(job), RetryLater)

@@ -105,7 +105,7 @@ class World:
         self.rng, self.number = rng, self.number + 1
         one = self.replicas[0]
         workflow = a_workflow(rng, size, f"w{self.number}")
-        await one.ground.flows.define(ASKER, workflow)
+        await one.components.flows.define(ASKER, workflow)
         self.run = await one.start(workflow.name, run_id=f"r{self.number}.")
         for _ in range(LIMIT):
             if (await one.run(self.run)).run.status.terminal and not await self._messages():
@@ -145,10 +145,10 @@ class World:
         if not live:
             return False
         row = self.rng.choice(live)
-        gates = {gate.job for gate in (await one.ground.flows.approvals(ASKER)).items}
+        gates = {gate.job for gate in (await one.components.flows.approvals(ASKER)).items}
         if row["id"] in gates:
             verdict = Verdict.APPROVE if self.rng.random() < 0.7 else Verdict.REJECT
-            await one.ground.flows.decide(DECIDER, row["id"], verdict)
+            await one.components.flows.decide(DECIDER, row["id"], verdict)
         else:
             state = self.rng.choice(ENDS)
             code = Code.FATAL if state is JobState.FAILED and self.rng.random() < 0.5 else None
@@ -192,7 +192,7 @@ def test_each_step_takes_effect_once_and_each_run_ends_as_the_rules_say_whatever
             f"sqlite:///{tmp_path / 'plane.db'}?synchronous=normal", f"sqlite:///{tmp_path / 'leases.db'}", stack
         )
         made = World(stage, await stage.replica(serve=False), await stage.replica(serve=False))
-        await made.replicas[0].ground.flows.define(ASKER, LEAF)
+        await made.replicas[0].components.flows.define(ASKER, LEAF)
         return made
 
     with asyncio.Runner() as runner:

@@ -126,7 +126,7 @@ def test_one_locks_that_cannot_start_anew_in_a_child_does_not_keep_another_from_
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(holdfast.connect(url)) for _ in range(4)]
         for each in many[::2]:
-            monkeypatch.setattr(each.house, "forked", broken)
+            monkeypatch.setattr(each.manager, "forked", broken)
 
         def child() -> bool:
             with many[1].lock("one", ttl=TTL_S) as one, many[3].lock("other", ttl=TTL_S) as other:
@@ -138,7 +138,7 @@ def test_one_locks_that_cannot_start_anew_in_a_child_does_not_keep_another_from_
 def test_children_do_not_draw_the_parents_chances_again(tmp_path: Path) -> None:
     """Workers of a fork pool that retried in phase would be the herd that jitter is there to prevent."""
     with holdfast.connect(f"sqlite:///{tmp_path}/leases.db") as locks:
-        draw = locks.house.entropy.below
+        draw = locks.manager.entropy.below
         draw(2)
         children = [in_child(lambda: [draw(1 << 30) for _ in range(4)]) for _ in range(3)]
         own = [draw(1 << 30) for _ in range(4)]

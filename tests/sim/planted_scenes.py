@@ -111,7 +111,7 @@ def a_leader_resigns_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """Whoever resigns stops renewing, and does not tell the store."""
 
     async def release(self: AnyLease, standing: Standing) -> Released:
-        self._tenure.released()
+        self._lease_record.released()
         if self._place is not None:
             self._place.leave()
         return Released.YES

@@ -240,7 +240,7 @@ def test_an_expired_lease_is_not_brought_back() -> None:
         host = world.add_host()
         ports = host.locks.ports
         lease = await host.locks.lock("key-0", ttl=1, auto_renew=False).acquire()
-        renewal = lease._tenure.renewal
+        renewal = lease._lease_record.renewal
         await asyncio.sleep(2)
         assert await ports.store.renew_many([renewal], NS) == [False]
         await asyncio.sleep(1)

@@ -191,5 +191,5 @@ def test_what_the_servers_hold_is_a_plain_lock_with_the_same_fence_everywhere(fi
             values = [server.cli("GET", "plain") for server in five_servers]
             fences = [value.split(" ")[-2] for value in values if value]
         assert fences == [str(lease.fence)] * 5
-        assert json.loads(lease._tenure.renewal.claim)[0] == lease.fence
+        assert json.loads(lease._lease_record.renewal.claim)[0] == lease.fence
         assert lease.release()

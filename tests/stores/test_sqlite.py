@@ -53,9 +53,9 @@ def elsewhere(path: str, clock: MovedClock) -> Iterator[Elsewhere]:
     """Opens further stores on the same file; keywords say on what other ground they believe to run."""
     opened: list[SqliteStore] = []
 
-    def open_one(**ground: str) -> SqliteStore:
+    def open_one(**components: str) -> SqliteStore:
         store = SqliteEngine(path, clock=clock).blocking
-        store.ledger.judge._host = replace(store.ledger.judge.host, **ground)
+        store.ledger.judge._host = replace(store.ledger.judge.host, **components)
         opened.append(store)
         return store
 

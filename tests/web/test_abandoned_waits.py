@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from holdfast.cli.server.http_server import HttpServer
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.resources.client_wait import Parting, Patience
 from holdfast.plane.service.service import Service
 from holdfast.web.app import create_app
@@ -31,7 +31,7 @@ class Serving:
     """A plane behind the server that `holdfast up` uses."""
 
     service: Service
-    vitals: Vitals
+    process_health: ProcessHealth
     port: int
 
     def client(self) -> httpx.AsyncClient:
@@ -67,11 +67,11 @@ class Serving:
 async def serving(folder: Path) -> AsyncIterator[Serving]:
     ours = socket.create_server(("127.0.0.1", 0))
     async with service_at(folder) as service:
-        vitals = Vitals(service)
-        http = HttpServer(create_app(service, Access.bound_to("127.0.0.1"), vitals=vitals), ours)
+        process_health = ProcessHealth(service)
+        http = HttpServer(create_app(service, Access.bound_to("127.0.0.1"), process_health=process_health), ours)
         await http.start()
         try:
-            yield Serving(service, vitals, ours.getsockname()[1])
+            yield Serving(service, process_health, ours.getsockname()[1])
         finally:
             await http.stop(5)
 
@@ -144,7 +144,7 @@ async def test_who_waits_when_the_process_begins_to_end_is_told_at_once_and_the_
         asked = {"resource": "db", "owner": "second", "timeout": 30}
         waiting = asyncio.create_task(client.post("/resource-locks/acquire", json=asked))
         await plane.until(1)
-        plane.vitals.drain()
+        plane.process_health.drain()
         async with asyncio.timeout(10):
             answer = await waiting
         assert (answer.status_code, answer.json()["code"]) == (503, "closing")

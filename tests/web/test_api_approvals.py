@@ -19,7 +19,7 @@ from holdfast.plane.approvals.service import NOTE_CHARS_MAX, Approvals
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.locks.registry import APPROVAL
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.service.service import Service
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
@@ -48,7 +48,7 @@ RULES = parse_rules([{"name": "payments", "topics": "bank.*", "message": "Check 
 class Desk:
     """A plane behind its API where payments need approval."""
 
-    ground: Ground
+    components: Components
     app: FastAPI
     approvals: Approvals
 
@@ -87,12 +87,12 @@ def token_of(who: str) -> str:
 async def desk_at(folder: Path, *, access: Access | None = None, leases: str | None = None) -> AsyncIterator[Desk]:
     entries = [TokenEntry(name, digest_of(token_of(name)), (role,), tenant) for name, (role, tenant) in PEOPLE.items()]
     settings = Settings(database=f"sqlite:///{folder / 'plane.db'}?synchronous=normal", leases=leases)
-    async with opened(settings) as ground:
+    async with opened(settings) as components:
         family = replace(APPROVAL, acquire_timeout=0.05)  # nobody here wants to see two seconds pass
-        approvals = Approvals(ground.database, ground.store, ground.locks, RULES, family=family)
-        flows = RunService(ground.runs, approvals, ground.bus)
-        service = Service(replace(ground.service.parts, approvals=approvals, flows=flows))
-        yield Desk(ground, create_app(service, access or Access(entries)), approvals)
+        approvals = Approvals(components.database, components.store, components.locks, RULES, family=family)
+        flows = RunService(components.runs, approvals, components.bus)
+        service = Service(replace(components.service.parts, approvals=approvals, flows=flows))
+        yield Desk(components, create_app(service, access or Access(entries)), approvals)
 
 
 @pytest_asyncio.fixture
@@ -133,10 +133,10 @@ async def test_a_page_of_long_messages_is_small(desk: Desk) -> None:
     """Else one page could be half a gigabyte, and whatever shares the process with the API would wait for it."""
     large = "Look at this: " + "x" * 900_000
     flow = from_document({"name": "ask", "steps": {name: {"message": "${ input }"} for name in ("a", "b", "c")}})
-    flows = desk.ground.flows
+    flows = desk.components.flows
     await flows.define(Caller("ada"), flow)
     stored, _ = await flows.start(Caller("ada"), "ask", large, run_id="r")
-    await Engine(desk.ground.runs, desk.ground.locks, desk.ground.bus).move(stored.run.id, Look())
+    await Engine(desk.components.runs, desk.components.locks, desk.components.bus).move(stored.run.id, Look())
     for query in ("", "?status=all", "?status=all&tenant=default"):
         answer = await desk.ask("GET", f"/api/v1/approvals{query}", "viewer")
         assert len(answer.content) < 3_000
@@ -173,7 +173,7 @@ async def test_only_approvers_decide_and_nobody_about_their_own(desk: Desk, verd
 async def test_a_busy_lock_is_409_with_the_time_to_come_back(desk: Desk) -> None:
     """W45: it was sent with status 200, and was known by its text alone."""
     job = await desk.submit()
-    async with job_lock(desk.ground.locks, job):
+    async with job_lock(desk.components.locks, job):
         answer = await desk.ask("POST", f"/api/v1/approvals/{job}/approve")
     problem = answer.json()
     assert (answer.status_code, problem["code"], problem["detail"]) == (409, "lock-busy", "approval lock busy")
@@ -210,7 +210,7 @@ async def test_every_other_conflict_has_its_reason(desk: Desk) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, "not-allowed")
     assert refused.json()["detail"] == "the rule frozen refuses this job"
     desk.approvals.rules = ApprovalRules()
-    flows, engine = desk.ground.flows, Engine(desk.ground.runs, desk.ground.locks, desk.ground.bus)
+    flows, engine = desk.components.flows, Engine(desk.components.runs, desk.components.locks, desk.components.bus)
     await flows.define(Caller("ada"), from_document({"name": "ask", "steps": {"ok": {"kind": "approval"}}}))
     await flows.start(Caller("ada"), "ask", run_id="r1")
     await engine.move("r1", Look())
@@ -218,7 +218,7 @@ async def test_every_other_conflict_has_its_reason(desk: Desk) -> None:
     await engine.move("r1", CancelWanted("ada", "not needed"))
     assert await reason("r1:ok@1") == "approval_terminal_run"
     ended = "UPDATE plane_job SET state = 'CANCELLED' WHERE id = :id"
-    await desk.ground.database.write(lambda tx: tx.query(ended, {"id": job}))
+    await desk.components.database.write(lambda tx: tx.query(ended, {"id": job}))
     assert await reason(job) == "approval_not_actionable"
     assert await desk.list(query="?status=lapsed") == [job]
 

@@ -285,7 +285,7 @@ async def test_locks_are_shown_without_their_tokens(web: Stage) -> None:
         assert set(lock) == {"key", "family", "holder", "fence", "since", "remaining", "waiters"}
         assert (lock["key"], lock["fence"], lock["family"]) == (lease.key, lease.fence, "scheduler.job")
         assert 0 < lock["remaining"] <= 60
-        secret = lease._tenure.renewal.token
+        secret = lease._lease_record.renewal.token
         assert secret
         assert secret not in answer.text
 

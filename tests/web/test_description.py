@@ -19,7 +19,7 @@ from fixtures_buses import ScriptedClock
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 from holdfast.plane.loops.leader_document import Document
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.service.service import SNAPSHOT
 from holdfast.plane.workflows.core.run import JobEnded, Look
@@ -74,9 +74,9 @@ async def refused_at_the_door(stage: Stage, seen: Seen) -> None:
     async with noting(create_app(service, tokens(), rates=Rates(1, ScriptedClock())), seen) as eager:
         for _, method, url in [*operations(), *operations()]:
             await eager.request(method, url)
-    ending = Vitals(service, health=lambda: [Health("scheduler", State.FAILED)])
+    ending = ProcessHealth(service, health=lambda: [Health("scheduler", State.FAILED)])
     ending.drain()
-    async with noting(create_app(service, tokens(), vitals=ending), seen) as late:
+    async with noting(create_app(service, tokens(), process_health=ending), seen) as late:
         for _, method, url in operations():
             await late.request(method, url)
     async with noting(stage.app, seen) as client:
@@ -91,7 +91,7 @@ async def refused_at_the_door(stage: Stage, seen: Seen) -> None:
 
 async def broken(stage: Stage, seen: Seen) -> None:
     app = create_app(stage.service, tokens())
-    app.state.service = app.state.board = app.state.vitals = None
+    app.state.service = app.state.board = app.state.process_health = None
     bodies: dict[str, Any] = {
         "submit": {"topic": "a"},
         "define": {"definition": {}},

@@ -34,7 +34,7 @@ AWAY: Final = (
 HEADERS: Final = ("x-forwarded-host", "x-forwarded-for", "forwarded", "referer", "traceparent", "x-callback-url")
 
 
-class Witness:
+class Recorder:
     """Who was called, and what was looked up."""
 
     def __init__(self, listener: socket.socket) -> None:
@@ -52,10 +52,10 @@ class Witness:
 
 
 @pytest.fixture
-def witness(monkeypatch: pytest.MonkeyPatch) -> Iterator[Witness]:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        made = Witness(listener)
+        made = Recorder(listener)
 
         def gone(*about: object, **_: object) -> None:
             made.gone.append(about)
@@ -105,20 +105,20 @@ async def told(web: Stage, description: dict[str, Any], path: str, method: str, 
 
 
 @pytest.mark.asyncio
-async def test_no_field_of_any_request_is_fetched(web: Stage, witness: Witness) -> None:
+async def test_no_field_of_any_request_is_fetched(web: Stage, recorder: Recorder) -> None:
     description = web.app.openapi()
     seen: set[int] = set()
     for path, methods in description["paths"].items():
         for method in set(methods) & {"get", "post", "put", "patch", "delete"}:
-            for text in witness.addresses()[:3] if method == "get" else witness.addresses():
+            for text in recorder.addresses()[:3] if method == "get" else recorder.addresses():
                 seen.add(await told(web, description, path, method, text))
     assert seen & {200, 201}
     assert not [status for status in seen if status >= 500]
-    witness.expect_nothing()
+    recorder.expect_nothing()
 
 
 @pytest.mark.asyncio
-async def test_no_part_of_a_plane_fetches_what_a_job_or_a_run_is_made_of(tmp_path: Path, witness: Witness) -> None:
+async def test_no_part_of_a_plane_fetches_what_a_job_or_a_run_is_made_of(tmp_path: Path, recorder: Recorder) -> None:
     app, seen = App("works"), list[Any]()
 
     @app.job("echo")
@@ -128,15 +128,15 @@ async def test_no_part_of_a_plane_fetches_what_a_job_or_a_run_is_made_of(tmp_pat
 
     settings = Settings(database=f"sqlite:///{tmp_path}/plane.db?synchronous=normal")
     async with Plane(settings, set(PARTS) - {"api"}, app=app) as plane:
-        service = plane.ground.service
-        for text in witness.addresses():
+        service = plane.components.service
+        for text in recorder.addresses():
             wanted = Submission("echo", {"url": text, "$ref": text}, labels={"callback": text})
             await service.submit(Caller("ada"), wanted)
-        await until(lambda: len(seen) == len(witness.addresses()))
+        await until(lambda: len(seen) == len(recorder.addresses()))
 
         async def all_over() -> bool:
             counts = await service.counts(Caller("ada"))
             return counts[JobState.SUCCEEDED] == len(seen)
 
         await holds(all_over, "the end of all jobs")
-    witness.expect_nothing()
+    recorder.expect_nothing()

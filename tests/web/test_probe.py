@@ -16,7 +16,7 @@ import pytest
 from holdfast.aio.lease import Lease
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import LeaseLost
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Health, State
 from holdfast.plane.service.service import Service
 from holdfast.web.app import create_app, create_probe
@@ -33,8 +33,10 @@ async def _check(answer: httpx.Response) -> None:
 
 
 @asynccontextmanager
-async def asking(vitals: Vitals, access: Access = OPEN, token: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_probe(vitals, access))
+async def asking(
+    process_health: ProcessHealth, access: Access = OPEN, token: str | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_probe(process_health, access))
     headers = {} if token is None else {"authorization": f"Bearer {TOKENS[token]}"}
     hooks = {"response": [_check]}
     async with httpx.AsyncClient(
@@ -45,7 +47,7 @@ async def asking(vitals: Vitals, access: Access = OPEN, token: str | None = None
 
 @pytest.mark.asyncio
 async def test_a_process_that_works_is_alive_ready_and_counts(plane_service: Service) -> None:
-    async with asking(Vitals(plane_service)) as client:
+    async with asking(ProcessHealth(plane_service)) as client:
         assert (await client.get("/healthz")).json() == {"status": "alive"}
         assert (await client.get("/readyz")).json()["parts"] == {"database": "ok", "bus": "ok", "leases": "ok"}
         text = (await client.get("/metrics")).text
@@ -61,7 +63,7 @@ async def test_a_process_that_works_is_alive_ready_and_counts(plane_service: Ser
 @pytest.mark.asyncio
 async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_service: Service) -> None:
     health = [Health("scheduler", State.FAILED), Health("worker", State.RUNNING)]
-    async with asking(Vitals(plane_service, health=lambda: health)) as client:
+    async with asking(ProcessHealth(plane_service, health=lambda: health)) as client:
         answer = await client.get("/healthz")
         assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
         assert (answer.json()["code"], answer.json()["reasons"]) == ("not-working", ["the scheduler has failed"])
@@ -74,11 +76,11 @@ async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_ser
 
 @pytest.mark.asyncio
 async def test_a_process_that_drains_is_well_and_not_ready_and_takes_nothing_more(plane_service: Service) -> None:
-    vitals = Vitals(plane_service)
-    transport = httpx.ASGITransport(create_app(plane_service, OPEN, vitals=vitals))
+    process_health = ProcessHealth(plane_service)
+    transport = httpx.ASGITransport(create_app(plane_service, OPEN, process_health=process_health))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/api/v1/jobs")).status_code == 200
-        vitals.drain()
+        process_health.drain()
         assert (await client.get("/healthz")).status_code == 200
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["parts"]) == (503, {"process": "draining"})
@@ -108,15 +110,15 @@ async def test_a_keeper_that_is_stuck_while_leases_are_held_is_found_out(
     plane_service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks, free, held = plane_service.parts.locks, threading.Event(), list[Lease]()
-    renew_many = locks.house.store.renew_many
+    renew_many = locks.manager.store.renew_many
 
     async def stuck(*arguments: Any) -> Any:
         free.wait(60)
         return await renew_many(*arguments)
 
-    monkeypatch.setattr(locks.house.store, "renew_many", stuck)
+    monkeypatch.setattr(locks.manager.store, "renew_many", stuck)
     try:
-        async with asking(Vitals(plane_service)) as client, asyncio.timeout(60):
+        async with asking(ProcessHealth(plane_service)) as client, asyncio.timeout(60):
             held.append(await locks.lock("first", ttl=1.0).acquire())
             assert (await client.get("/healthz")).status_code == 200
             await held[0].lost.wait()
@@ -136,10 +138,10 @@ async def test_a_keeper_that_is_stuck_while_leases_are_held_is_found_out(
 
 @pytest.mark.asyncio
 async def test_metrics_want_a_token_of_every_tenant_and_the_others_none(plane_service: Service) -> None:
-    vitals = Vitals(plane_service, counts=lambda: [Reading("worker", {"active": 3})])
-    async with asking(vitals, tokens()) as client:
+    process_health = ProcessHealth(plane_service, counts=lambda: [Reading("worker", {"active": 3})])
+    async with asking(process_health, tokens()) as client:
         assert [(await client.get(path)).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
-    async with asking(vitals, tokens(), "blue-viewer") as client:
+    async with asking(process_health, tokens(), "blue-viewer") as client:
         assert (await client.get("/metrics")).status_code == 403
-    async with asking(vitals, tokens(), "viewer") as client:
+    async with asking(process_health, tokens(), "viewer") as client:
         assert "holdfast_worker_active 3.0" in (await client.get("/metrics")).text.splitlines()

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from fault_proxy import FaultProxy
 from holdfast.plane.process.components import opened
-from holdfast.plane.process.health import CHECK_LIMIT_S, Vitals
+from holdfast.plane.process.health import CHECK_LIMIT_S, ProcessHealth
 from holdfast.plane.settings.settings import Settings
 from holdfast.web.app import create_probe
 from holdfast.web.middleware.auth import Access
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.asyncio
 class Probed:
     """The probe of a process whose database and bus are behind proxies."""
 
-    def __init__(self, client: httpx.AsyncClient, vitals: Vitals, ways: dict[str, FaultProxy]) -> None:
+    def __init__(self, client: httpx.AsyncClient, process_health: ProcessHealth, ways: dict[str, FaultProxy]) -> None:
         self._client = client
-        self.vitals = vitals
+        self.process_health = process_health
         self.ways = ways
 
     async def ready(self) -> tuple[int, dict[str, str]]:
@@ -51,12 +51,12 @@ async def probed(postgres_url: str, nats_server: NatsServer, tmp_path: Path) -> 
             bus=own_stream(nats_server).replace(f":{nats_server.port}", f":{bus.port}"),
             leases=f"sqlite:///{tmp_path}/leases.db",
         )
-        async with opened(settings) as ground:
-            vitals = Vitals(ground.service)
-            app = create_probe(vitals, Access.bound_to("127.0.0.1"))
+        async with opened(settings) as components:
+            process_health = ProcessHealth(components.service)
+            app = create_probe(process_health, Access.bound_to("127.0.0.1"))
             transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
-                yield Probed(client, vitals, {"database": database, "bus": bus})
+                yield Probed(client, process_health, {"database": database, "bus": bus})
             for way in (database, bus):
                 way.resume()
 
@@ -73,7 +73,7 @@ async def test_readiness_names_what_hangs_within_its_limit_and_liveness_does_not
         assert (status, parts[hanging], parts["leases"]) == (503, "no answer in time", "ok")
         assert parts["database"] == "ok" or hanging == "database", "what hangs does not hold up the others"
         assert await probed.alive() == 200, "a restart would not cure it"
-        live = [each.values["live"] for each in await probed.vitals.live()]
+        live = [each.values["live"] for each in await probed.process_health.live()]
         assert (None in live) == (hanging == "database"), "metrics are told without the jobs and runs"
         assert "query cancellation failed" not in caplog.text, "who asks does not wait until the driver has given up"
     probed.ways[hanging].resume()

@@ -18,7 +18,7 @@ from holdfast.plane.db.open import open_database
 from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
-from holdfast.plane.process.health import CHECK_LIMIT_S, Vitals
+from holdfast.plane.process.health import CHECK_LIMIT_S, ProcessHealth
 from holdfast.plane.service.service import Parts, Service
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from servers import RedisServer, start_redis
@@ -53,20 +53,20 @@ async def service(hanging: RedisServer, tmp_path: Path) -> AsyncIterator[Service
 async def test_readiness_names_a_store_that_hangs_within_its_limit_and_says_when_it_is_back(
     service: Service, hanging: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    vitals = Vitals(service)
-    assert set((await vitals.checks()).values()) == {"ok"}
+    process_health = ProcessHealth(service)
+    assert set((await process_health.checks()).values()) == {"ok"}
     hanging.pause()
     async with asyncio.timeout(10 * CHECK_LIMIT_S):
         for _ in range(2):
-            checks = await vitals.checks()
+            checks = await process_health.checks()
             assert checks["database"] == checks["bus"] == "ok", "what hangs does not hold up the others"
             assert checks["leases"] == "no answer in time"
-            assert vitals.troubles() == [], "a restart would not cure it"
+            assert process_health.troubles() == [], "a restart would not cure it"
     hanging.resume()
     async with asyncio.timeout(60):
-        checks = await vitals.checks()
+        checks = await process_health.checks()
         while checks["leases"] != "ok":
-            checks = await vitals.checks()
+            checks = await process_health.checks()
     assert [each.split(":")[0] for each in caplog.messages if "ready" in each] == ["not ready", "ready again"]
 
 
@@ -75,15 +75,15 @@ async def test_leases_that_cannot_be_renewed_because_the_store_hangs_are_lost_an
     service: Service, hanging: RedisServer
 ) -> None:
     """Long leases that are due wait for their answer; the short ones behind them are late, and that is the store's."""
-    vitals, locks = Vitals(service), service.parts.locks
+    process_health, locks = ProcessHealth(service), service.parts.locks
     leases = [await _taken(locks, f"long:{number}", 60.0, 1.0) for number in range(10)]
     leases += [await _taken(locks, f"short:{number}", 3.0, 0.2) for number in range(3)]
     hanging.pause()
     async with asyncio.timeout(60):
         while any(lease.held for lease in leases[10:]):
-            assert vitals.troubles() == []
+            assert process_health.troubles() == []
             await asyncio.sleep(0.005)
-    assert vitals.troubles() == []
+    assert process_health.troubles() == []
     hanging.resume()
     async with asyncio.timeout(60):
         for lease in leases[:10]:

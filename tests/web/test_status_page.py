@@ -150,7 +150,7 @@ def test_details_show_the_history_and_its_fences_and_follow_the_job(running: Run
 
 def test_a_lock_counts_down_and_is_what_the_api_says(running: Running, chromium: Browser) -> None:
     key = f"deploy:{HOSTILE}"
-    locks = running.plane.ground.locks
+    locks = running.plane.components.locks
     with opened(chromium, running.url) as page:
         lease = running.run(locks.lock(key, ttl=90, auto_renew=False).acquire())
         try:
@@ -216,9 +216,9 @@ def test_at_1280_pixels_ages_are_whole_ids_show_their_step_and_a_gone_worker_has
     running: Running, chromium: Browser
 ) -> None:
     job = running.submit("double", 1, id="run-" + "0123456789abcdef" * 4 + ":charge-the-customer")
-    ground = running.plane.ground
-    gone = Heartbeat("w-gone", "default", ("double",), 8, 7, ground.clock.now().wall - 3600 * NS)
-    running.run(ground.workers.record(gone))
+    components = running.plane.components
+    gone = Heartbeat("w-gone", "default", ("double",), 8, 7, components.clock.now().wall - 3600 * NS)
+    running.run(components.workers.record(gone))
     with opened(chromium, running.url, viewport={"width": 1280, "height": 860}) as page:
         line = row(page, job)
         expect(line).to_be_visible()
@@ -236,7 +236,7 @@ def test_at_1280_pixels_ages_are_whole_ids_show_their_step_and_a_gone_worker_has
         worker = page.locator('#worker-rows [data-worker="w-gone"]')
         expect(worker.locator(".places")).to_have_text("gone")
         assert worker.locator(".level").evaluate("(level) => level.style.getPropertyValue('--part')") == "0.0000"
-    running.run(ground.workers.leave("w-gone"))
+    running.run(components.workers.leave("w-gone"))
 
 
 def test_colours_follow_the_system_and_can_be_read(running: Running, chromium: Browser) -> None:

@@ -30,7 +30,7 @@ from holdfast.testing.simworld import run_seed
 from holdfast.types import MS, NS
 from lease.stage import Stage
 from servers import RedisServer, redis_executables, start_redis
-from zoo.species import Ground, Survived
+from zoo.species import Components, Survived
 
 SEEDS_MAX = 320  # in a full campaign the unchanged code breaks no rule in any of them (tests/sim/test_simulation.py)
 
@@ -68,7 +68,7 @@ class Seed:
         """Whether one world shows it."""
         return any(each.rule in self.rules and self.text in each.text for each in run_seed(seed).violations)
 
-    def hunt(self, ground: Ground) -> None:
+    def hunt(self, components: Components) -> None:
         """Try the best world, then the others."""
         for seed in dict.fromkeys((self.number, *range(SEEDS_MAX))):
             if self.finds(seed):
@@ -107,13 +107,13 @@ class Sentence:
         """The test of the kit, with this check."""
         return f"tests/contract/test_conformance.py::test_the_store_keeps_its_contract[{self.name.replace(' ', '_')}]"
 
-    def url(self, ground: Ground) -> str:
+    def url(self, components: Components) -> str:
         """Where the store is."""
-        return f"sqlite:///{ground.folder}/leases.db"
+        return f"sqlite:///{components.folder}/leases.db"
 
-    def hunt(self, ground: Ground) -> None:
+    def hunt(self, components: Components) -> None:
         """Run the one check."""
-        url = self.url(ground)
+        url = self.url(components)
         check = next(each for each in store_kit.CHECKS if each.name == self.name)
         kind = store_kit.AsyncioWorld if self.asynchronous else store_kit.BlockingWorld
         world: store_kit.World = kind(partial(_opened, url, self.asynchronous), patience_ns=2 * NS)
@@ -127,9 +127,9 @@ class RedisSentence(Sentence):
     server: ClassVar[bool] = True
     store: ClassVar[str] = "redis"
 
-    def url(self, ground: Ground) -> str:
+    def url(self, components: Components) -> str:
         """Where the store is."""
-        return ground.redis_url()
+        return components.redis_url()
 
 
 def _opened(url: str, asynchronous: bool) -> Any:
@@ -162,14 +162,14 @@ class GuardSentence:
         """The test of the kit."""
         return "tests/guards/test_conformance.py::test_rows_of_a_sqlite_file_keep_the_contract"
 
-    def factory(self, ground: Ground) -> Callable[[str], Any]:
+    def factory(self, components: Components) -> Callable[[str], Any]:
         """Opens a resource."""
-        return prepared(ground.folder)
+        return prepared(components.folder)
 
-    def hunt(self, ground: Ground) -> None:
+    def hunt(self, components: Components) -> None:
         """Run the one check."""
         check = next(each for each in guard_kit.CHECKS if each.name == self.name)
-        _expect(self.says, lambda: guard_kit.run_check(check, self.factory(ground)))
+        _expect(self.says, lambda: guard_kit.run_check(check, self.factory(components)))
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class RedisGuardSentence(GuardSentence):
         """The test of the kit on Redis."""
         return "tests/guards/test_redis_conformance.py::test_guarded_keys_keep_the_contract"
 
-    def factory(self, ground: Ground) -> Callable[[str], Any]:
+    def factory(self, components: Components) -> Callable[[str], Any]:
         """Opens a resource."""
-        return partial(StringSubject, ground.redis_url().partition("?")[0])
+        return partial(StringSubject, components.redis_url().partition("?")[0])
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Test:
         """The assertion."""
         return f"`{self.at}`"
 
-    def hunt(self, ground: Ground) -> None:
+    def hunt(self, components: Components) -> None:
         """Call it on a stage of its own."""
         # A task that an earlier hunt left behind logs its traceback when it is collected; on Python 3.11 that breaks
         # the parser if it happens in the middle of an import.
@@ -230,7 +230,7 @@ class Test:
         given = {name: getattr(module, str(value), value) for name, value in self.given.items()}
         wanted = [name for name in inspect.signature(function).parameters if name not in given]
         with pytest.MonkeyPatch.context() as patch:
-            _expect(self.at, lambda: _call(function, given, wanted, ground, patch), module.__file__)
+            _expect(self.at, lambda: _call(function, given, wanted, components, patch), module.__file__)
 
 
 class RedisTest(Test):
@@ -240,38 +240,42 @@ class RedisTest(Test):
 
 
 def _call(
-    function: Callable[..., Any], given: dict[str, Any], wanted: list[str], ground: Ground, patch: pytest.MonkeyPatch
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    wanted: list[str],
+    components: Components,
+    patch: pytest.MonkeyPatch,
 ) -> None:
     if not inspect.iscoroutinefunction(function):
         with ExitStack() as servers:
-            function(**given, **{name: _argument(name, ground, servers) for name in wanted})
+            function(**given, **{name: _argument(name, components, servers) for name in wanted})
         return
     if set(wanted) & {"stage", "tasks"}:
-        others = {name: ground.fixture(name) for name in wanted if name not in {"stage", "tasks"}}
+        others = {name: components.fixture(name) for name in wanted if name not in {"stage", "tasks"}}
         _play(function, {**given, **others}, next(name for name in wanted if name not in others), patch)
         return
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            await function(**given, **{name: await _opened_for(name, ground, stack) for name in wanted})
+            await function(**given, **{name: await _opened_for(name, components, stack) for name in wanted})
 
     asyncio.run(run())
 
 
-def _own_redis(_: Ground, servers: ExitStack) -> Callable[..., RedisServer]:
+def _own_redis(_: Components, servers: ExitStack) -> Callable[..., RedisServer]:
     return lambda **options: servers.enter_context(start_redis(redis_executables()[-1], **options))
 
 
-_ARGUMENTS: dict[str, Callable[[Ground, ExitStack], Any]] = {
-    "tmp_path": lambda ground, _: ground.folder,
+_ARGUMENTS: dict[str, Callable[[Components, ExitStack], Any]] = {
+    "tmp_path": lambda components, _: components.folder,
     "play": lambda _, __: play_blocking,
     "own_redis": _own_redis,
-    "server": lambda ground, servers: _own_redis(ground, servers)(),
+    "server": lambda components, servers: _own_redis(components, servers)(),
 }
 
 
-def _argument(name: str, ground: Ground, servers: ExitStack) -> Any:
-    return _ARGUMENTS[name](ground, servers) if name in _ARGUMENTS else ground.fixture(name)
+def _argument(name: str, components: Components, servers: ExitStack) -> Any:
+    return _ARGUMENTS[name](components, servers) if name in _ARGUMENTS else components.fixture(name)
 
 
 class _Hasty(Buses):
@@ -281,20 +285,20 @@ class _Hasty(Buses):
         return await super().open(**{"grace_ns": 50 * MS, **options})
 
 
-async def _opened_for(name: str, ground: Ground, stack: AsyncExitStack) -> Any:
+async def _opened_for(name: str, components: Components, stack: AsyncExitStack) -> Any:
     """What a test of the plane asks for, on SQLite, and closed after it."""
-    database = f"sqlite:///{ground.folder}/plane.db?synchronous=normal"
+    database = f"sqlite:///{components.folder}/plane.db?synchronous=normal"
     if name == "buses":
         buses = _Hasty(database, None)
         stack.push_async_callback(buses.close)
         return buses
     if name == "flow_stage":
-        return FlowStage(database, f"sqlite:///{ground.folder}/leases.db", stack)
+        return FlowStage(database, f"sqlite:///{components.folder}/leases.db", stack)
     if name in ("plane", "planes"):
-        planes = Planes(database, f"sqlite:///{ground.folder}/leases.db")
+        planes = Planes(database, f"sqlite:///{components.folder}/leases.db")
         stack.push_async_callback(planes.close)
         return planes if name == "planes" else await planes.open()
-    return _argument(name, ground, ExitStack())
+    return _argument(name, components, ExitStack())
 
 
 def _play(

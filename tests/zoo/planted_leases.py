@@ -19,8 +19,8 @@ from holdfast.flows import acquire as acquiring
 from holdfast.flows import release as releasing
 from holdfast.flows.acquire import Wish
 from holdfast.flows.release import Released
-from holdfast.runtime.lease_record import Tenure
-from holdfast.runtime.renewer import Keeper
+from holdfast.runtime.lease_record import LeaseRecord
+from holdfast.runtime.renewer import Renewer
 from holdfast.testing.simclock import SimEntropy
 from holdfast.types import Busy, Grant, Instant
 from zoo.finders import Test, broken
@@ -42,14 +42,14 @@ async def _nothing(*_: object) -> None:
 )
 def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
     """The lease is believed to run from when the store's answer arrived, not from when it was asked."""
-    ask_once, answered = acquiring.try_once, Tenure.answered
+    ask_once, answered = acquiring.try_once, LeaseRecord.answered
 
     async def try_once(ports: Any, *rest: Any) -> tuple[Grant | Busy, Instant]:
         answer, _ = await ask_once(ports, *rest)
         return answer, ports.clock.now()
 
     patch.setattr(acquiring, "try_once", try_once)
-    patch.setattr(Tenure, "answered", lambda self, answer, sent, now: answered(self, answer, now, now))
+    patch.setattr(LeaseRecord, "answered", lambda self, answer, sent, now: answered(self, answer, now, now))
 
 
 @keep(
@@ -60,8 +60,8 @@ def ttl_counted_from_the_reply(patch: pytest.MonkeyPatch) -> None:
 )
 def not_owned_counted_as_a_strike(patch: pytest.MonkeyPatch) -> None:
     """A renewal that the store refuses counts as one failure of three, and the holder goes on."""
-    answered = Tenure.answered
-    patch.setattr(Tenure, "answered", lambda self, answer, sent, now: answered(self, answer or None, sent, now))
+    answered = LeaseRecord.answered
+    patch.setattr(LeaseRecord, "answered", lambda self, answer, sent, now: answered(self, answer or None, sent, now))
 
 
 @keep("python-redis-lock #85, #91, #33", where="aio/lease.py", found_by=broken(17, "C10"), attacks=("R1",))
@@ -69,7 +69,7 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
     """Only a background thread says that a lease is lost; while it is starved the holder goes on."""
 
     def ensure_held(self: AnyLease, min_remaining: float = 0) -> None:
-        standing = self._tenure.recorded
+        standing = self._lease_record.recorded
         if not standing.live:
             raise self._lost_error(standing)
 
@@ -80,7 +80,7 @@ def loss_judged_by_the_timer_alone(patch: pytest.MonkeyPatch) -> None:
 def a_lease_stays_valid_after_its_time(patch: pytest.MonkeyPatch) -> None:
     """Time alone never ends a lease for its holder; only a refused renewal does."""
     patch.setattr(table, "judge", lambda standing, timing, now, tail_ns=0: standing)
-    patch.setattr(Keeper, "_set_alarm", lambda *_: None)
+    patch.setattr(Renewer, "_set_alarm", lambda *_: None)
 
 
 @keep(
@@ -121,13 +121,15 @@ def lost_lease_released_all_the_same(patch: pytest.MonkeyPatch) -> None:
     """A lease that was lost is released at the end of the work, though the key may be somebody else's by then."""
 
     async def release(self: AnyLease, *_: object) -> Released:
-        tenure = self._tenure
-        tenure.end(table.Event.RELEASED)
+        lease_record = self._lease_record
+        lease_record.end(table.Event.RELEASED)
         if self._place is not None:
             self._place.leave()
-        if tenure.grant is None:
+        if lease_record.grant is None:
             return Released.YES
-        return await releasing.release(self._ports, tenure.wish, tenure.grant, tenure.recorded.granted)
+        return await releasing.release(
+            self._ports, lease_record.wish, lease_record.grant, lease_record.recorded.granted
+        )
 
     patch.setattr(AnyLease, "_release", release)
 
@@ -178,16 +180,16 @@ def one_token_for_all_tasks_of_a_process(patch: pytest.MonkeyPatch) -> None:
 @keep("Redisson #7272", where="runtime/renewer.py", found_by=broken(19, "C0", text="the keeper still looks after"))
 def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
     """A lease that was given back is not taken out of the renewer's hands."""
-    patch.setattr(Keeper, "drop", lambda self, tenure: None)
+    patch.setattr(Renewer, "drop", lambda self, lease_record: None)
 
-    async def renew_all(self: Keeper, due: list[Tenure]) -> None:
+    async def renew_all(self: Renewer, due: list[LeaseRecord]) -> None:
         if due:
             await self._renew(due)
-            for tenure in due:
-                if not tenure.recorded.live:
-                    self._renewals.put(tenure, self._ports.clock.now().mono + tenure.timing.renew_every_ns)
+            for lease_record in due:
+                if not lease_record.recorded.live:
+                    self._renewals.put(lease_record, self._ports.clock.now().mono + lease_record.timing.renew_every_ns)
 
-    patch.setattr(Keeper, "_renew_due", renew_all)
+    patch.setattr(Renewer, "_renew_due", renew_all)
 
 
 @keep(
@@ -202,12 +204,12 @@ def the_renewer_outlives_the_release(patch: pytest.MonkeyPatch) -> None:
 )
 def no_renewal_after_the_first_that_failed(patch: pytest.MonkeyPatch) -> None:
     """After one renewal that brought no answer the renewer never asks for this lease again."""
-    due = Keeper._renew_due
+    due = Renewer._renew_due
 
-    async def those_without_a_failure(self: Keeper, tenures: list[Tenure]) -> None:
-        await due(self, [tenure for tenure in tenures if not tenure.recorded.failures])
+    async def those_without_a_failure(self: Renewer, lease_records: list[LeaseRecord]) -> None:
+        await due(self, [lease_record for lease_record in lease_records if not lease_record.recorded.failures])
 
-    patch.setattr(Keeper, "_renew_due", those_without_a_failure)
+    patch.setattr(Renewer, "_renew_due", those_without_a_failure)
 
 
 @keep(
@@ -238,12 +240,12 @@ def a_failed_renewal_is_only_logged(patch: pytest.MonkeyPatch) -> None:
 )
 def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """Whatever a renewal raises is swallowed, and the lease counts as renewed."""
-    answered = Tenure.answered
+    answered = LeaseRecord.answered
 
-    def swallowed(self: Tenure, answer: bool | None, sent: Instant, now: Instant) -> None:
+    def swallowed(self: LeaseRecord, answer: bool | None, sent: Instant, now: Instant) -> None:
         answered(self, True if answer is None else answer, sent, now)
 
-    patch.setattr(Tenure, "answered", swallowed)
+    patch.setattr(LeaseRecord, "answered", swallowed)
 
 
 @keep(
@@ -256,15 +258,15 @@ def an_error_of_a_renewal_taken_for_success(patch: pytest.MonkeyPatch) -> None:
 )
 def renewals_are_capped(patch: pytest.MonkeyPatch) -> None:
     """A lease is renewed a few times and then no more, however long the work takes."""
-    due = Keeper._renew_due
-    times: dict[Tenure, int] = {}
+    due = Renewer._renew_due
+    times: dict[LeaseRecord, int] = {}
 
-    async def the_first_three(self: Keeper, tenures: list[Tenure]) -> None:
-        for tenure in tenures:
-            times[tenure] = times.get(tenure, 0) + 1
-        await due(self, [tenure for tenure in tenures if times[tenure] <= 3])
+    async def the_first_three(self: Renewer, lease_records: list[LeaseRecord]) -> None:
+        for lease_record in lease_records:
+            times[lease_record] = times.get(lease_record, 0) + 1
+        await due(self, [lease_record for lease_record in lease_records if times[lease_record] <= 3])
 
-    patch.setattr(Keeper, "_renew_due", the_first_three)
+    patch.setattr(Renewer, "_renew_due", the_first_three)
 
 
 @keep(
@@ -344,7 +346,7 @@ def a_cancelled_release_forgets_its_token(patch: pytest.MonkeyPatch) -> None:
 )
 def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The renewer goes on for a lease object that the program has dropped."""
-    patch.setattr(Tenure, "forsaken", False)
+    patch.setattr(LeaseRecord, "forsaken", False)
 
 
 @keep(
@@ -358,4 +360,4 @@ def a_dropped_lease_is_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
 )
 def what_could_not_be_given_back_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A release that the store did not answer is not tried again, and the key stays taken for its whole TTL."""
-    patch.setattr(Keeper, "reap", lambda self, key, token, ttl_ns, after_ns=0: None)
+    patch.setattr(Renewer, "reap", lambda self, key, token, ttl_ns, after_ns=0: None)

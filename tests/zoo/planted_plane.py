@@ -26,7 +26,7 @@ from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus import delivery_rules
 from holdfast.plane.bus.embedded.bus import EmbeddedBus
 from holdfast.plane.bus.embedded.consumer import EmbeddedConsumer
-from holdfast.plane.bus.inflight import Hands
+from holdfast.plane.bus.inflight import InFlight
 from holdfast.plane.db import bulk
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.jobs import rules, updates
@@ -38,7 +38,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
 from holdfast.plane.policy.duplicate_counters import Signals
 from holdfast.plane.process import parts, workflow_parts
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.workflows import engine
 from holdfast.plane.workflows.engine import Engine
@@ -63,7 +63,7 @@ keep = house.keep
 )
 def a_message_in_hand_is_not_prolonged(patch: pytest.MonkeyPatch) -> None:
     """Nobody tells the bus that a message is still being worked on, so another worker gets it too."""
-    patch.setattr(Hands, "silent_since", lambda self, before_s: [])
+    patch.setattr(InFlight, "silent_since", lambda self, before_s: [])
 
 
 @keep(
@@ -292,8 +292,8 @@ def the_jitter_never_reaches_the_engine(patch: pytest.MonkeyPatch) -> None:
     """The engine of a plane is made without the retry delays of the plane: busy runs come back in step."""
     engine_of = workflow_parts.engine_of
 
-    def unwired(ground: Ground, name: str = "engine") -> Engine:
-        made = engine_of(ground, name)
+    def unwired(components: Components, name: str = "engine") -> Engine:
+        made = engine_of(components, name)
         made.delays = RETRY_DELAYS
         return made
 
@@ -310,8 +310,8 @@ def the_jitter_never_reaches_the_scheduler(patch: pytest.MonkeyPatch) -> None:
     """The scheduler of a plane is made without the retry delays of the plane: busy jobs come back in step."""
     placement_of = parts.placement_of
 
-    def unwired(ground: Ground, actor: str = "scheduler") -> Placement:
-        placement = placement_of(ground, actor)
+    def unwired(components: Components, actor: str = "scheduler") -> Placement:
+        placement = placement_of(components, actor)
         placement._changes.delays = RETRY_DELAYS
         return placement
 

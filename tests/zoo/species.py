@@ -21,7 +21,7 @@ class Survived(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Components:
     """Where a hunt takes place."""
 
     folder: Path  # empty, and the hunt's own
@@ -49,7 +49,7 @@ class Finder(Protocol):
         """The test, or check of a kit, that finds it, under the name with which it claims requirements."""
         ...
 
-    def hunt(self, ground: Ground) -> None:
+    def hunt(self, components: Components) -> None:
         """Return if the planted bug shows by the declared sign; raise `Survived` if it does not."""
         ...
 

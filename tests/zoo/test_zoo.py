@@ -13,7 +13,7 @@ import pytest
 import ledger
 from servers import RedisServer, redis_executables, start_redis
 from zoo.catalogue import ZOO
-from zoo.species import Ground, Mutant
+from zoo.species import Components, Mutant
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,8 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    return Ground(tmp_path, lambda: str(request.getfixturevalue("redis_url")), request.getfixturevalue)
+def components(request: pytest.FixtureRequest, tmp_path: Path) -> Components:
+    return Components(tmp_path, lambda: str(request.getfixturevalue("redis_url")), request.getfixturevalue)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
         for each in ZOO
     ],
 )
-def test_a_planted_bug_is_found(mutant: Mutant, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(mutant: Mutant, components: Components, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
-    mutant.finder.hunt(ground)
+    mutant.finder.hunt(components)
 
 
 def test_every_known_bug_of_a_peer_and_every_known_mistake_is_in_the_zoo() -> None:

@@ -17,10 +17,10 @@ from holdfast.core.lease.states import Event, State
 from holdfast.core.ports import Place, TakesMany
 from holdfast.errors import BadInput, LeaseLost
 from holdfast.flows import batch as many
-from holdfast.flows.acquire import Possession
+from holdfast.flows.acquire import AcquireResult
 from holdfast.flows.release import Released
 from holdfast.runtime.asyncio_runtime import on_loop, running_loop
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import Busy, Grant, Instant
 
 
@@ -41,16 +41,16 @@ def on_loss(leases: Sequence[Lease], act: Callable[[], None]) -> Callable[[], No
     """
     loop, thread_id = running_loop(), threading.get_ident()
 
-    def told(ended: Tenure) -> None:
+    def told(ended: LeaseRecord) -> None:
         if ended.recorded.state is State.LOST:
             on_loop(loop, thread_id, act)
 
     def call_off() -> None:
         for lease in leases:
-            lease._tenure.untell(told)  # noqa: SLF001 - as above
+            lease._lease_record.untell(told)  # noqa: SLF001 - as above
 
     for lease in leases:
-        lease._tenure.tell(told)  # noqa: SLF001 - as above
+        lease._lease_record.tell(told)  # noqa: SLF001 - as above
     return call_off
 
 
@@ -59,37 +59,37 @@ async def try_acquire(locks: Locks, wanted: Sequence[Lock[Lease]]) -> list[Lease
 
     The names must differ.
     """
-    ports, house = locks.ports, locks.house
+    ports, manager = locks.ports, locks.manager
     store = _many(locks)
     wishes = [each._wish(locks) for each in wanted]  # noqa: SLF001 - as above
     if any(wish.fair or wish.risk is not None or wish.timing.at_least_ns for wish in wishes):
         raise BadInput("locks", "one is fair, has a risk class or is kept for a while", "take it by itself")
     places = [ports.runtime.gate.place(wish.key) for wish in wishes]
-    answers: list[Possession | Busy] = []
-    tenures: list[Tenure | Busy] = []
+    answers: list[AcquireResult | Busy] = []
+    lease_records: list[LeaseRecord | Busy] = []
     try:
-        answers = await many.attempt(ports, house.health, store, wishes, places)
+        answers = await many.attempt(ports, manager.health, store, wishes, places)
         for wish, answer in zip(wishes, answers, strict=True):
-            tenures.append(answer if isinstance(answer, Busy) else house.take(wish, answer))
+            lease_records.append(answer if isinstance(answer, Busy) else manager.take(wish, answer))
     except BaseException:  # interrupted on the way: nobody gets what was got
-        for tenure in tenures:
-            if isinstance(tenure, Tenure):
-                tenure.end(Event.RELEASED)
+        for lease_record in lease_records:
+            if isinstance(lease_record, LeaseRecord):
+                lease_record.end(Event.RELEASED)
         for wish, answer in zip(wishes, answers, strict=False):
-            if isinstance(answer, Possession):
+            if isinstance(answer, AcquireResult):
                 ports.reaper.reap(wish.key, answer.token, wish.timing.ttl_ns)
         for place in places:
             place.leave()
         raise
-    for place, tenure in zip(places, tenures, strict=True):
-        if isinstance(tenure, Busy):
+    for place, lease_record in zip(places, lease_records, strict=True):
+        if isinstance(lease_record, Busy):
             place.leave()
-    return [each if isinstance(each, Busy) else _kept(locks, each, each.place) for each in tenures]
+    return [each if isinstance(each, Busy) else _kept(locks, each, each.place) for each in lease_records]
 
 
-def _kept(locks: Locks, tenure: Tenure, place: Place | None) -> Lease:
-    lease = Lease(locks.house, locks.ports, tenure, place)
-    locks.house.keep(tenure)
+def _kept(locks: Locks, lease_record: LeaseRecord, place: Place | None) -> Lease:
+    lease = Lease(locks.manager, locks.ports, lease_record, place)
+    locks.manager.keep(lease_record)
     return lease
 
 
@@ -98,15 +98,15 @@ async def taken_along(locks: Locks, lock: Lock[Lease], grant: Grant, sent: Insta
 
     `sent` was before that transaction asked.
     """
-    ports, house, wish = locks.ports, locks.house, lock._wish(locks)  # noqa: SLF001 - as above
+    ports, manager, wish = locks.ports, locks.manager, lock._wish(locks)  # noqa: SLF001 - as above
     place = ports.runtime.gate.place(wish.key)
     try:
         possession = await many.taken_along(ports, wish, grant, sent, place)
         if possession is None:
             place.leave()
             return None
-        tenure = house.take(wish, possession)
-        return _kept(locks, tenure, place)
+        lease_record = manager.take(wish, possession)
+        return _kept(locks, lease_record, place)
     except BaseException:
         ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
         place.leave()
@@ -120,9 +120,9 @@ async def release(locks: Locks, leases: Sequence[Lease]) -> list[LeaseLost | Non
     warning.
     """
     # What follows is the end of leases, and locks and leases are one implementation: hence the private names.
-    before = [lease._tenure.standing() for lease in leases]  # noqa: SLF001 - as above
+    before = [lease._lease_record.standing() for lease in leases]  # noqa: SLF001 - as above
     live = [lease for lease, standing in zip(leases, before, strict=True) if standing.live]
-    given = [lease._tenure for lease in live if lease._tenure.released()]  # noqa: SLF001 - as above
+    given = [lease._lease_record for lease in live if lease._lease_record.released()]  # noqa: SLF001 - as above
     outcomes: Sequence[Released] = ()
     try:
         if given:

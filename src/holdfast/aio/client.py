@@ -26,7 +26,7 @@ from holdfast.leases.key_template import NameTemplate
 from holdfast.leases.lock_spec import LockSettings, describe
 from holdfast.runtime.asyncio_runtime import LoopRuntime, off_loop, running_loop
 from holdfast.runtime.concurrency_check import check_tasks_are_asyncio
-from holdfast.runtime.lease_manager import Household, Statistics
+from holdfast.runtime.lease_manager import LeaseManager, Statistics
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.stalls import LoopWatch
 from holdfast.runtime.statistics import Measurements
@@ -43,14 +43,14 @@ class Locks(AnyLocks):
     def __init__(
         self,
         engine: Engine,
-        house: Household,
+        manager: LeaseManager,
         reconnection: Reconnection | None = None,
         runtime: LoopRuntime | None = None,
     ) -> None:
-        super().__init__(engine, house, reconnection)
+        super().__init__(engine, manager, reconnection)
         self._bound: tuple[LoopRuntime, Ports] | None = None
         if runtime is not None:
-            self._bound = runtime, house.ports(engine.asynchronous(), runtime)
+            self._bound = runtime, manager.ports(engine.asynchronous(), runtime)
 
     @property
     def runtime(self) -> LoopRuntime:
@@ -66,8 +66,8 @@ class Locks(AnyLocks):
         if self._bound is None:
             check_tasks_are_asyncio()
             runtime = LoopRuntime(running_loop())
-            self._bound = runtime, self.house.ports(self.engine.asynchronous(), runtime)
-            self.house.watch(LoopWatch(runtime.gate.loop, self.house.clock))
+            self._bound = runtime, self.manager.ports(self.engine.asynchronous(), runtime)
+            self.manager.watch(LoopWatch(runtime.gate.loop, self.manager.clock))
         return self._bound
 
     @overload
@@ -76,7 +76,7 @@ class Locks(AnyLocks):
     def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
     def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
-        return Lock(self, describe(name, risk, settings, self.open_house().owner, self.capabilities))
+        return Lock(self, describe(name, risk, settings, self.open_manager().owner, self.capabilities))
 
     async def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
         """Take the present window of time: a lease for one caller of all replicas, None for all others.
@@ -105,13 +105,13 @@ class Locks(AnyLocks):
     async def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """A lease that is left to run out."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        wish = replace(describe(name, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        wish = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
         place = self.runtime.gate.place(wish.key)
         try:
-            answer = await acquiring.attempt(self.ports, self.house.health, wish, self.policy.on_error, place)
+            answer = await acquiring.attempt(self.ports, self.manager.health, wish, self.policy.on_error, place)
             lease: Lease | None = None
             if not isinstance(answer, Busy):
-                lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
+                lease = Lease(self.manager, self.ports, self.manager.take(wish, answer, looked_after=False), None)
                 lease.let_run_out()
             place.leave()
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
@@ -153,7 +153,7 @@ class Locks(AnyLocks):
         The function gets the lease if it has a parameter called `lease`. Works for coroutine functions and
         asynchronous generators (which are not cancelled when the lease is lost, but end in `LeaseLost`).
         """
-        model = describe("name", risk, settings, self.open_house().owner, self.capabilities)
+        model = describe("name", risk, settings, self.open_manager().owner, self.capabilities)
 
         def decorate(function: Callable[P, R]) -> Callable[..., R]:
             template = NameTemplate(name, function)
@@ -211,7 +211,7 @@ class Locks(AnyLocks):
         """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
         check_key("name", name)
         check_reason(reason)
-        record = await breaking.force_release(self.ports, name, actor or self.house.owner, reason)
+        record = await breaking.force_release(self.ports, name, actor or self.manager.owner, reason)
         return None if record is None else forced(record)
 
     async def audit(self, limit: int = 100) -> Sequence[ForcedRelease]:
@@ -223,10 +223,10 @@ class Locks(AnyLocks):
     async def acquire_token(self, key: str, ttl: Duration) -> str:
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        wish = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
         place = self.runtime.gate.place(key)
         try:
-            return await raw_token.acquire(self.ports, self.house.health, wish, place)
+            return await raw_token.acquire(self.ports, self.manager.health, wish, place)
         except BaseException:
             await acquiring.take_back(self.ports, wish, place)
             raise
@@ -245,11 +245,11 @@ class Locks(AnyLocks):
 
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
-        return self.house.statistics(self.runtime.gate.waiting())
+        return self.manager.statistics(self.runtime.gate.waiting())
 
     def measurements(self) -> Measurements:
         """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
-        return self.house.measurements()
+        return self.manager.measurements()
 
     async def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
@@ -263,20 +263,20 @@ class Locks(AnyLocks):
             if self._bound is not None:
                 await self._close_bound(*self._bound)
         finally:
-            await self._close_house()
+            await self._close_manager()
         self._ended = True
 
     async def _close_bound(self, runtime: LoopRuntime, ports: Ports) -> None:
         runtime.gate.close()
         try:
-            await runtime.drain(self.house.request_timeout_ns)
+            await runtime.drain(self.manager.request_timeout_ns)
         finally:
             await ports.store.close()
 
-    async def _close_house(self) -> None:
+    async def _close_manager(self) -> None:
         """The keeper's threads are ended off the loop, because joining them may take a moment."""
         try:
-            await off_loop(self.house.close)
+            await off_loop(self.manager.close)
         finally:
             run_now(self.engine.blocking.close())
 

@@ -15,10 +15,10 @@ from holdfast.flows import release as releasing
 from holdfast.flows import renew as keeping
 from holdfast.flows.release import Released
 from holdfast.leases.lease_base import Degraded, Granted, HeldLease
-from holdfast.leases.lock_spec import Description, timeout_ns
+from holdfast.leases.lock_spec import LockSpec, timeout_ns
 from holdfast.runtime.asyncio_runtime import Body, LoopRuntime
-from holdfast.runtime.lease_manager import Household
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_manager import LeaseManager
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.loss_event import LoopLost
 from holdfast.types import Duration
 
@@ -30,8 +30,8 @@ class Lost:
 
     __slots__ = ("_signal",)
 
-    def __init__(self, tenure: Tenure) -> None:
-        self._signal = LoopLost(tenure)
+    def __init__(self, lease_record: LeaseRecord) -> None:
+        self._signal = LoopLost(lease_record)
 
     def is_set(self) -> bool:
         """Whether the lease is lost, now. A lease that was released is not lost."""
@@ -55,8 +55,8 @@ class AnyLease(HeldLease):
 
     __slots__ = ("_bodies", "_cancels", "_place", "_ports")
 
-    def __init__(self, house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> None:
-        super().__init__(house, tenure)
+    def __init__(self, manager: LeaseManager, ports: Ports, lease_record: LeaseRecord, place: Place | None) -> None:
+        super().__init__(manager, lease_record)
         self._ports = ports
         self._place = place
         self._bodies: list[Body] = []
@@ -65,16 +65,16 @@ class AnyLease(HeldLease):
     @property
     def lost(self) -> Lost:
         """The loss of this lease, to ask or to wait for."""
-        return Lost(self._tenure)
+        return Lost(self._lease_record)
 
     async def renew(self) -> None:
         """Renew now, not when the keeper would. `LeaseLost` if it is not ours any more; `BackendError` if unknown."""
         self.ensure_held()
-        if self._tenure.degraded:
+        if self._lease_record.degraded:
             return
-        timeout = min(self._house.request_timeout_ns, self._tenure.renew_timeout_ns(self._house.clock.now()))
-        if not await keeping.renew_one(self._ports, self._house.health, self._tenure, timeout):
-            raise self._lost_error(self._tenure.standing()) from NotOwner(key=self.key)
+        timeout = min(self._manager.request_timeout_ns, self._lease_record.renew_timeout_ns(self._manager.clock.now()))
+        if not await keeping.renew_one(self._ports, self._manager.health, self._lease_record, timeout):
+            raise self._lost_error(self._lease_record.standing()) from NotOwner(key=self.key)
 
     async def release(self) -> bool:
         """Give the lock back. True when the store confirmed it.
@@ -82,25 +82,27 @@ class AnyLease(HeldLease):
         Idempotent and safe in `finally`: a lease that was lost is not released (the key may be somebody else's by
         now), and a store that does not answer is a warning, not an exception.
         """
-        return await self._release(self._tenure.standing()) is Released.YES
+        return await self._release(self._lease_record.standing()) is Released.YES
 
     async def _release(self, standing: Standing) -> Released:
         if not standing.live:
-            self._tenure.announce()  # this and the next: the rest of a first call that was interrupted
+            self._lease_record.announce()  # this and the next: the rest of a first call that was interrupted
             if self._place is not None:
                 self._place.leave()
             return Released.NOT_OWNED if standing.state is State.LOST else Released.UNKNOWN
-        ports, tenure = self._ports, self._tenure
+        ports, lease_record = self._ports, self._lease_record
         try:
-            tenure.released()
-            if tenure.grant is None:
+            lease_record.released()
+            if lease_record.grant is None:
                 return Released.YES
-            if tenure.contested and self._place is not None:
+            if lease_record.contested and self._place is not None:
                 await releasing.let_the_next_ask(ports, self._place)
-            return await releasing.release(ports, tenure.wish, tenure.grant, standing.granted, tenure.judged)
+            return await releasing.release(
+                ports, lease_record.wish, lease_record.grant, standing.granted, lease_record.judged
+            )
         except BaseException:
-            if tenure.grant is not None:
-                await releasing.again(ports, tenure.wish, tenure.grant, standing.granted)
+            if lease_record.grant is not None:
+                await releasing.again(ports, lease_record.wish, lease_record.grant, standing.granted)
             raise
         finally:
             if self._place is not None:
@@ -115,18 +117,18 @@ class AnyLease(HeldLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bodies.pop().left(error):
-            raise self._lost_error(self._tenure.standing()) from error
+            raise self._lost_error(self._lease_record.standing()) from error
         await self._leave_block(error)
 
     def _begin_block(self) -> None:
         body = Body()
         self._bodies.append(body)
         if self._cancels:
-            self._tenure.tell(body.told)
+            self._lease_record.tell(body.told)
 
     async def _leave_block(self, error: BaseException | None) -> None:
         """The end of a `with` block: give back, and say so if the lease had been lost and nothing else is wrong."""
-        before = self._tenure.standing()
+        before = self._lease_record.standing()
         outcome = await self._release(before) if before.live and self._abandonable else Released.UNKNOWN
         lost = self._found_at_exit(before, outcome is Released.NOT_OWNED)
         if lost is not None:
@@ -150,10 +152,12 @@ class DegradedLease(AnyLease, Degraded):
     __slots__ = ()
 
 
-def lease_of(house: Household, ports: Ports, tenure: Tenure, place: Place | None) -> Lease | DegradedLease:
+def lease_of(
+    manager: LeaseManager, ports: Ports, lease_record: LeaseRecord, place: Place | None
+) -> Lease | DegradedLease:
     """The lease for a tenure: degraded when the store knows nothing of it."""
-    kind = DegradedLease if tenure.degraded else Lease
-    return kind(house, ports, tenure, place)
+    kind = DegradedLease if lease_record.degraded else Lease
+    return kind(manager, ports, lease_record, place)
 
 
 @asynccontextmanager
@@ -172,7 +176,7 @@ async def block(lease: L) -> AsyncIterator[L]:
         await lease._leave_block(error)  # noqa: SLF001 - the end of the block is the lease's own business
 
 
-def call_back(runtime: LoopRuntime, lease: AnyLease, tenure: Tenure, description: Description) -> None:
+def call_back(runtime: LoopRuntime, lease: AnyLease, lease_record: LeaseRecord, description: LockSpec) -> None:
     """Have the user's functions called with the lease when it is lost or close to it, on the event loop."""
     # The tenure must not keep its own lease alive, or a dropped lease could never be noticed.
     weak = ref(lease)
@@ -182,11 +186,11 @@ def call_back(runtime: LoopRuntime, lease: AnyLease, tenure: Tenure, description
         if known is not None and description.on_warning is not None:
             runtime.call(description.on_warning, known)
 
-    def told(ended: Tenure) -> None:
+    def told(ended: LeaseRecord) -> None:
         known = weak()
         if known is not None and description.on_lost is not None and ended.recorded.state is State.LOST:
             runtime.call(description.on_lost, known)
 
     if description.on_warning is not None:
-        tenure.on_warning = warn
-    tenure.tell(told)
+        lease_record.on_warning = warn
+    lease_record.tell(told)

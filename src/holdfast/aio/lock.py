@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from holdfast.aio.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.core.lease.states import Event
 from holdfast.flows import acquire as acquiring
-from holdfast.flows.acquire import Possession, Wish
+from holdfast.flows.acquire import AcquireResult, Wish
 from holdfast.leases.inspection import Inspection
-from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
+from holdfast.leases.lock_spec import LockSpec, NamedLock, timeout_ns
 from holdfast.runtime.asyncio_runtime import caller_task, this_task
 from holdfast.types import Busy, Duration
 
@@ -29,7 +29,7 @@ class Lock(NamedLock, Generic[L]):
 
     __slots__ = ("_entered", "_locks")
 
-    def __init__(self, locks: Locks, description: Description) -> None:
+    def __init__(self, locks: Locks, description: LockSpec) -> None:
         super().__init__(description)
         self._locks = locks
         self._entered: dict[object, list[L]] = {}
@@ -45,7 +45,7 @@ class Lock(NamedLock, Generic[L]):
         place = locks.ports.runtime.gate.place(wish.key, this_task())
         try:
             possession = await acquiring.acquire(
-                locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place
+                locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, limit, place
             )
             return self._hand_out(wish, possession)
         except BaseException:
@@ -57,7 +57,9 @@ class Lock(NamedLock, Generic[L]):
         locks, wish = self._locks, self._wish(self._locks)
         place = locks.ports.runtime.gate.place(wish.key, this_task())
         try:
-            answer = await acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
+            answer = await acquiring.attempt(
+                locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, place
+            )
             if isinstance(answer, Busy):
                 place.leave()
                 return None
@@ -74,18 +76,18 @@ class Lock(NamedLock, Generic[L]):
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return await self._locks.inspect(self.name)
 
-    def _hand_out(self, wish: Wish, possession: Possession) -> L:
+    def _hand_out(self, wish: Wish, possession: AcquireResult) -> L:
         locks, description = self._locks, self._description
-        tenure = locks.house.take(wish, possession)
+        lease_record = locks.manager.take(wish, possession)
         try:
-            lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+            lease = lease_of(locks.manager, locks.ports, lease_record, possession.place)
             lease._cancels = description.on_loss == "cancel"  # noqa: SLF001 - one implementation in two files
             if description.on_lost is not None or description.on_warning is not None:
-                call_back(locks.runtime, lease, tenure, description)
-            locks.house.keep(tenure)
+                call_back(locks.runtime, lease, lease_record, description)
+            locks.manager.keep(lease_record)
             return cast("L", lease)
         except BaseException:
-            tenure.end(Event.RELEASED)
+            lease_record.end(Event.RELEASED)
             raise
 
     async def __aenter__(self) -> L:
@@ -107,7 +109,7 @@ class Lock(NamedLock, Generic[L]):
         return _unpickle, (self._locks.reconnection(), self._description)
 
 
-def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:
+def _unpickle(reconnection: Any, description: LockSpec) -> Lock[Any]:
     from holdfast.aio.client import reconnect
 
     return Lock(reconnect(reconnection), description)

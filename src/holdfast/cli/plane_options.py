@@ -14,7 +14,7 @@ from holdfast.cli.actor import actor
 from holdfast.cli.output.screen import named_in_errors, say
 
 if TYPE_CHECKING:
-    from holdfast.plane.process.components import Ground
+    from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
     from holdfast.plane.settings.settings import Settings
 
@@ -131,7 +131,7 @@ def database_named(chosen: Settings) -> Iterator[None]:
 
 
 def on_plane(
-    work: Callable[[Ground, Caller], Awaitable[T]],
+    work: Callable[[Components, Caller], Awaitable[T]],
     config: str | None,
     *,
     who: str | None = None,
@@ -151,7 +151,7 @@ def on_plane(
     return _run(chosen, lambda: opened(chosen), work, who)
 
 
-def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
+def look(work: Callable[[Components, Caller], Awaitable[T]], config: str | None, database: str | None) -> T:
     """Look at the plane that the settings name. Needs its database alone, makes none, and changes nothing."""
     from holdfast.plane.process.components import opened
 
@@ -163,28 +163,28 @@ def look(work: Callable[[Ground, Caller], Awaitable[T]], config: str | None, dat
 @contextmanager
 def preparing_named(config: str | None, database: str | None) -> Iterator[None]:
     """Whoever is told to prepare the tables is told so with the flags that were given: else it might be others."""
-    from holdfast.plane.db.read_only import NotPrepared
+    from holdfast.plane.db.read_only import SchemaMissing
     from holdfast.stores.registry import redacted
 
     try:
         yield
-    except NotPrepared as found:
+    except SchemaMissing as found:
         given = {"--config": config, "--database": None if database is None else redacted(database)}
         flags = "".join(f" {flag} {shlex.quote(value)}" for flag, value in given.items() if value is not None)
-        raise NotPrepared(found.problem, flags) from None
+        raise SchemaMissing(found.problem, flags) from None
 
 
 def _run(
     chosen: Settings,
-    opening: Callable[[], AbstractAsyncContextManager[Ground]],
-    work: Callable[[Ground, Caller], Awaitable[T]],
+    opening: Callable[[], AbstractAsyncContextManager[Components]],
+    work: Callable[[Components, Caller], Awaitable[T]],
     who: str | None,
 ) -> T:
     from holdfast.plane.service.service import Caller
 
     async def run() -> T:
-        async with opening() as ground:
-            return await work(ground, Caller(who or actor()))
+        async with opening() as components:
+            return await work(components, Caller(who or actor()))
 
     with database_named(chosen):
         return asyncio.run(run())

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Self
 
-from holdfast.core.str_enum import Words
+from holdfast.core.str_enum import TextEnum
 from holdfast.types import MS, NS
 
 LADDER_NS: Final[tuple[int, ...]] = (
@@ -23,7 +23,7 @@ LADDER_NS: Final[tuple[int, ...]] = (
 )
 
 
-class Measure(Words):
+class Measure(TextEnum):
     """What is measured."""
 
     WAIT = "wait"  # from asking for a lock until it was had, or was not; by outcome
@@ -32,7 +32,7 @@ class Measure(Words):
     LEFT = "left"  # what a lease still had when its renewal was confirmed
 
 
-class Outcome(Words):
+class Outcome(TextEnum):
     """How a wait, a hold or a request ended."""
 
     GRANTED = "granted"

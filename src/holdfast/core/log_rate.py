@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     traced: bool = False  # with its traceback
 
 
-class LineRate:
+class LogRate:
     """How many lines of one kind were written lately. Races cost a line more or less, and nothing else."""
 
     __slots__ = ("_began_ns", "_left_out", "_length_ns", "_lines", "_longest_ns", "_traced", "_window_ns", "_written")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Words(StrEnum):
+class TextEnum(StrEnum):
     """A list of words, each of which is its own text, also as a key.
 
     An enumeration hashes its members by calling Python code for each look into a table or set; here the hash is that of

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SLOT_NS = 20 * MS
 
 
-class Calendar(Generic[T]):
+class TimerWheel(Generic[T]):
     """Items by due time. They are hashed by the interpreter itself: they have no `__hash__` or `__eq__` in Python."""
 
     __slots__ = ("_due", "_heap", "_slot_ns", "_slots")

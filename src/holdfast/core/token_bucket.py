@@ -26,7 +26,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ration:
+class TokenBucket:
     """One request each `every_ns`, and `burst` at once after a quiet time."""
 
     every_ns: int

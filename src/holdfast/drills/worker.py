@@ -135,8 +135,8 @@ class Worker:
     def insist(self) -> None:
         """Go on as an owner that does not look at its lease: renew, then release. The store is asked each time."""
         lease = self._held()
-        tenure = lease._tenure  # noqa: SLF001 - a lease refuses by itself; here its token goes to the store all the same
-        token = f"{tenure.token}.{tenure.renewal.claim}"
+        lease_record = lease._lease_record  # noqa: SLF001 - a lease refuses by itself; here its token goes to the store all the same
+        token = f"{lease_record.token}.{lease_record.renewal.claim}"
         renew, release = partial(self._locks.renew_token, lease.key, token, lease.ttl), self._locks.release_token
         self.tell("renewal", accepted=not _refused(renew))
         self.tell("release", accepted=not _refused(partial(release, lease.key, token)))

@@ -66,7 +66,7 @@ class Wish:
     detached: bool = False  # the grant is meant to outlive this process; a store must not reclaim it when that dies
 
 
-class Possession(NamedTuple):
+class AcquireResult(NamedTuple):
     """What was got. Without a grant it is degraded: only the local mutex stands behind it."""
 
     token: str
@@ -205,7 +205,7 @@ class Patience(NamedTuple):
 
 async def attempt(
     ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, place: Place
-) -> Possession | Busy:
+) -> AcquireResult | Busy:
     """Ask once and wait only for the answer. The caller owns `place` and leaves it unless it possesses."""
     came = ports.clock.now()
     if not await _enter(ports, health, wish, place, Patience(came, 0)):
@@ -228,7 +228,7 @@ async def attempt(
             if ARMED:
                 await areach("flow.acquire.granted")
             _over(ports, wish, contest, _GRANTED)
-            return Possession(contest.token, answer, sent, place)
+            return AcquireResult(contest.token, answer, sent, place)
         contest.asked = False
         note(ports, wish, Kind.BUSY, detail=answer.owner or "")
         _over(ports, wish, contest, Outcome.BUSY)
@@ -239,7 +239,7 @@ async def attempt(
         raise
 
 
-def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error: BackendError) -> Possession:
+def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error: BackendError) -> AcquireResult:
     """The store failed and nobody is waiting: run without it if the policy says so, else raise.
 
     A store that is congested has not failed: its locks are in use, and a caller without one would race with them. One
@@ -251,7 +251,7 @@ def _without_store(ports: Ports, wish: Wish, mode: OnError, place: Place, error:
     if mode is OnError.FAIL_OPEN and not up:
         kind = Kind.EXERCISED if isinstance(error, Pretended) else Kind.FELL_BACK
         note(ports, wish, kind, detail=str(error), ok=False)
-        return Possession(ports.entropy.token(), None, ports.clock.now(), place, error)
+        return AcquireResult(ports.entropy.token(), None, ports.clock.now(), place, error)
     if wish.risk is None or up:
         raise error
     note(ports, wish, Kind.DENIED, detail=str(error), ok=False)
@@ -272,7 +272,7 @@ def _pretended(ports: Ports, wish: Wish, on_error: OnErrorOf) -> Pretended | Non
 
 async def acquire(
     ports: Ports, health: StoreHealth, wish: Wish, on_error: OnErrorOf, timeout_ns: int | None, place: Place
-) -> Possession:
+) -> AcquireResult:
     """Wait for the lock for as long as the caller wants to. The caller owns `place` and leaves it if this raises."""
     patience = Patience(ports.clock.now(), timeout_ns)
     contest = _Contest(patience.came, place)
@@ -412,7 +412,7 @@ async def _contend(
     patience: Patience,
     place: Place,
     contest: _Contest,
-) -> Possession:
+) -> AcquireResult:
     """Ask, sleep, ask again: bounded by the caller's patience."""
     waiter = Waiter()
     busy: Busy | None = None  # the last answer of the store
@@ -441,7 +441,7 @@ async def _contend(
             contest.token = ports.entropy.token()
         else:
             if isinstance(answer, Grant):
-                return Possession(contest.token, answer, sent, place, contested=contest.contested)
+                return AcquireResult(contest.token, answer, sent, place, contested=contest.contested)
             _found_busy(ports, wish, contest, answer)
             busy, holder = answer, answer.remaining_ns
         if patience.over(ports.clock.now()):

@@ -15,7 +15,7 @@ from holdfast.core.histogram import Measure, Outcome
 from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Place, Ports, TakesMany
 from holdfast.errors import BackendError, Misconfigured, Timeout, Unavailable
-from holdfast.flows.acquire import Possession, Wish, note
+from holdfast.flows.acquire import AcquireResult, Wish, note
 from holdfast.flows.release import Released
 from holdfast.flows.store_health import StoreHealth
 from holdfast.types import Ask, Busy, Grant, Instant, elapsed_ns
@@ -26,10 +26,10 @@ _GRANTED, _RELEASED = Outcome.GRANTED, Outcome.RELEASED
 
 async def attempt(
     ports: Ports, health: StoreHealth, store: TakesMany, wishes: Sequence[Wish], places: Sequence[Place]
-) -> list[Possession | Busy]:
+) -> list[AcquireResult | Busy]:
     """Ask once for all of them. The caller owns the places, and leaves those without a possession."""
     came = ports.clock.now()
-    answers: list[Possession | Busy] = [Busy(wish.key, "another holder in this process", None) for wish in wishes]
+    answers: list[AcquireResult | Busy] = [Busy(wish.key, "another holder in this process", None) for wish in wishes]
     inside = [at for at, place in enumerate(places) if await place.enter(0)]
     asks = [
         Ask(wish.key, ports.entropy.token(), wish.owner, wish.family, wish.timing.ttl_ns)
@@ -41,7 +41,7 @@ async def attempt(
             sent = ports.clock.now()
             for at, said in zip(inside, await _asked(ports, health, store, asks, wishes, inside), strict=True):
                 if isinstance(said, Grant):
-                    answers[at] = Possession(said.token, said, sent, places[at])
+                    answers[at] = AcquireResult(said.token, said, sent, places[at])
                 else:
                     answers[at] = said
                     note(ports, wishes[at], Kind.BUSY, detail=said.owner or "")
@@ -49,7 +49,7 @@ async def attempt(
     finally:
         waited_ns = ports.clock.now().mono - came.mono
         for wish, answer in zip(wishes, answers, strict=True):
-            had = isinstance(answer, Possession)
+            had = isinstance(answer, AcquireResult)
             ports.observer.measured(_WAIT, wish.family, _GRANTED if had else outcome, waited_ns)
     return answers
 
@@ -89,7 +89,7 @@ async def _asked(
     return answers
 
 
-async def taken_along(ports: Ports, wish: Wish, grant: Grant, sent: Instant, place: Place) -> Possession | None:
+async def taken_along(ports: Ports, wish: Wish, grant: Grant, sent: Instant, place: Place) -> AcquireResult | None:
     """What a transaction of somebody else's, which is over, has got for us. None: we cannot use it; it is given back.
 
     `sent` was before that transaction asked. The caller owns the place, and leaves it if there is no possession.
@@ -97,7 +97,7 @@ async def taken_along(ports: Ports, wish: Wish, grant: Grant, sent: Instant, pla
     now = ports.clock.now()
     if elapsed_ns(sent, now) < wish.timing.loss_age_ns() and await place.enter(0):
         ports.observer.measured(_WAIT, wish.family, _GRANTED, now.mono - sent.mono)
-        return Possession(grant.token, grant, sent, place)
+        return AcquireResult(grant.token, grant, sent, place)
     ports.reaper.reap(wish.key, grant.token, wish.timing.ttl_ns)
     return None
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.core.log_rate import LineRate
+from holdfast.core.log_rate import LogRate
 from holdfast.errors import BackendError, Closed
 from holdfast.types import NS
 
@@ -24,7 +24,7 @@ KINDS_MAX: Final = 1000  # texts are fixed, so there are a few dozen; a field in
 VALUE_CHARS_MAX: Final = 1000
 
 _EXPECTED: Final = (BackendError, Closed)  # a store is away, or was closed: the text says it all
-_rates: dict[tuple[str, ...], LineRate] = {}
+_rates: dict[tuple[str, ...], LogRate] = {}
 
 
 def say(log: logging.Logger, level: int, text: str, error: BaseException | None = None, /, **fields: Any) -> bool:
@@ -40,7 +40,7 @@ def tell(
     error: BaseException | None = None,
     *,
     per: str = "",
-    rate: LineRate | None = None,
+    rate: LogRate | None = None,
     stacklevel: int = 1,
 ) -> bool:
     """`say`, for lines of one text that count apart: by `per`, of which there are few, or by a `rate` of their own."""
@@ -57,7 +57,7 @@ def _told(
     fields: Mapping[str, object],
     error: BaseException | None,
     per: str,
-    rate: LineRate | None,
+    rate: LogRate | None,
     stacklevel: int,
 ) -> bool:
     if not log.isEnabledFor(level):
@@ -113,7 +113,7 @@ class Trouble:
         self._over = over
         self._level = level
         self._fields = fields
-        self._rate = LineRate(lines=1)
+        self._rate = LogRate(lines=1)
         self._said = False
         self.met_times = 0
 
@@ -131,14 +131,14 @@ class Trouble:
         if self._said:
             self._said = False
             told = {**self._fields, **fields, "failures": times}
-            tell(self._log, min(self._level, logging.WARNING), self._over, told, rate=LineRate(), stacklevel=2)
+            tell(self._log, min(self._level, logging.WARNING), self._over, told, rate=LogRate(), stacklevel=2)
 
 
-def _rate_of(logger: str, *kind: str) -> LineRate:
+def _rate_of(logger: str, *kind: str) -> LogRate:
     rate = _rates.get((logger, *kind))
     if rate is None:
         key = (logger, *kind) if len(_rates) < KINDS_MAX else (logger,)
-        rate = _rates.setdefault(key, LineRate())
+        rate = _rates.setdefault(key, LogRate())
     return rate
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.core.ports import Capabilities, Observer
 from holdfast.errors import Closed
 from holdfast.runtime.concurrency_check import check_threads_are_real
-from holdfast.runtime.lease_manager import Health, Household, make_household
+from holdfast.runtime.lease_manager import Health, LeaseManager, make_manager
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch
 from holdfast.stores.registry import Engine, open_engine
 from holdfast.types import Duration
@@ -26,7 +26,7 @@ class Opening(NamedTuple):
     """What a `Locks` is made of."""
 
     engine: Engine
-    house: Household
+    manager: LeaseManager
     reconnection: Reconnection
 
 
@@ -43,7 +43,7 @@ def open_locks(
     """Open the engine that a URL means, and put together what its leases share."""
     check_threads_are_real()
     engine = open_engine(url)
-    house = make_household(
+    manager = make_manager(
         engine.blocking,
         service=service,
         instance=instance,
@@ -58,15 +58,15 @@ def open_locks(
         "policy_file": policy_file,
         "request_timeout": request_timeout,
     }
-    return Opening(engine, house, Reconnection(url, tuple(options.items())))
+    return Opening(engine, manager, Reconnection(url, tuple(options.items())))
 
 
 class AnyLocks:
     """The locks of one store: what can be said of them without asking it."""
 
-    def __init__(self, engine: Engine, house: Household, reconnection: Reconnection | None) -> None:
+    def __init__(self, engine: Engine, manager: LeaseManager, reconnection: Reconnection | None) -> None:
         self.engine = engine
-        self.house = house
+        self.manager = manager
         self._reconnection = reconnection
         self._closed = False  # by its owner
         self._ended = False  # and nothing is left of it
@@ -79,22 +79,22 @@ class AnyLocks:
     @property
     def policy(self) -> PolicySwitch:
         """The error policy in force; `policy.set("low", "fail_open", reason="…")` switches it at run time."""
-        return self.house.policy
+        return self.manager.policy
 
     @property
     def exercise(self) -> ExerciseSwitch:
         """Walk the fallback path on purpose: `exercise.begin("workflow.run", 0.01, duration=600)`."""
-        return self.house.exercises
+        return self.manager.exercises
 
     def health(self) -> Health:
         """Whether leases are really being looked after: false when renewal is behind or the store is failing."""
-        return self.house.health_report()
+        return self.manager.health_report()
 
-    def open_house(self) -> Household:
+    def open_manager(self) -> LeaseManager:
         """The household, if this `Locks` is open; an error that says so otherwise."""
         if self._closed:
             raise Closed
-        return self.house
+        return self.manager
 
     def reconnection(self) -> Reconnection:
         """What a pickled lock takes along. Private stores cannot be reached from elsewhere and are refused."""
@@ -103,4 +103,4 @@ class AnyLocks:
         return self._reconnection
 
     def __repr__(self) -> str:
-        return f"<Locks {self.capabilities.engine} owner={self.house.owner}{' closed' if self._closed else ''}>"
+        return f"<Locks {self.capabilities.engine} owner={self.manager.owner}{' closed' if self._closed else ''}>"

@@ -11,68 +11,68 @@ from holdfast.core.ports import SharesDatabase
 from holdfast.errors import BadInput, LeaseLost, Misconfigured
 from holdfast.flows.acquire import noun
 from holdfast.leases.ownership import Condition
-from holdfast.runtime.lease_manager import Household
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_manager import LeaseManager
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS, Duration, LossReason, duration_ns, fingerprint
 
 
 class HeldLease:
     """Possession of a lock. Everything here is local, judged at the moment of asking, and errs towards "lost"."""
 
-    __slots__ = ("__weakref__", "_abandonable", "_house", "_tenure")
+    __slots__ = ("__weakref__", "_abandonable", "_lease_record", "_manager")
 
-    def __init__(self, house: Household, tenure: Tenure) -> None:
-        self._house = house
-        self._tenure = tenure
+    def __init__(self, manager: LeaseManager, lease_record: LeaseRecord) -> None:
+        self._manager = manager
+        self._lease_record = lease_record
         self._abandonable = True
-        tenure.holder = weakref.ref(self)
+        lease_record.holder = weakref.ref(self)
 
     @property
     def key(self) -> str:
         """The name of the lock."""
-        return self._tenure.key
+        return self._lease_record.key
 
     @property
     def owner(self) -> str:
         """Who holds it: service, host, process, instance. For people."""
-        return self._tenure.wish.owner
+        return self._lease_record.wish.owner
 
     @property
     def family(self) -> str:
         """What kind of lock it is."""
-        return self._tenure.wish.family
+        return self._lease_record.wish.family
 
     @property
     def ttl(self) -> float:
         """How long the store keeps the key without a renewal, in seconds."""
-        return self._tenure.timing.ttl_ns / NS
+        return self._lease_record.timing.ttl_ns / NS
 
     @property
     def held(self) -> bool:
         """Whether it may still be relied on, now."""
-        return self._tenure.standing().live
+        return self._lease_record.standing().live
 
     @property
     def state(self) -> str:
         """Where it is in its life: `held`, `doubtful`, `lost` or `released`."""
-        return str(self._tenure.standing().state)
+        return str(self._lease_record.standing().state)
 
     @property
     def fingerprint(self) -> str:
         """Six characters that tell two grants apart in logs without giving the token away."""
-        return fingerprint(self._tenure.token)
+        return fingerprint(self._lease_record.token)
 
     def remaining(self) -> float:
         """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""
-        return self._tenure.remaining_ns() / NS
+        return self._lease_record.remaining_ns() / NS
 
     def ensure_held(self, min_remaining: Duration = 0) -> None:
         """Return if the lease is held and has at least `min_remaining` left; raise `LeaseLost` otherwise."""
         least = duration_ns("min_remaining", min_remaining)
-        standing = self._tenure.standing()
+        standing = self._lease_record.standing()
         if not standing.live:
             raise self._lost_error(standing)
-        if least and (left := self._tenure.remaining_ns()) < least:
+        if least and (left := self._lease_record.remaining_ns()) < least:
             raise LeaseLost(
                 f"{noun(self.family)} about to be lost: {self.key} has {left / NS:.3f} s left of the "
                 f"{least / NS:g} s that were asked for",
@@ -83,7 +83,7 @@ class HeldLease:
 
     def progress(self) -> None:
         """Report that the work is getting somewhere. With `stall_after` set, renewal stops when these reports do."""
-        self._tenure.progress()
+        self._lease_record.progress()
 
     def hand_over(self) -> Self:
         """Say that any thread or task may release this lease, and return it.
@@ -91,8 +91,8 @@ class HeldLease:
         Call it before you pass the lease on. The caller that acquired it may then wait for the lock again, as all
         others may; until then such a wait is `AlreadyHeld`.
         """
-        if self._tenure.place is not None:
-            self._tenure.place.caller = None
+        if self._lease_record.place is not None:
+            self._lease_record.place.caller = None
         return self
 
     def let_run_out(self) -> None:
@@ -120,7 +120,7 @@ class HeldLease:
             error.add_note(f"besides: {lost}")
 
     def _fence(self) -> int | None:
-        grant = self._tenure.grant
+        grant = self._lease_record.grant
         return None if grant is None else grant.fence
 
     def _lost_error(self, standing: Standing) -> LeaseLost:
@@ -140,12 +140,13 @@ class HeldLease:
         its weak reference dead and stops renewing. A dropped lease must not live forever.
         """
         try:
-            tenure = self._tenure
+            lease_record = self._lease_record
         except AttributeError:  # it was never made
             return
-        if tenure.recorded.live and self._abandonable:
+        if lease_record.recorded.live and self._abandonable:
             warnings.warn(
-                f"the lease of {tenure.key} was dropped without release(); it is no longer renewed and will expire",
+                f"the lease of {lease_record.key} was dropped without release(); "
+                "it is no longer renewed and will expire",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -155,7 +156,7 @@ class HeldLease:
         raise TypeError("a lease belongs to the process that took it; pass on the Lock, or the fence")
 
     def __repr__(self) -> str:
-        standing = self._tenure.standing()
+        standing = self._lease_record.standing()
         reason = f" ({standing.reason})" if standing.reason else ""
         return (
             f"<{type(self).__name__} {self.key!r} {standing.state}{reason} fence={self._fence()} "
@@ -185,7 +186,7 @@ class Granted(HeldLease):
         if schema is not None and not str(schema).isidentifier():
             raise BadInput("schema", f"{schema!r} is not the name of an attached database", "use letters and digits")
         self.ensure_held()
-        store, grant = self._house.store, self._tenure.grant
+        store, grant = self._manager.store, self._lease_record.grant
         if grant is None or not isinstance(store, SharesDatabase):
             raise Misconfigured(
                 f"leases of {store.capabilities.engine} do not lie in a SQL database; give the fence to a guard instead"
@@ -217,7 +218,7 @@ class Degraded(HeldLease):
     @property
     def guaranteed(self) -> bool:
         """False, until the lease has been promoted."""
-        return not self._tenure.degraded
+        return not self._lease_record.degraded
 
 
 def is_loss_of(error: BaseException, key: str) -> bool:

@@ -19,7 +19,7 @@ from holdfast.core.lease import timing
 from holdfast.core.ports import Capabilities
 from holdfast.errors import BadInput, Misconfigured
 from holdfast.flows.acquire import Wish
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.types import NS, Duration, Guarantee, check_key, check_label, duration_ns
 
 OnLoss: TypeAlias = Literal["cancel", "flag"]
@@ -92,7 +92,7 @@ _OF_REDIS_PY = {"blocking", "blocking_timeout", "lock_class", "raise_on_release_
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Description:
+class LockSpec:
     """A checked description. Made for every lock, and never changed."""
 
     wish: Wish
@@ -101,7 +101,7 @@ class Description:
     on_warning: Callable[[Any], object] | None
     on_loss: OnLoss
 
-    def named(self, name: str) -> Description:
+    def named(self, name: str) -> LockSpec:
         """The same lock under another name."""
         wish = self.wish
         other = Wish(
@@ -114,12 +114,10 @@ class Description:
             wish.fair,
             wish.detached,
         )
-        return Description(other, self.timeout_ns, self.on_lost, self.on_warning, self.on_loss)
+        return LockSpec(other, self.timeout_ns, self.on_lost, self.on_warning, self.on_loss)
 
 
-def describe(
-    name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
-) -> Description:
+def describe(name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities) -> LockSpec:
     """Check a name and its settings; refuse what is wrong or cannot be safe.
 
     Programs describe the same kind of lock again and again under other names: what was checked once is remembered.
@@ -155,14 +153,12 @@ def _warn_of_timeout() -> None:
 @lru_cache(maxsize=256)
 def _model(
     risk: str | None, given: tuple[tuple[str, type, Any], ...], owner: str, capabilities: Capabilities
-) -> Description:
+) -> LockSpec:
     settings = cast("LockSettings", {field: value for field, _, value in given})
     return _described("model", risk, settings, owner, capabilities)
 
 
-def _described(
-    name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities
-) -> Description:
+def _described(name: str, risk: str | None, settings: LockSettings, owner: str, capabilities: Capabilities) -> LockSpec:
     unknown = settings.keys() - LockSettings.__annotations__.keys()
     if unknown:
         known = ", ".join(sorted(LockSettings.__annotations__))
@@ -192,7 +188,7 @@ def _described(
     if on_loss not in ("cancel", "flag"):
         raise BadInput("on_loss", f"{on_loss!r} is not a reaction", 'use "cancel" or "flag"')
     timeout = settings.get("timeout")
-    return Description(
+    return LockSpec(
         wish=Wish(
             key=check_key("name", name),
             family=check_label("family", settings.get("family", "default")),
@@ -242,7 +238,7 @@ def _callable(field: str, value: object) -> Callable[[Any], object] | None:
 class Opened(Protocol):
     """Where a lock comes from, as far as this file needs to know."""
 
-    def open_house(self) -> Household:
+    def open_manager(self) -> LeaseManager:
         """The household, if it is open; an error otherwise."""
         ...
 
@@ -252,7 +248,7 @@ class NamedLock:
 
     __slots__ = ("_description",)
 
-    def __init__(self, description: Description) -> None:
+    def __init__(self, description: LockSpec) -> None:
         self._description = description
 
     @property
@@ -277,7 +273,7 @@ class NamedLock:
 
     def _wish(self, locks: Opened) -> Wish:
         """What to ask for, in the name of this process: a forked child is somebody else than its parent."""
-        wish, owner = self._description.wish, locks.open_house().owner
+        wish, owner = self._description.wish, locks.open_manager().owner
         return wish if wish.owner is owner else replace(wish, owner=owner)
 
     def __repr__(self) -> str:

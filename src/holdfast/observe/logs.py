@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final
 
-from holdfast.core.log_rate import LineRate
+from holdfast.core.log_rate import LogRate
 from holdfast.types import NS
 
 LINES_MAX: Final = 120
@@ -164,7 +164,7 @@ class Paced(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rates: dict[tuple[str, str], LineRate] = {}
+        self._rates: dict[tuple[str, str], LogRate] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
@@ -173,7 +173,7 @@ class Paced(logging.Filter):
         kind = record.name, str(record.msg)[:KIND_CHARS]
         if kind not in self._rates and len(self._rates) >= KINDS_MAX:
             kind = record.name, ""
-        rate = self._rates.setdefault(kind, LineRate())
+        rate = self._rates.setdefault(kind, LogRate())
         entry = rate.enter(round(record.created * NS), traced=bool(record.exc_info))
         if entry.written and record.exc_info and not entry.traced:
             record.exc_info = record.exc_text = None

@@ -19,10 +19,10 @@ from holdfast.core.histogram import LADDER_NS, Histogram
 from holdfast.core.metric_reading import Reading
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import Misconfigured
-from holdfast.observe.metrics.collect import Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metrics.collect import HasManager, LocksCollection, families_of, manager_of
 from holdfast.observe.metrics.samples import Sample, samples
 from holdfast.observe.metrics.table import Metric, MetricKind
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise Misconfigured("metrics need prometheus-client: pip install 'holdfast[metrics]'") from error
 
-_GATHERINGS: Final[WeakKeyDictionary[CollectorRegistry, dict[str, Gathering]]] = WeakKeyDictionary()
+_GATHERINGS: Final[WeakKeyDictionary[CollectorRegistry, dict[str, LocksCollection]]] = WeakKeyDictionary()
 _mutex: Final = Mutex()
 _BOUNDS: Final = (*(f"{bound / NS:g}" for bound in LADDER_NS), "+Inf")
 
@@ -62,17 +62,17 @@ class Samples(Collector):
 class Registration:
     """Some locks in a registry."""
 
-    def __init__(self, gathering: Gathering, house: Household) -> None:
+    def __init__(self, gathering: LocksCollection, manager: LeaseManager) -> None:
         self._gathering = gathering
-        self._house = house
+        self._manager = manager
 
     def end(self) -> None:
         """Take them out. What they have counted stays: a count that falls would look like a restart. Idempotent."""
-        self._gathering.remove(self._house)
+        self._gathering.remove(self._manager)
 
 
 def register(
-    locks: HasHouse, *, families: Sequence[str] = (), registry: CollectorRegistry = REGISTRY, prefix: str = DEFAULT
+    locks: HasManager, *, families: Sequence[str] = (), registry: CollectorRegistry = REGISTRY, prefix: str = DEFAULT
 ) -> Registration:
     """Put the locks' metrics into a registry. `families`: those that shall be there, at zero, before their first use.
 
@@ -82,17 +82,17 @@ def register(
     Several `Locks` in one registry are added up; the same one twice is there once. They are read until `end()` of what
     this returns, also when they are closed.
     """
-    house, names = house_of(locks), families_of(families)
+    manager, names = manager_of(locks), families_of(families)
     check_metric_prefix("prefix", prefix)
     with _mutex:
         gatherings = _GATHERINGS.setdefault(registry, {})
         gathering = gatherings.get(prefix)
         if gathering is None:
-            gathering = Gathering()
+            gathering = LocksCollection()
             registry.register(Samples(gathering.samples, prefix))
             gatherings[prefix] = gathering
-    gathering.add(house, names)
-    return Registration(gathering, house)
+    gathering.add(manager, names)
+    return Registration(gathering, manager)
 
 
 def rendered(readings: Iterable[Reading], accept: str = "", prefix: str = DEFAULT) -> tuple[bytes, str]:

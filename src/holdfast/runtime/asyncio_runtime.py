@@ -20,7 +20,7 @@ from holdfast.core.ports import Held
 from holdfast.errors import Closed
 from holdfast.flows.log import say
 from holdfast.runtime.callbacks import guarded
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS
 
 _log = logging.getLogger("holdfast")
@@ -221,7 +221,7 @@ class Body:
         self._inside = True
         self._cancelled = False
 
-    def told(self, ended: Tenure) -> None:
+    def told(self, ended: LeaseRecord) -> None:
         """The lease has ended; called from whichever thread noticed, which may be the body's own.
 
         The cancellation always comes from the loop, never from the body itself: a task that cancels itself while it

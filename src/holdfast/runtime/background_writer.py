@@ -33,7 +33,7 @@ IDLE_S = 60.0
 EXIT_S = 2.0
 
 
-class Scribe(Generic[T]):
+class BackgroundWriter(Generic[T]):
     """A bounded line of things to write, and the thread that writes them."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Scribe(Generic[T]):
         )
         self._closed = False
         self._start_anew()
-        _SCRIBES.add(self)
+        _BACKGROUND_WRITERS.add(self)
 
     def _start_anew(self) -> None:
         self._line: queue.SimpleQueue[T | threading.Event] = queue.SimpleQueue()
@@ -178,19 +178,19 @@ class Scribe(Generic[T]):
         return True
 
 
-_SCRIBES: weakref.WeakSet[Scribe[Any]] = weakref.WeakSet()
+_BACKGROUND_WRITERS: weakref.WeakSet[BackgroundWriter[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for scribe in list(_SCRIBES):
-        scribe.forked()
+    for background_writer in list(_BACKGROUND_WRITERS):
+        background_writer.forked()
 
 
 @atexit.register
 def _at_exit() -> None:
-    for scribe in list(_SCRIBES):
-        if scribe.queued():
-            scribe.flush(EXIT_S)
+    for background_writer in list(_BACKGROUND_WRITERS):
+        if background_writer.queued():
+            background_writer.flush(EXIT_S)
 
 
 if hasattr(os, "register_at_fork"):

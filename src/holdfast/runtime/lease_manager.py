@@ -24,19 +24,19 @@ from holdfast.core.lease.latency import Tail
 from holdfast.core.lease.states import Event, State
 from holdfast.core.ports import Clock, Entropy, Observer, Ports, Runtime, Store
 from holdfast.errors import BadInput
-from holdfast.flows.acquire import Possession, Wish
+from holdfast.flows.acquire import AcquireResult, Wish
 from holdfast.flows.log import say
 from holdfast.flows.store_health import StoreHealth
 from holdfast.runtime.callbacks import CallbackThreads
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.policy_switch import ExerciseSwitch, PolicySwitch, policy_switch
-from holdfast.runtime.recorder import Witness
-from holdfast.runtime.renewer import Keeper, MakeTicks
+from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.renewer import MakeTicks, Renewer
 from holdfast.runtime.stalls import GarbageCollections, LoopWatch, garbage_collections
 from holdfast.runtime.statistics import Measurements, measurements
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.runtime.thread_runtime import ThreadRuntime
-from holdfast.runtime.timer_thread import Ticker
+from holdfast.runtime.timer_thread import TimerThread
 from holdfast.types import MS, NS, Duration, Instant, Owner, duration_ns
 
 log = logging.getLogger("holdfast")
@@ -87,7 +87,7 @@ class Health:
         return self.ok
 
 
-class Household:
+class LeaseManager:
     """The shared parts of one `Locks`."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Household:
         *,
         clock: Clock,
         entropy: Entropy,
-        witness: Witness,
+        recorder: Recorder,
         policy: PolicySwitch,
         owner: Callable[[], Owner],
         request_timeout_ns: int,
@@ -107,7 +107,7 @@ class Household:
         self.store = keeper_store
         self.clock = clock
         self.entropy = entropy
-        self.witness = witness
+        self.recorder = recorder
         self.policy = policy
         self.request_timeout_ns = request_timeout_ns
         self.exercises = ExerciseSwitch(policy, clock, entropy)
@@ -120,14 +120,14 @@ class Household:
         self._collections = collections
         self._loop: LoopWatch | None = None
         keeper_ports = self.ports(keeper_store, keeper_runtime or ThreadRuntime())
-        ticks: MakeTicks = make_ticks or (lambda name, act: Ticker(name, clock, act))
-        self.keeper = Keeper(keeper_ports, self.health, self.tail, ticks, self._warn)
-        _HOUSEHOLDS.add(self)
+        ticks: MakeTicks = make_ticks or (lambda name, act: TimerThread(name, clock, act))
+        self.keeper = Renewer(keeper_ports, self.health, self.tail, ticks, self._warn)
+        _MANAGERS.add(self)
 
     def ports(self, store: Store, runtime: Runtime) -> Ports:
         """The ports for flows of one colour."""
         return Ports(
-            store, self.clock, self.entropy, runtime, self.witness, self, self.request_timeout_ns, self.exercises
+            store, self.clock, self.entropy, runtime, self.recorder, self, self.request_timeout_ns, self.exercises
         )
 
     def watch(self, loop: LoopWatch) -> None:
@@ -146,36 +146,36 @@ class Household:
     def take(
         self,
         wish: Wish,
-        possession: Possession,
+        possession: AcquireResult,
         *,
         looked_after: bool = True,
-    ) -> Tenure:
+    ) -> LeaseRecord:
         """Turn what a flow got into a tenure. Unless it is meant to expire, `keep` it as soon as its lease exists."""
-        tenure = Tenure(wish, possession.token, possession.grant, possession.sent, self.clock, self.tail)
+        lease_record = LeaseRecord(wish, possession.token, possession.grant, possession.sent, self.clock, self.tail)
         if possession.grant is not None:
-            self._note(tenure, Kind.GRANTED)
+            self._note(lease_record, Kind.GRANTED)
         if not looked_after:
-            return tenure
-        tenure.place, tenure.contested = possession.place, possession.contested
-        if tenure.place is not None:
-            tenure.place.held = tenure
-        tenure.tell_first(self._ended)
-        tenure.on_over = self.keeper.drop
-        tenure.on_unconfirmed = self._unconfirmed
-        return tenure
+            return lease_record
+        lease_record.place, lease_record.contested = possession.place, possession.contested
+        if lease_record.place is not None:
+            lease_record.place.held = lease_record
+        lease_record.tell_first(self._ended)
+        lease_record.on_over = self.keeper.drop
+        lease_record.on_unconfirmed = self._unconfirmed
+        return lease_record
 
-    def keep(self, tenure: Tenure) -> None:
+    def keep(self, lease_record: LeaseRecord) -> None:
         """Have it renewed and watched. Its lease must exist: if that is dropped, renewal ends."""
-        self.keeper.keep(tenure)
+        self.keeper.keep(lease_record)
 
     def statistics(self, waiting: int) -> Statistics:
         """A snapshot."""
-        tenures = self.keeper.tenures()
-        total, burst = self.witness.total, self.witness.busy_burst()
+        lease_records = self.keeper.lease_records()
+        total, burst = self.recorder.total, self.recorder.busy_burst()
         return Statistics(
-            held=sum(tenure.recorded.live for tenure in tenures),
+            held=sum(lease_record.recorded.live for lease_record in lease_records),
             waiting=waiting,
-            degraded=sum(tenure.degraded for tenure in tenures),
+            degraded=sum(lease_record.degraded for lease_record in lease_records),
             granted=total(Kind.GRANTED),
             busy=total(Kind.BUSY),
             busy_peak_to_mean=burst.peak_to_mean,
@@ -201,7 +201,7 @@ class Household:
 
     def measurements(self) -> Measurements:
         """What was counted and measured, by family."""
-        return measurements(self.witness, self.keeper.tenures())
+        return measurements(self.recorder, self.keeper.lease_records())
 
     def collection_ns(self, since_ns: int) -> int | None:
         """The longest garbage collection since a moment of the monotonic clock. None: nobody times them."""
@@ -220,7 +220,9 @@ class Household:
         """A probe that fails when this process believes to hold leases and has stopped renewing them."""
         problems = []
         lag = self.keeper.stalled_ns()
-        shortest = min((tenure.timing.renew_every_ns for tenure in self.keeper.tenures()), default=None)
+        shortest = min(
+            (lease_record.timing.renew_every_ns for lease_record in self.keeper.lease_records()), default=None
+        )
         stalled = shortest is not None and lag > shortest
         if shortest is not None and stalled:
             problems.append(f"renewal is {lag / NS:.3f} s behind, more than a renewal interval ({shortest / NS:.3f} s)")
@@ -230,78 +232,78 @@ class Household:
 
     def close(self) -> None:
         """Stop looking after leases. Those still held are lost to their holders (`revoked`) and expire in the store."""
-        for tenure in self.keeper.tenures():
-            tenure.end(Event.REVOKED)
+        for lease_record in self.keeper.lease_records():
+            lease_record.end(Event.REVOKED)
         self.keeper.stop()
         self._loop = None  # it will be closed, and whoever asks a closed loop waits for ever
 
     def forked(self) -> None:
         """In a child process: start anew."""
-        for tenure in self.keeper.abandon():
-            tenure.forked()
+        for lease_record in self.keeper.abandon():
+            lease_record.forked()
         self.callbacks = CallbackThreads()
-        self.witness.forked()
+        self.recorder.forked()
         self.exercises.forked()
         self.owner = str(self._make_owner())
         for restart in self.on_fork:
             restart()
 
-    def _unconfirmed(self, tenure: Tenure) -> None:
-        self._note(tenure, Kind.UNCONFIRMED)
+    def _unconfirmed(self, lease_record: LeaseRecord) -> None:
+        self._note(lease_record, Kind.UNCONFIRMED)
 
-    def _ended(self, tenure: Tenure) -> None:
+    def _ended(self, lease_record: LeaseRecord) -> None:
         """A tenure is over. After a release the place is left when the store has been told; after a loss, now."""
-        lost = tenure.recorded.state is _LOST
-        late_ns = self.keeper.late_ns(tenure.recorded.confirmed.mono) if lost else 0  # releases are many
-        if tenure.degraded and tenure.asked:
-            self.keeper.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
-        self._measure_hold(tenure, Outcome.LOST if lost else _RELEASED)
+        lost = lease_record.recorded.state is _LOST
+        late_ns = self.keeper.late_ns(lease_record.recorded.confirmed.mono) if lost else 0  # releases are many
+        if lease_record.degraded and lease_record.asked:
+            self.keeper.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
+        self._measure_hold(lease_record, Outcome.LOST if lost else _RELEASED)
         if lost:
-            if tenure.place is not None:
-                tenure.place.leave()
-            self._note(tenure, Kind.LOST, ok=False, starved_ns=late_ns)
-        elif tenure.degraded:
-            self._note(tenure, Kind.LET_GO)
+            if lease_record.place is not None:
+                lease_record.place.leave()
+            self._note(lease_record, Kind.LOST, ok=False, starved_ns=late_ns)
+        elif lease_record.degraded:
+            self._note(lease_record, Kind.LET_GO)
 
-    def _measure_hold(self, tenure: Tenure, outcome: Outcome) -> None:
+    def _measure_hold(self, lease_record: LeaseRecord, outcome: Outcome) -> None:
         # Whoever gives a lease back has just asked whether it is held; that reading of the clock is good enough.
-        over = tenure.judged if outcome is _RELEASED and tenure.judged is not None else self.clock.now()
-        self.witness.measured(_HOLD, tenure.wish.family, outcome, over.mono - tenure.recorded.granted.mono)
+        over = lease_record.judged if outcome is _RELEASED and lease_record.judged is not None else self.clock.now()
+        self.recorder.measured(_HOLD, lease_record.wish.family, outcome, over.mono - lease_record.recorded.granted.mono)
 
-    def _warn(self, tenure: Tenure) -> None:
-        self._note(tenure, Kind.WARNED)
-        if tenure.on_warning is not None:
-            self.callbacks.submit(tenure.on_warning)
+    def _warn(self, lease_record: LeaseRecord) -> None:
+        self._note(lease_record, Kind.WARNED)
+        if lease_record.on_warning is not None:
+            self.callbacks.submit(lease_record.on_warning)
 
-    def _note(self, tenure: Tenure, kind: Kind, *, ok: bool = True, starved_ns: int = 0) -> None:
-        wish = tenure.wish
-        if not self.witness.tally(kind, wish.family):
+    def _note(self, lease_record: LeaseRecord, kind: Kind, *, ok: bool = True, starved_ns: int = 0) -> None:
+        wish = lease_record.wish
+        if not self.recorder.tally(kind, wish.family):
             return
-        standing, now, failure = tenure.recorded, self.clock.now(), self.health.failure
-        self.witness.note(
+        standing, now, failure = lease_record.recorded, self.clock.now(), self.health.failure
+        self.recorder.note(
             Record(
                 kind,
                 now.wall,
                 wish.key,
                 wish.family,
                 wish.owner,
-                fence=None if tenure.grant is None else tenure.grant.fence,
+                fence=None if lease_record.grant is None else lease_record.grant.fence,
                 risk=wish.risk,
                 reason=None if standing.reason is None else str(standing.reason),
                 began_ns=standing.confirmed.wall,
                 until_ns=standing.confirmed.wall + wish.timing.loss_age_ns(self.tail.value_ns),
                 ok=ok,
                 detail=failure.error if kind is Kind.UNCONFIRMED and failure is not None else "",
-                facts=self._autopsy(tenure, now, starved_ns) if kind is Kind.LOST else None,
+                facts=self._autopsy(lease_record, now, starved_ns) if kind is Kind.LOST else None,
             )
         )
 
-    def _autopsy(self, tenure: Tenure, now: Instant, starved_ns: int) -> dict[str, Any]:
+    def _autopsy(self, lease_record: LeaseRecord, now: Instant, starved_ns: int) -> dict[str, Any]:
         """What was known about the lease when it was lost, for whoever asks why."""
-        since_ns = tenure.recorded.confirmed.mono
+        since_ns = lease_record.recorded.confirmed.mono
         return loss_diagnosis.facts(
-            tenure.recorded,
-            tenure.timing,
+            lease_record.recorded,
+            lease_record.timing,
             now,
             tail_ns=self.tail.value_ns,
             renewals=tuple(self.health.renewals),
@@ -314,13 +316,13 @@ class Household:
         )
 
 
-_HOUSEHOLDS: weakref.WeakSet[Household] = weakref.WeakSet()
+_MANAGERS: weakref.WeakSet[LeaseManager] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for household in list(_HOUSEHOLDS):
+    for manager in list(_MANAGERS):
         try:
-            household.forked()
+            manager.forked()
         except Exception as error:  # noqa: BLE001 - one that cannot start anew must not keep the others from it
             say(log, logging.ERROR, "a Locks could not be made ready in a forked process; connect again there", error)
 
@@ -329,7 +331,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def make_household(
+def make_manager(
     keeper_store: Store,
     *,
     service: str | None,
@@ -338,17 +340,17 @@ def make_household(
     policy_file: str | Path | None,
     observers: Sequence[Observer],
     request_timeout: Duration,
-) -> Household:
+) -> LeaseManager:
     """The shared parts of one `Locks`."""
     clock = SystemClock()
-    witness = Witness(_checked(observers), clock)
+    recorder = Recorder(_checked(observers), clock)
     owner = partial(this_owner, service, instance)
-    return Household(
+    return LeaseManager(
         keeper_store,
         clock=clock,
         entropy=SystemEntropy(),
-        witness=witness,
-        policy=policy_switch(policy, policy_file, clock, witness, str(owner())),
+        recorder=recorder,
+        policy=policy_switch(policy, policy_file, clock, recorder, str(owner())),
         owner=owner,
         request_timeout_ns=duration_ns("request_timeout", request_timeout, low_ns=10 * MS, high_ns=60_000 * MS),
         collections=garbage_collections(),

@@ -24,12 +24,12 @@ from holdfast.flows.acquire import Wish
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import Grant, Instant, Renewal
 
-Told: TypeAlias = Callable[["Tenure"], None]
+Told: TypeAlias = Callable[["LeaseRecord"], None]
 
 _process = object()  # another one in each process, so that a tenure knows at once that it came here by fork
 
 
-class Tenure:
+class LeaseRecord:
     """A lease in somebody's hands. `grant` is None while it is degraded: held locally, unknown to the store."""
 
     __slots__ = (

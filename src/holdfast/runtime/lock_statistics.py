@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.core.histogram import NOTHING, Outcome
 from holdfast.core.history.events import Kind
 from holdfast.core.metric_reading import Reading, Value
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.statistics import FamilyMeasurements
 from holdfast.types import MS, NS, LossReason
 
@@ -35,28 +35,28 @@ _ANSWERS: Final = (Outcome.ANSWERED, Outcome.UNANSWERED)
 _NEVER: Final = FamilyMeasurements(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, NOTHING)
 
 
-def of_locks(house: Household, families: Iterable[str] = (), risks: Iterable[str] = ()) -> Iterator[Reading]:
+def of_locks(manager: LeaseManager, families: Iterable[str] = (), risks: Iterable[str] = ()) -> Iterator[Reading]:
     """The locks of one `Locks`. `families` and `risks`: those that are known beforehand."""
     known = tuple(risks)
-    found = house.measurements()
+    found = manager.measurements()
     for name in sorted({*families, *found.families}):
         yield Reading("lock", dict(_family(found.families.get(name, _NEVER), known)), {"family": name})
     for bucket, width_ns in BUCKETS.items():
-        burst = house.witness.busy_burst(width_ns)
+        burst = manager.recorder.busy_burst(width_ns)
         yield Reading("burst", {"peak_to_mean": burst.peak_to_mean, "fano": burst.fano}, {"bucket": bucket})
-    since_ns = house.clock.now().mono - LATELY_NS
-    lag_ns = house.loop_lag_ns(since_ns)
-    house.ask_loop()  # for who asks next; where the loop is sampled besides, it changes nothing
+    since_ns = manager.clock.now().mono - LATELY_NS
+    lag_ns = manager.loop_lag_ns(since_ns)
+    manager.ask_loop()  # for who asks next; where the loop is sampled besides, it changes nothing
     yield Reading(
         "leases",
         {
             "renewals": {str(each): found.renewals.get(each, NOTHING) for each in _ANSWERS},
-            "keeper_lag_ns": house.keeper.lag_ns(),
-            "renew_tail_ns": house.tail.value_ns,
-            "breaker_open": house.health.open,
+            "keeper_lag_ns": manager.keeper.lag_ns(),
+            "renew_tail_ns": manager.tail.value_ns,
+            "breaker_open": manager.health.open,
             "loop_lag_ns": lag_ns,
-            "collection_ns": house.collection_ns(since_ns),
-            "policy_switches": house.witness.total(Kind.POLICY),
+            "collection_ns": manager.collection_ns(since_ns),
+            "policy_switches": manager.recorder.total(Kind.POLICY),
         },
     )
 

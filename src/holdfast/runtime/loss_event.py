@@ -7,7 +7,7 @@ import threading
 
 from holdfast.core.lease.states import State
 from holdfast.runtime.asyncio_runtime import on_loop
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.runtime.wakeup import Wakeup
 from holdfast.types import NS
 
@@ -15,19 +15,19 @@ from holdfast.types import NS
 class LostView:
     """Whether and why a lease is lost. Judged at the moment of asking."""
 
-    __slots__ = ("_tenure",)
+    __slots__ = ("_lease_record",)
 
-    def __init__(self, tenure: Tenure) -> None:
-        self._tenure = tenure
+    def __init__(self, lease_record: LeaseRecord) -> None:
+        self._lease_record = lease_record
 
     def is_set(self) -> bool:
         """Whether the lease is lost. A released lease is not lost."""
-        return self._tenure.standing().state is State.LOST
+        return self._lease_record.standing().state is State.LOST
 
     @property
     def reason(self) -> str | None:
         """Why, once it is lost."""
-        reason = self._tenure.standing().reason
+        reason = self._lease_record.standing().reason
         return None if reason is None else str(reason)
 
     def __bool__(self) -> bool:
@@ -43,14 +43,14 @@ class ThreadLost(LostView):
         """Block until the lease is lost (True), or released or the time is over (False)."""
         over = Wakeup()
 
-        def told(_: Tenure) -> None:
+        def told(_: LeaseRecord) -> None:
             over.ring()
 
-        self._tenure.tell(told)
+        self._lease_record.tell(told)
         try:
             over.wait(None if timeout_ns is None else timeout_ns / NS)
         finally:
-            self._tenure.untell(told)
+            self._lease_record.untell(told)
         return self.is_set()
 
 
@@ -68,15 +68,15 @@ class LoopLost(LostView):
             if not over.done():
                 over.set_result(None)
 
-        def told(_: Tenure) -> None:
+        def told(_: LeaseRecord) -> None:
             on_loop(loop, thread_id, resolve)
 
-        self._tenure.tell(told)
+        self._lease_record.tell(told)
         timer = None if timeout_ns is None else loop.call_later(timeout_ns / NS, resolve)
         try:
             await over
         finally:
-            self._tenure.untell(told)
+            self._lease_record.untell(told)
             if timer is not None:
                 timer.cancel()
         return self.is_set()

@@ -14,7 +14,7 @@ from functools import partial
 
 from holdfast.core.histogram import Distribution, Histogram, Measure, Outcome
 from holdfast.core.history.events import Kind, Record
-from holdfast.core.log_rate import LineRate
+from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock, Gauging, Observer
 from holdfast.core.tuning.burstiness import BUCKET_NS, Burst, Burstiness
 from holdfast.errors import LOCK_NOT_OWNED
@@ -31,7 +31,7 @@ _BUSY = Kind.BUSY  # looked up for every lease, and slowly on an enum of Python 
 OTHER = "other"  # what is beyond these is counted together: somebody has put an id into the name of a family or class
 
 
-class Witness:
+class Recorder:
     """Counts records by kind and family, logs what a person should know, and tells the user's observers."""
 
     def __init__(self, observers: Sequence[Observer] = (), clock: Clock | None = None) -> None:
@@ -40,7 +40,7 @@ class Witness:
         self._clock = clock
         self._busy = Burstiness()
         self._broken: set[int] = set()
-        self._rates: dict[tuple[Kind, str], LineRate] = {}
+        self._rates: dict[tuple[Kind, str], LogRate] = {}
         self._mutex = Mutex()
         self._gauging: list[Gauging] = [each for each in observers if isinstance(each, Gauging)]
         self._by_label: Counter[tuple[Kind, str, str]] = Counter()
@@ -180,7 +180,7 @@ class Witness:
         if not _log.isEnabledFor(level):
             return
         kind = record.kind, self.label(record.family)
-        rate = self._rates.get(kind) or self._rates.setdefault(kind, LineRate(LINES_MAX))
+        rate = self._rates.get(kind) or self._rates.setdefault(kind, LogRate(LINES_MAX))
         entry = rate.enter(record.at_ns)
         if entry.left_out:
             told = {"holdfast": {"of": text}, "holdfast_kind": str(record.kind)}

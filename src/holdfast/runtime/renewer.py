@@ -20,7 +20,7 @@ from holdfast.core.timer_wheel import SLOT_NS
 from holdfast.errors import Timeout
 from holdfast.flows import renew as keeping
 from holdfast.flows.store_health import StoreHealth
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import MS, NS, Instant
 
 REAP_FIRST_NS = 100 * MS  # then twice as long each time: what was on its way arrives soon, if at all
@@ -41,7 +41,7 @@ class Orphan:
         return f"Orphan(key={self.key!r})"
 
 
-Due: TypeAlias = Tenure | Orphan
+Due: TypeAlias = LeaseRecord | Orphan
 
 
 class Ticks(Protocol):
@@ -79,11 +79,16 @@ class Ticks(Protocol):
 MakeTicks: TypeAlias = Callable[[str, Callable[[list[Any]], Coroutine[Any, Any, None]]], Ticks]
 
 
-class Keeper:
+class Renewer:
     """Renews what it is given, promotes what is degraded, gives back what may be left over, and announces losses."""
 
     def __init__(
-        self, ports: Ports, health: StoreHealth, tail: Tail, make_ticks: MakeTicks, on_warning: Callable[[Tenure], None]
+        self,
+        ports: Ports,
+        health: StoreHealth,
+        tail: Tail,
+        make_ticks: MakeTicks,
+        on_warning: Callable[[LeaseRecord], None],
     ) -> None:
         self._ports = ports
         self._health = health
@@ -99,21 +104,21 @@ class Keeper:
         self.renewed = 0
         self.requests = 0
 
-    def keep(self, tenure: Tenure) -> None:
+    def keep(self, lease_record: LeaseRecord) -> None:
         """Look after a tenure until it ends or is dropped."""
-        if tenure.degraded:
-            self._enter(tenure, self._ports.clock.now())
-        elif tenure.timing.auto_renew:
-            self._alarms.put(tenure, tenure.recorded.granted.mono + tenure.timing.first_look_ns)
+        if lease_record.degraded:
+            self._enter(lease_record, self._ports.clock.now())
+        elif lease_record.timing.auto_renew:
+            self._alarms.put(lease_record, lease_record.recorded.granted.mono + lease_record.timing.first_look_ns)
         else:
-            self._set_alarm(tenure, self._ports.clock.now())
+            self._set_alarm(lease_record, self._ports.clock.now())
 
-    def drop(self, tenure: Tenure) -> None:
+    def drop(self, lease_record: LeaseRecord) -> None:
         """No longer look after it."""
-        self._alarms.drop(tenure)
-        if tenure.entered:
-            self._renewals.drop(tenure)
-            self._loose_ends.drop(tenure)
+        self._alarms.drop(lease_record)
+        if lease_record.entered:
+            self._renewals.drop(lease_record)
+            self._loose_ends.drop(lease_record)
 
     def reap(self, key: str, token: str, ttl_ns: int, after_ns: int = 0) -> Orphan:
         """See `ports.Reaper`."""
@@ -131,11 +136,11 @@ class Keeper:
             else:
                 self._loose_ends.put(orphan, self._ports.clock.now().mono + orphan.pause_ns)
 
-    def tenures(self) -> list[Tenure]:
+    def lease_records(self) -> list[LeaseRecord]:
         """Everything that is looked after."""
         known = dict.fromkeys(self._alarms.items())
         known.update(dict.fromkeys(self._renewals.items()))
-        known.update(dict.fromkeys(item for item in self._loose_ends.items() if isinstance(item, Tenure)))
+        known.update(dict.fromkeys(item for item in self._loose_ends.items() if isinstance(item, LeaseRecord)))
         return list(known)
 
     def lag_ns(self) -> int:
@@ -156,11 +161,11 @@ class Keeper:
         behind = now - until if until else min(self._renewals.lag_ns(), now - self._turned_ns)
         return max(behind, self._alarms.lag_ns(), 0)
 
-    def abandon(self) -> list[Tenure]:
+    def abandon(self) -> list[LeaseRecord]:
         """In a child process: forget the threads that do not exist here, and say what the parent was looking after."""
         self._asking_until_ns = 0
         left = [*self._alarms.abandon(), *self._renewals.abandon(), *self._loose_ends.abandon()]
-        return list(dict.fromkeys(item for item in left if isinstance(item, Tenure)))
+        return list(dict.fromkeys(item for item in left if isinstance(item, LeaseRecord)))
 
     def stop(self) -> None:
         """End the threads."""
@@ -168,54 +173,60 @@ class Keeper:
         self._loose_ends.stop(2 * NS)
         self._alarms.stop(2 * NS)
 
-    def _enter(self, tenure: Tenure, now: Instant) -> None:
-        tenure.entered = True
+    def _enter(self, lease_record: LeaseRecord, now: Instant) -> None:
+        lease_record.entered = True
         draw = self._ports.entropy.below(65536)
-        ticks = self._loose_ends if tenure.degraded else self._renewals
-        ticks.put(tenure, now.mono + tenure.renewal_in_ns(now, draw))
-        self._set_alarm(tenure, now)
+        ticks = self._loose_ends if lease_record.degraded else self._renewals
+        ticks.put(lease_record, now.mono + lease_record.renewal_in_ns(now, draw))
+        self._set_alarm(lease_record, now)
 
-    def _set_alarm(self, tenure: Tenure, now: Instant) -> None:
-        loss = tenure.loss_in_ns(now)
-        warn = tenure.warn_in_ns(now)
+    def _set_alarm(self, lease_record: LeaseRecord, now: Instant) -> None:
+        loss = lease_record.loss_in_ns(now)
+        warn = lease_record.warn_in_ns(now)
         if loss is not None:
-            self._ring_at(tenure, now.mono + (loss if warn is None else max(0, min(loss, warn))))
+            self._ring_at(lease_record, now.mono + (loss if warn is None else max(0, min(loss, warn))))
 
-    def _ring_at(self, tenure: Tenure, due_ns: int) -> None:
-        self._alarms.put(tenure, _rounded_up(due_ns))
+    def _ring_at(self, lease_record: LeaseRecord, due_ns: int) -> None:
+        self._alarms.put(lease_record, _rounded_up(due_ns))
 
-    async def _ring_due(self, due: list[Tenure]) -> None:
+    async def _ring_due(self, due: list[LeaseRecord]) -> None:
         now = self._ports.clock.now()
         # Between two rings most leases were renewed as usual. One look at the monotonic clock is enough for those,
         # unless the clocks have parted since the last ring: then the host was suspended or stepped, and each is judged.
         offsets = (now.boot - now.mono) // CLOCKS_PARTED_NS, (now.wall - now.mono) // CLOCKS_PARTED_NS
         parted, self._offsets = offsets != self._offsets, offsets
-        going_well: dict[int, list[Tenure]] = {}
-        for tenure in due:
-            standing, look_ns = tenure.recorded, tenure.timing.next_look_ns
+        going_well: dict[int, list[LeaseRecord]] = {}
+        for lease_record in due:
+            standing, look_ns = lease_record.recorded, lease_record.timing.next_look_ns
             next_look = standing.confirmed.mono + look_ns
-            if look_ns and next_look > now.mono and standing.state is State.HELD and tenure.entered and not parted:
-                going_well.setdefault(next_look, []).append(tenure)
+            if (
+                look_ns
+                and next_look > now.mono
+                and standing.state is State.HELD
+                and lease_record.entered
+                and not parted
+            ):
+                going_well.setdefault(next_look, []).append(lease_record)
             else:
-                self._ring(tenure)
-        for next_look, tenures in going_well.items():
-            self._alarms.put_all(tenures, _rounded_up(next_look))
+                self._ring(lease_record)
+        for next_look, lease_records in going_well.items():
+            self._alarms.put_all(lease_records, _rounded_up(next_look))
 
-    def _ring(self, tenure: Tenure) -> None:
-        standing = tenure.standing()  # judging it is what declares the loss
+    def _ring(self, lease_record: LeaseRecord) -> None:
+        standing = lease_record.standing()  # judging it is what declares the loss
         if not standing.live:
-            tenure.announce()  # the rest of it, if an interrupt cut it short
-            self.drop(tenure)
+            lease_record.announce()  # the rest of it, if an interrupt cut it short
+            self.drop(lease_record)
             return
         now = self._ports.clock.now()
-        if tenure.timing.auto_renew and not tenure.entered and not tenure.forsaken:
-            self._enter(tenure, now)
+        if lease_record.timing.auto_renew and not lease_record.entered and not lease_record.forsaken:
+            self._enter(lease_record, now)
             return
-        warn = tenure.warn_in_ns(now)
+        warn = lease_record.warn_in_ns(now)
         if warn is not None and warn <= 0:
-            tenure.warned = True
-            self._on_warning(tenure)
-        self._set_alarm(tenure, now)
+            lease_record.warned = True
+            self._on_warning(lease_record)
+        self._set_alarm(lease_record, now)
 
     async def _tie_up(self, due: list[Due]) -> None:
         """These ask the store one by one and wait each time in an outage, so they have ticks of their own."""
@@ -225,23 +236,25 @@ class Keeper:
             elif not item.forsaken:
                 await self._promote(item)
 
-    async def _renew_due(self, due: list[Tenure]) -> None:
-        batch = [tenure for tenure in due if tenure.recorded.live and not tenure.forsaken]
+    async def _renew_due(self, due: list[LeaseRecord]) -> None:
+        batch = [lease_record for lease_record in due if lease_record.recorded.live and not lease_record.forsaken]
         if batch:
             if self.on_beat is not None:
                 self.on_beat()
             await self._renew(batch)
 
-    async def _renew(self, batch: list[Tenure]) -> None:
+    async def _renew(self, batch: list[LeaseRecord]) -> None:
         now = self._ports.clock.now()
         # Leases with the same loss age that are due together have nearly the same time left, so one of them speaks for
         # all of them; doubtful ones are each on a schedule of their own.
         speakers = {
-            tenure.timing.usual_loss_ns if tenure.recorded.state is State.HELD else -id(tenure): tenure
-            for tenure in batch
+            lease_record.timing.usual_loss_ns
+            if lease_record.recorded.state is State.HELD
+            else -id(lease_record): lease_record
+            for lease_record in batch
         }
-        timeout = min(tenure.renew_timeout_ns(now) for tenure in speakers.values())
-        before = [tenure.recorded for tenure in batch]
+        timeout = min(lease_record.renew_timeout_ns(now) for lease_record in speakers.values())
+        before = [lease_record.recorded for lease_record in batch]
         self._asking_until_ns = now.mono + timeout + self._ports.request_timeout_ns
         try:
             latency, answered = await keeping.renew(self._ports, self._health, batch, timeout)
@@ -253,47 +266,49 @@ class Keeper:
         measured(Measure.RENEW, "", Outcome.ANSWERED if answered else Outcome.UNANSWERED, latency)
         if answered:
             now = self._ports.clock.now()
-            for tenure, standing in zip(batch, before, strict=True):
-                if tenure.recorded.state is State.HELD:
-                    left = remaining_ns(standing, tenure.timing, now)
-                    measured(Measure.LEFT, tenure.wish.family, Outcome.ANSWERED, left)
-        renewed: dict[int, list[Tenure]] = {}
-        for tenure in batch:
-            standing = tenure.recorded
+            for lease_record, standing in zip(batch, before, strict=True):
+                if lease_record.recorded.state is State.HELD:
+                    left = remaining_ns(standing, lease_record.timing, now)
+                    measured(Measure.LEFT, lease_record.wish.family, Outcome.ANSWERED, left)
+        renewed: dict[int, list[LeaseRecord]] = {}
+        for lease_record in batch:
+            standing = lease_record.recorded
             if standing.state is State.HELD:
-                renewed.setdefault(standing.confirmed.mono + tenure.timing.renew_every_ns, []).append(tenure)
+                renewed.setdefault(standing.confirmed.mono + lease_record.timing.renew_every_ns, []).append(
+                    lease_record
+                )
             elif standing.live:
                 now = self._ports.clock.now()
-                due = now.mono + tenure.renewal_in_ns(now, self._ports.entropy.below(65536))
+                due = now.mono + lease_record.renewal_in_ns(now, self._ports.entropy.below(65536))
                 # A calendar rounds down; a retry that falls into the present slot would be made over and over.
-                self._renewals.put(tenure, max(due, (now.mono // SLOT_NS + 1) * SLOT_NS))
-        for due, tenures in renewed.items():
-            self.renewed += len(tenures)
-            self._renewals.put_all(tenures, due)
+                self._renewals.put(lease_record, max(due, (now.mono // SLOT_NS + 1) * SLOT_NS))
+        for due, lease_records in renewed.items():
+            self.renewed += len(lease_records)
+            self._renewals.put_all(lease_records, due)
 
-    async def _promote(self, tenure: Tenure) -> None:
-        if not tenure.standing().live:
+    async def _promote(self, lease_record: LeaseRecord) -> None:
+        if not lease_record.standing().live:
             return
         try:
-            outcome = await keeping.promote(self._ports, self._health, tenure.wish, tenure.token)
+            outcome = await keeping.promote(self._ports, self._health, lease_record.wish, lease_record.token)
         except Timeout:
-            tenure.asked = outcome = True
+            lease_record.asked = outcome = True
         if outcome is None:
-            self.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
-            tenure.token, outcome = self._ports.entropy.token(), True
+            self.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
+            lease_record.token, outcome = self._ports.entropy.token(), True
         if isinstance(outcome, tuple):
             grant, sent = outcome
-            if not tenure.promote(grant, sent):
-                self.reap(tenure.key, tenure.token, tenure.timing.ttl_ns)
+            if not lease_record.promote(grant, sent):
+                self.reap(lease_record.key, lease_record.token, lease_record.timing.ttl_ns)
                 return
         elif not outcome:
-            tenure.end(Event.REFUSED)
+            lease_record.end(Event.REFUSED)
             return
         now = self._ports.clock.now()
-        if tenure.degraded or tenure.timing.auto_renew:
-            self._enter(tenure, now)
+        if lease_record.degraded or lease_record.timing.auto_renew:
+            self._enter(lease_record, now)
         else:
-            self._set_alarm(tenure, now)
+            self._set_alarm(lease_record, now)
 
     async def _reap(self, orphan: Orphan) -> None:
         if orphan.settled or await keeping.reap(self._ports, orphan.key, orphan.token):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from holdfast.core.histogram import NOTHING, Histogram, Measure, Outcome
 from holdfast.core.history.events import Kind
-from holdfast.runtime.lease_record import Tenure
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.lease_record import LeaseRecord
+from holdfast.runtime.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class Measurements:
     renewals: Mapping[Outcome, Histogram]
 
 
-def measurements(witness: Witness, tenures: Iterable[Tenure]) -> Measurements:
+def measurements(recorder: Recorder, lease_records: Iterable[LeaseRecord]) -> Measurements:
     """A snapshot."""
     held: Counter[str] = Counter()
     degraded: Counter[str] = Counter()
-    for tenure in tenures:
-        if tenure.recorded.live:
-            family = witness.label(tenure.wish.family)
+    for lease_record in lease_records:
+        if lease_record.recorded.live:
+            family = recorder.label(lease_record.wish.family)
             held[family] += 1
-            degraded[family] += tenure.degraded
-    waiting = witness.waiters()
+            degraded[family] += lease_record.degraded
+    waiting = recorder.waiters()
     counts: dict[str, Counter[Kind]] = {}
-    for (kind, family), count in list(witness.counts.items()):
+    for (kind, family), count in list(recorder.counts.items()):
         counts.setdefault(family, Counter())[kind] = count
     labelled = {
-        kind: _by_family(witness.by_reason() if kind is Kind.LOST else witness.by_risk(kind))
+        kind: _by_family(recorder.by_reason() if kind is Kind.LOST else recorder.by_risk(kind))
         for kind in (Kind.LOST, Kind.FELL_BACK, Kind.EXERCISED, Kind.DENIED)
     }
     measured: dict[tuple[Measure, str], dict[Outcome, Histogram]] = {}
-    for (measure, family, outcome), found in witness.measures().items():
+    for (measure, family, outcome), found in recorder.measures().items():
         measured.setdefault((measure, family), {})[outcome] = found
     names = {*held, *waiting, *counts, *(family for _, family in measured if family)}
     return Measurements(

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast.core.ports import Clock
 from holdfast.core.rolling_max import Longest
-from holdfast.core.timer_wheel import Calendar
+from holdfast.core.timer_wheel import TimerWheel
 from holdfast.flows.log import say
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.wakeup import Wakeup
@@ -38,7 +38,7 @@ IDLE_NS = 5 * NS
 AGAIN_NS = 100 * MS
 
 
-class Ticker(Generic[T]):
+class TimerThread(Generic[T]):
     """Items by due time on the monotonic clock, and the thread that acts on them."""
 
     def __init__(self, name: str, clock: Clock, act: Act[T]) -> None:
@@ -50,7 +50,7 @@ class Ticker(Generic[T]):
         self._start_over()
 
     def _start_over(self) -> None:
-        self._calendar: Calendar[T] = Calendar()
+        self._timer_wheel: TimerWheel[T] = TimerWheel()
         self._fresh: dict[T, int] = {}  # due times of items that the thread has not sorted in yet
         self._moving: list[T] = []  # on its way from there to the calendar
         self._wakeup = Wakeup()
@@ -83,16 +83,16 @@ class Ticker(Generic[T]):
     def put_all(self, items: Sequence[T], due_ns: int) -> None:
         """Enter many items that have just come out, due together. Called by the handler, on the timer thread."""
         if not self._stopping:
-            self._calendar.put_all(items, due_ns)
+            self._timer_wheel.put_all(items, due_ns)
 
     def drop(self, item: T) -> None:
         """Withdraw an item."""
         self._fresh.pop(item, None)
-        self._calendar.drop(item)
+        self._timer_wheel.drop(item)
 
     def items(self) -> list[T]:
         """Every item that is entered."""
-        return list(dict.fromkeys([*list(self._fresh), *self._moving, *self._calendar]))  # in the order of their way
+        return list(dict.fromkeys([*list(self._fresh), *self._moving, *self._timer_wheel]))  # in the order of their way
 
     def lag_ns(self) -> int:
         """How far the thread is behind: zero when it keeps up. The health of the renewer is this number.
@@ -130,7 +130,7 @@ class Ticker(Generic[T]):
 
     def _next_due_ns(self) -> int | None:
         """When the first item is due. Any thread may ask."""
-        known = [*list(self._fresh.values()), self._calendar.peek_ns()]
+        known = [*list(self._fresh.values()), self._timer_wheel.peek_ns()]
         return min((each for each in known if each is not None), default=None)
 
     def _start(self) -> None:
@@ -171,7 +171,7 @@ class Ticker(Generic[T]):
             self._moving = [item]  # so that `items`, on another thread, misses none
             due_ns = self._fresh.pop(item, None)
             if due_ns is not None:  # else it was withdrawn just now
-                self._calendar.put(item, due_ns)
+                self._timer_wheel.put(item, due_ns)
         self._moving = []
 
     def _next(self) -> list[T] | None:
@@ -180,7 +180,7 @@ class Ticker(Generic[T]):
         now = self._clock.now().mono
         if self._acting_since_ns is not None:
             self._acting_since_ns, self._free_ns = None, now
-        due = self._calendar.next_due_ns()
+        due = self._timer_wheel.next_due_ns()
         if self._stopping or (due is None and self._idle_for_long(now)):
             return None
         if due is None:
@@ -196,7 +196,7 @@ class Ticker(Generic[T]):
         now = self._clock.now().mono
         if now - max(due, self._free_ns) > MS:
             self._late.note(now, now - max(due, self._free_ns))
-        items = self._calendar.pop_due(now, BATCH_MAX)
+        items = self._timer_wheel.pop_due(now, BATCH_MAX)
         self._acting_since_ns = now if items else None
         return items
 

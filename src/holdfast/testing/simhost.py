@@ -13,9 +13,9 @@ from typing import Any
 from holdfast.aio.client import Locks
 from holdfast.core.ports import Observer
 from holdfast.runtime.asyncio_runtime import LoopRuntime
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.policy_switch import policy_switch
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.renewer import Ticks
 from holdfast.stores.memory.store import MemoryEngine, MemoryTable
 from holdfast.testing.simclock import SimClock, SimEntropy
@@ -59,20 +59,20 @@ class SimHost:
         self._loop = loop
         self._on_crash = on_crash
         owner = Owner("sim", name, 1, "a")
-        witness = Witness([observer])
+        recorder = Recorder([observer])
         runtime = LoopRuntime(loop)
-        house = Household(
+        manager = LeaseManager(
             self.engine.blocking,
             clock=clock,
             entropy=entropy,
-            witness=witness,
-            policy=policy_switch(policy, None, clock, witness, str(owner)),
+            recorder=recorder,
+            policy=policy_switch(policy, None, clock, recorder, str(owner)),
             owner=lambda: owner,
             request_timeout_ns=request_timeout_ns,
             make_ticks=self._make_ticks,
             keeper_runtime=runtime,
         )
-        self.locks = Locks(self.engine, house, None, runtime)
+        self.locks = Locks(self.engine, manager, None, runtime)
 
     def _make_ticks(self, name: str, act: Callable[[list[Any]], Any]) -> Ticks:
         context = self.keeper_thread.context()
@@ -97,7 +97,7 @@ class SimHost:
     def bury(self) -> None:
         """The world is over: let what was stopped run to its end, cut off from everything."""
         self.engine.blocking.dead = self.engine.asynchronous().dead = True
-        self.locks.house.close()
+        self.locks.manager.close()
         for domain in (self.domain, self.loop_thread, self.keeper_thread):
             while domain.stops:
                 domain.resume(self._loop)
@@ -122,20 +122,20 @@ def virtual_locks(table: MemoryTable | None = None, *, name: str = "host", seed:
     loop = running_sim_loop()
     clock = SimClock(loop)
     engine = MemoryEngine(table or MemoryTable(clock))
-    owner, witness, runtime = Owner("virtual", name, 1, "a"), Witness(()), LoopRuntime(loop)
+    owner, recorder, runtime = Owner("virtual", name, 1, "a"), Recorder(()), LoopRuntime(loop)
     context = contextvars.copy_context()
-    house = Household(
+    manager = LeaseManager(
         engine.asynchronous(),
         clock=clock,
         entropy=SimEntropy(f"{seed}/{name}"),
-        witness=witness,
-        policy=policy_switch(None, None, clock, witness, str(owner)),
+        recorder=recorder,
+        policy=policy_switch(None, None, clock, recorder, str(owner)),
         owner=lambda: owner,
         request_timeout_ns=2 * NS,
         make_ticks=lambda _, act: SimTicks(loop, clock, context, act, _raise),
         keeper_runtime=runtime,
     )
-    return Locks(engine, house, None, runtime)
+    return Locks(engine, manager, None, runtime)
 
 
 def virtual_table() -> MemoryTable:

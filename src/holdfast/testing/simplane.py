@@ -194,14 +194,14 @@ class PlaneWorld:
 
     def step(self, host: SimHost, lease: Lease) -> None:
         """A function has checked its lease and acts. Its deadline is worked out from what it can know at best."""
-        tenure = lease._tenure  # noqa: SLF001 - the simulator looks behind the scenes
-        known, name = host.engine.blocking, (tenure.key, tenure.token)
+        lease_record = lease._lease_record  # noqa: SLF001 - the simulator looks behind the scenes
+        known, name = host.engine.blocking, (lease_record.key, lease_record.token)
         until = None
-        if tenure.grant is not None and name in known.sent_ns:
-            until = known.sent_ns[name] + host.clock.true_ns(tenure.timing.loss_age_ns())
+        if lease_record.grant is not None and name in known.sent_ns:
+            until = known.sent_ns[name] + host.clock.true_ns(lease_record.timing.loss_age_ns())
             until = min(until, known.refused_ns.get(name, until))
-        fence = None if tenure.grant is None else tenure.grant.fence
-        self.note(Record(Kind.STEP, self.loop.now_ns, tenure.key, owner=host.name, fence=fence, until_ns=until))
+        fence = None if lease_record.grant is None else lease_record.grant.fence
+        self.note(Record(Kind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until))
 
     def failpoint(self, host: SimHost, where: str) -> bool:
         """A named place at which a pause hurts most. True: the host is paused there, from its next step on."""
@@ -324,7 +324,7 @@ class PlaneWorld:
         for process in left:
             if not process.gone.done():
                 self.complain(process.name, "does not end though all is well")
-            elif kept := process.host.locks.house.keeper.tenures():
+            elif kept := process.host.locks.manager.keeper.lease_records():
                 self.complain(process.name, f"the keeper still looks after {len(kept)} leases that nobody has")
 
     def story(self) -> Story:
@@ -382,7 +382,7 @@ class PlaneWorld:
 
 def _decides(host: SimHost) -> bool:
     """Whether somebody there has the lock of a job or a run, and is about to write under it."""
-    return any(tenure.key.startswith(_DECIDING) for tenure in host.locks.house.keeper.tenures())
+    return any(lease_record.key.startswith(_DECIDING) for lease_record in host.locks.manager.keeper.lease_records())
 
 
 def _effect(result: str | None) -> int | None:

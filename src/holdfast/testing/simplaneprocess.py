@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from holdfast.plane.app import App
-from holdfast.plane.process.components import Ground, founded
+from holdfast.plane.process.components import Components, founded
 from holdfast.plane.process.parts import Part, WorkerPart
 from holdfast.plane.process.plane import WORKER, Plane
 from holdfast.plane.settings.settings import Settings
@@ -27,11 +27,11 @@ class SimPlane(Plane):
         self._database = database
         self._jobs = app
 
-    def _opened(self) -> AbstractAsyncContextManager[Ground]:
+    def _opened(self) -> AbstractAsyncContextManager[Components]:
         return self._founded()
 
     @asynccontextmanager
-    async def _founded(self) -> AsyncIterator[Ground]:
+    async def _founded(self) -> AsyncIterator[Components]:
         host = self._host
         async with host.locks:
             try:
@@ -42,15 +42,15 @@ class SimPlane(Plane):
                     works=True,
                     prepares=False,
                 )
-                async with on as ground:
-                    yield ground
+                async with on as components:
+                    yield components
             finally:
                 await self._database.close()
 
     def _made(self, name: str) -> Part:
         if name == WORKER:
             names = (f"{self._host.name}-w{number}" for number in range(self.settings.worker.count))
-            return WorkerPart(self.ground, self._jobs, names)
+            return WorkerPart(self.components, self._jobs, names)
         return super()._made(name)
 
 

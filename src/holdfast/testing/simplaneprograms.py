@@ -219,7 +219,7 @@ class Programs:
                 await asyncio.sleep(0.5)
                 continue
             process = self.draw.choice(serving)
-            asked = _asked(call, process.plane.ground.service)
+            asked = _asked(call, process.plane.components.service)
             task = world.loop.create_task(asked, context=process.host.context)
             await asyncio.wait([task], timeout=PATIENCE_S)
             if task.done():

@@ -11,14 +11,14 @@ import contextvars
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from holdfast.core.timer_wheel import Calendar
+from holdfast.core.timer_wheel import TimerWheel
 from holdfast.runtime.timer_thread import AGAIN_NS, BATCH_MAX
 from holdfast.testing.simclock import SimClock
 from holdfast.testing.simloop import SimLoop
 
 
 class SimTicks:
-    """What `runtime.timer_thread.Ticker` is on a thread. Everything it starts runs in the given context (a domain)."""
+    """A simulated `runtime.timer_thread.TimerThread`. Everything it starts runs in the given context (a domain)."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SimTicks:
         self._context = context
         self._act = act
         self._on_crash = on_crash
-        self._calendar: Calendar[Any] = Calendar()
+        self._timer_wheel: TimerWheel[Any] = TimerWheel()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns = 0
         self._acting: asyncio.Task[None] | None = None
@@ -42,26 +42,26 @@ class SimTicks:
     def put(self, item: Any, due_ns: int) -> None:
         """Enter an item, or move it."""
         if not self._stopping:
-            self._calendar.put(item, due_ns)
+            self._timer_wheel.put(item, due_ns)
             self._arm()
 
     def put_all(self, items: Sequence[Any], due_ns: int) -> None:
         """Enter many items that are due together."""
         if not self._stopping:
-            self._calendar.put_all(items, due_ns)
+            self._timer_wheel.put_all(items, due_ns)
             self._arm()
 
     def drop(self, item: Any) -> None:
         """Withdraw an item."""
-        self._calendar.drop(item)
+        self._timer_wheel.drop(item)
 
     def items(self) -> list[Any]:
         """Everything that is entered."""
-        return list(self._calendar)
+        return list(self._timer_wheel)
 
     def lag_ns(self) -> int:
         """How far behind it is."""
-        due = self._calendar.next_due_ns()
+        due = self._timer_wheel.next_due_ns()
         return 0 if due is None else max(0, self._clock.now().mono - due)
 
     def late_ns(self, since_ns: int) -> int:
@@ -75,13 +75,13 @@ class SimTicks:
     def stop(self, timeout_ns: int) -> None:
         """Do nothing from now on. What is being done is finished."""
         self._stopping = True
-        self._calendar = Calendar()
+        self._timer_wheel = TimerWheel()
         if self._timer is not None:
             self._timer.cancel()
 
     def _arm(self) -> None:
         """Set the timer for the next slot, unless something is being done: then that looks again when it is done."""
-        due = self._calendar.next_due_ns()
+        due = self._timer_wheel.next_due_ns()
         if due is None or self._acting is not None or self._stopping:
             return
         if self._timer is not None:
@@ -94,7 +94,7 @@ class SimTicks:
 
     def _fire(self) -> None:
         self._timer = None
-        items = self._calendar.pop_due(self._clock.now().mono, BATCH_MAX)
+        items = self._timer_wheel.pop_due(self._clock.now().mono, BATCH_MAX)
         if items and not self._stopping:
             self._acting = self._loop.create_task(self._do(items), context=self._context)
         else:
@@ -107,7 +107,7 @@ class SimTicks:
             self._on_crash(error)
             again = self._clock.now().mono + AGAIN_NS
             for item in items:
-                self._calendar.put(item, again)
+                self._timer_wheel.put(item, again)
         finally:
             self._acting = None
             self._arm()

@@ -182,12 +182,12 @@ class SimWorld:
     def _ask_believers(self, handed: Record) -> None:
         """The store has just given a key away. Whoever would still say that it holds the key, goes on record."""
         for host, lease in self.believers.get(handed.key, ()):
-            tenure = lease._tenure  # noqa: SLF001 - asked without the side effect that a public question has
-            if host.crashed or tenure.grant is None or tenure.grant.fence == handed.fence:
+            lease_record = lease._lease_record  # noqa: SLF001 - asked without the side effect that a public question has
+            if host.crashed or lease_record.grant is None or lease_record.grant.fence == handed.fence:
                 continue
-            if tenure._judge(tenure.recorded, host.clock.now()).live:  # noqa: SLF001 - as above
+            if lease_record._judge(lease_record.recorded, host.clock.now()).live:  # noqa: SLF001 - as above
                 self.note(
-                    Record(Kind.BELIEVED, self.loop.now_ns, handed.key, owner=host.name, fence=tenure.grant.fence)
+                    Record(Kind.BELIEVED, self.loop.now_ns, handed.key, owner=host.name, fence=lease_record.grant.fence)
                 )
 
     @contextlib.contextmanager
@@ -203,14 +203,14 @@ class SimWorld:
 
     def step(self, host: SimHost, lease: AnyLease) -> None:
         """A program has checked its lease and acts. Its deadline is worked out here from what it can know at best."""
-        tenure = lease._tenure  # noqa: SLF001 - the simulator looks behind the scenes
-        known, name = host.engine.blocking, (tenure.key, tenure.token)
+        lease_record = lease._lease_record  # noqa: SLF001 - the simulator looks behind the scenes
+        known, name = host.engine.blocking, (lease_record.key, lease_record.token)
         until = None
-        if tenure.grant is not None and name in known.sent_ns:
-            until = known.sent_ns[name] + host.clock.true_ns(tenure.timing.loss_age_ns())
+        if lease_record.grant is not None and name in known.sent_ns:
+            until = known.sent_ns[name] + host.clock.true_ns(lease_record.timing.loss_age_ns())
             until = min(until, known.refused_ns.get(name, until))
-        fence = None if tenure.grant is None else tenure.grant.fence
-        self.note(Record(Kind.STEP, self.loop.now_ns, tenure.key, owner=host.name, fence=fence, until_ns=until))
+        fence = None if lease_record.grant is None else lease_record.grant.fence
+        self.note(Record(Kind.STEP, self.loop.now_ns, lease_record.key, owner=host.name, fence=fence, until_ns=until))
 
     def left_ns(self) -> int:
         """How long it still goes on before all is healed."""
@@ -325,7 +325,7 @@ class SimWorld:
                         self.complain(host.name, f"does not recover: {error!r}")
                         break
                     await asyncio.sleep(0.5)
-            if kept := host.locks.house.keeper.tenures():
+            if kept := host.locks.manager.keeper.lease_records():
                 self.complain(host.name, f"the keeper still looks after {len(kept)} leases that nobody has")
             if lines := host.locks.runtime.gate.lines:
                 self.complain(host.name, f"the local mutex is still taken: {list(lines)}")

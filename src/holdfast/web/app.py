@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.service.service import Service
 from holdfast.web import openapi, static_files
 from holdfast.web.middleware.auth import Access
@@ -40,17 +40,22 @@ ROUTERS: Final = (
 
 
 def create_app(
-    service: Service, access: Access, *, docs: bool = False, vitals: Vitals | None = None, rates: Rates | None = None
+    service: Service,
+    access: Access,
+    *,
+    docs: bool = False,
+    process_health: ProcessHealth | None = None,
+    rates: Rates | None = None,
 ) -> FastAPI:
     """The application. `service` is opened and closed by the caller; `access` says who gets in.
 
-    `vitals` says how the process is, if there is more to it than the service; `rates` limits how often callers ask.
+    `process_health`: the health of the process, if it has more than the service; `rates` limits requests per caller.
     """
-    vitals = vitals or Vitals(service)
+    process_health = process_health or ProcessHealth(service)
     app = _routed(docs=docs)
     app.state.service = service
     app.state.board = Board(service)
-    health.install(app, vitals, access, rates=rates, jobs=True)
+    health.install(app, process_health, access, rates=rates, jobs=True)
     return app
 
 
@@ -109,8 +114,8 @@ class _Description:
         return self._made
 
 
-def create_probe(vitals: Vitals, access: Access) -> FastAPI:
-    """The application. What `vitals` speaks of is opened and closed by the caller."""
+def create_probe(process_health: ProcessHealth, access: Access) -> FastAPI:
+    """The application. What `process_health` speaks of is opened and closed by the caller."""
     app = FastAPI(
         title="Holdfast probe",
         docs_url=None,
@@ -120,5 +125,5 @@ def create_probe(vitals: Vitals, access: Access) -> FastAPI:
         dependencies=[Depends(refuse_unknown_parameters)],
     )
     app.include_router(health.router)
-    health.install(app, vitals, access, rates=None, jobs=False)
+    health.install(app, process_health, access, rates=None, jobs=False)
     return app

@@ -99,7 +99,7 @@ class _Count:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _Components:
     """What is not of a tenant. None: it could not be read."""
 
     at_ns: int
@@ -126,7 +126,7 @@ class Board:
         self.interval = interval = interval or INTERVAL_S
         self.readings = 0  # how often something was read for those who watch
         # A little less than the interval: whoever comes on time finds it due.
-        self._ground = _Kept(self._read_ground, 0.9 * interval)
+        self._components = _Kept(self._read_ground, 0.9 * interval)
         self._tally = _Count(self._read_tally, 0.9 * interval)
         self._views: dict[str | None, _View] = {}
         families = service.parts.families.values()
@@ -141,15 +141,17 @@ class Board:
 
     async def read(self, caller: Caller) -> StatusShown:
         """Read it for those of one tenant, or of all."""
-        ground, tally, jobs = await asyncio.gather(self._ground.get(), self._tally.get(), _tried(self._jobs(caller)))
+        components, tally, jobs = await asyncio.gather(
+            self._components.get(), self._tally.get(), _tried(self._jobs(caller))
+        )
         tenant = caller.tenant
         shown = StatusShown(
             mark="",
             whole=True,
-            at=moment(ground.at_ns),
+            at=moment(components.at_ns),
             every=self.interval,
             tenant=tenant,
-            parts=ground.parts,
+            parts=components.parts,
             loops=self._loops if tenant is None else None,
         )
         changes: dict[str, object] = {}
@@ -161,14 +163,14 @@ class Board:
         if jobs is not None:
             changes["jobs"] = Lines[JobLine](items=[JobLine.of(each) for each in jobs.briefs], gone=[])
             changes["letters"] = Lines[LetterLine](items=[LetterLine.of(each) for each in jobs.letters], gone=[])
-        if ground.workers is not None:
-            changes["workers"] = Lines[WorkerLine](items=[WorkerLine.of(each) for each in ground.workers], gone=[])
-        if ground.snapshot is not None:
-            changes["snapshot"] = SnapshotLine.of(ground.snapshot)
-        if ground.locks is not None and tenant is None:
-            locks = [LockLine.of(each, ground.at_ns, self.service.parts.families) for each in ground.locks]
+        if components.workers is not None:
+            changes["workers"] = Lines[WorkerLine](items=[WorkerLine.of(each) for each in components.workers], gone=[])
+        if components.snapshot is not None:
+            changes["snapshot"] = SnapshotLine.of(components.snapshot)
+        if components.locks is not None and tenant is None:
+            locks = [LockLine.of(each, components.at_ns, self.service.parts.families) for each in components.locks]
             changes["locks"] = Lines[LockLine](items=locks, gone=[])
-            changes["locks_left_out"] = len(ground.locks) > LOCKS
+            changes["locks_left_out"] = len(components.locks) > LOCKS
         return shown.model_copy(update=changes)
 
     async def _jobs(self, caller: Caller) -> _Jobs:
@@ -183,7 +185,7 @@ class Board:
         self.readings += 1
         return await _tried(self.service.tally(), patience=COUNTING_S)
 
-    async def _read_ground(self) -> _Ground:
+    async def _read_ground(self) -> _Components:
         self.readings += 1
         service = self.service
         asking = asyncio.gather(*(self._answer(part) for part in CHECKED))
@@ -191,7 +193,7 @@ class Board:
             _tried(service.workers()), _tried(service.snapshot()), _tried(self._locks()), asking
         )
         parts = dict(zip(CHECKED, answers, strict=True))
-        return _Ground(service.parts.store.clock.now().wall, parts, workers, snapshot, locks)
+        return _Components(service.parts.store.clock.now().wall, parts, workers, snapshot, locks)
 
     async def _locks(self) -> Sequence[Inspection]:
         """Some of the locks that are held; those of loops in any case."""

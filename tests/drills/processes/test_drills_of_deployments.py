@@ -62,13 +62,13 @@ class Staging:
         self.job = asyncio.run(self._settle())
 
     async def _settle(self) -> str:
-        async with opened(self.deployment.settings) as ground:
-            job, _ = await ground.service.submit(Caller("somebody else"), Submission("theirs", {}))
+        async with opened(self.deployment.settings) as components:
+            job, _ = await components.service.submit(Caller("somebody else"), Submission("theirs", {}))
             return job.id
 
     async def _moved(self) -> str:
-        async with opened(self.deployment.settings) as ground:
-            return str((await ground.service.job(Caller("somebody else"), self.job)).state)
+        async with opened(self.deployment.settings) as components:
+            return str((await components.service.job(Caller("somebody else"), self.job)).state)
 
     @property
     def state_of_their_job(self) -> str:

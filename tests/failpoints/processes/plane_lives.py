@@ -70,17 +70,17 @@ async def life(place: Path, number: int, unsure: Iterable[int], say: Say) -> Non
     clock.push(number * AHEAD_S)
     plane = Plane(settings(place), [each for each in PARTS if each not in LEFT_OUT], app=flow_app.app, clock=clock)
     await plane.start()
-    ground = plane.ground
-    await ground.flows.define(ME, from_document(WORKFLOW))
+    components = plane.components
+    await components.flows.define(ME, from_document(WORKFLOW))
     for each in (*unsure, number):
         for job in (f"job-{each}-a@1", f"job-{each}-b@1"):
-            await ground.service.submit(ME, Submission("flow.effect", None, id=job))
-        await ground.flows.start(ME, "pair", None, run_id=f"run-{each}", idempotency_key=f"run-{each}")
+            await components.service.submit(ME, Submission("flow.effect", None, id=job))
+        await components.flows.start(ME, "pair", None, run_id=f"run-{each}", idempotency_key=f"run-{each}")
     say({"submitted": number})
 
     async def left() -> int:
-        rows = await ground.database.read(lambda tx: tx.query(_JOBS))
-        runs = await ground.database.read(lambda tx: tx.query(_RUNS))
+        rows = await components.database.read(lambda tx: tx.query(_JOBS))
+        runs = await components.database.read(lambda tx: tx.query(_RUNS))
         return int(rows[0]["number"]) + int(runs[0]["number"])
 
     try:
@@ -88,7 +88,7 @@ async def life(place: Path, number: int, unsure: Iterable[int], say: Say) -> Non
             while await left():  # noqa: ASYNC110 - what is looked at lives in a database
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise RuntimeError(f"not over: {await ground.database.read(lambda tx: tx.query(_LEFT))}") from None
+        raise RuntimeError(f"not over: {await components.database.read(lambda tx: tx.query(_LEFT))}") from None
     # The end of a plane in peace is tested elsewhere, and would cost each life its grace.
 
 

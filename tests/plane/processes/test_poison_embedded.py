@@ -34,7 +34,7 @@ async def test_a_job_that_kills_its_workers_ends_as_a_dead_letter_in_one_file(tm
     settings = load(tmp_path / "holdfast.toml", environment={})
     places, workers = Places(settings.database_url, settings.lease_url), list[WorkerProcess]()
     async with Plane(settings, {"scheduler"}) as plane:
-        service = plane.ground.service
+        service = plane.components.service
         job, _ = await service.submit(ME, Submission("kills", str(tmp_path)))
         try:
             async with asyncio.timeout(240):

@@ -69,10 +69,10 @@ async def test_a_scheduler_that_ends_in_a_handler_costs_the_time_of_its_lock_at_
     child = subprocess.Popen([sys.executable, HERE / "scheduler_child.py", tmp_path], env=environment)  # noqa: ASYNC220 - it is only begun here
     try:
         await until((tmp_path / "ready").exists)
-        async with opened(settings) as ground:
-            job, _ = await ground.service.submit(ME, Submission("double", 21))
+        async with opened(settings) as components:
+            job, _ = await components.service.submit(ME, Submission("double", 21))
             await until((tmp_path / "inside").exists)
-            seen = await ground.locks.inspect(SCHEDULER_JOB.key(job=job.id))
+            seen = await components.locks.inspect(SCHEDULER_JOB.key(job=job.id))
             assert seen.held, "it has the lock in its hands"
             if number is signal.SIGSTOP:
                 freeze(child.pid, settings.database_url, settings.lease_url)
@@ -83,9 +83,9 @@ async def test_a_scheduler_that_ends_in_a_handler_costs_the_time_of_its_lock_at_
                 async with asyncio.timeout(60):
                     while not found.state.terminal:
                         await asyncio.sleep(0.02)
-                        found = await ground.service.job(ME, job.id)
+                        found = await components.service.job(ME, job.id)
             assert (found.state, found.result) == (JobState.SUCCEEDED, 42)
-            events = await ground.service.events(ME, job.id)
+            events = await components.service.events(ME, job.id)
             assert read_history(events) == []
             assert all(event.fence is None or event.fence > (seen.fence or 0) for event in events)
     finally:

@@ -19,7 +19,7 @@ from holdfast.observe.metrics.samples import samples
 from holdfast.plane import App, Context
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.scheduler.takeover_latency import SLACK_NS
 from holdfast.plane.service.service import Caller
@@ -56,25 +56,27 @@ def settled(folder: Path, leases: str | None = None) -> Settings:
 
 def measured(plane: Plane) -> dict[str, Histogram]:
     found = {
-        each.labels["part"]: each.value for each in samples(plane.vitals.readings()) if "takeover" in each.metric.name
+        each.labels["part"]: each.value
+        for each in samples(plane.process_health.readings())
+        if "takeover" in each.metric.name
     }
     assert all(isinstance(each, Histogram) for each in found.values())
     return found  # type: ignore[return-value] # as was seen
 
 
-async def over(ground: Ground, job: Job) -> Job:
+async def over(components: Components, job: Job) -> Job:
     async with asyncio.timeout(60):
         while not job.state.terminal:
             await asyncio.sleep(0.02)
-            job = await ground.service.job(ME, job.id)
+            job = await components.service.job(ME, job.id)
     return job
 
 
-async def running(ground: Ground, job: Job) -> None:
+async def running(components: Components, job: Job) -> None:
     async with asyncio.timeout(60):
         while job.state is not JobState.RUNNING:
             await asyncio.sleep(0.01)
-            job = await ground.service.job(ME, job.id)
+            job = await components.service.job(ME, job.id)
 
 
 @asynccontextmanager
@@ -91,13 +93,13 @@ async def test_the_takeover_from_a_killed_worker_is_measured_by_the_one_that_has
         victim = WorkerProcess(places, tmp_path, "victim", "--config", str(tmp_path / "holdfast.toml"))
         try:
             await victim.ready()
-            job, _ = await plane.ground.service.submit(ME, Submission("hold", str(tmp_path)))
+            job, _ = await plane.components.service.submit(ME, Submission("hold", str(tmp_path)))
             await victim.began(job.id)
-            await running(plane.ground, job)
+            await running(plane.components, job)
         finally:
             victim.end()
         async with Plane(settings, {"worker"}, app=app) as heir:
-            assert (await over(plane.ground, job)).result == "inherited"
+            assert (await over(plane.components, job)).result == "inherited"
             took = measured(heir)["worker"]
         assert (took.number, took.total_ns >= 2 * 0.2 * NS) == (1, True), "it has missed two heartbeats"
         assert measured(plane) == {"scheduler": NOTHING}
@@ -116,14 +118,14 @@ async def test_the_takeover_from_a_killed_scheduler_is_measured_from_its_last_re
         child = subprocess.Popen([sys.executable, HERE / "scheduler_child.py", tmp_path], env=environment)  # noqa: ASYNC220 - it is only begun here
         try:
             await until((tmp_path / "ready").exists)
-            async with opened(settings) as ground:
-                job, _ = await ground.service.submit(ME, Submission("double", 21))
+            async with opened(settings) as components:
+                job, _ = await components.service.submit(ME, Submission("double", 21))
                 await until((tmp_path / "inside").exists)
         finally:
             child.kill()
             child.wait()
         async with Plane(settings, {"scheduler", "worker"}, app=app) as plane:
-            assert (await over(plane.ground, job)).result == 42
+            assert (await over(plane.components, job)).result == 42
             found = measured(plane)
         assert (found["scheduler"].number, found["worker"]) == (1, NOTHING)
         assert found["scheduler"].total_ns >= 12 * NS - SLACK_NS, "the lock had to run out"
@@ -147,15 +149,15 @@ async def test_ordinary_jobs_retries_and_drains_are_no_takeovers(tmp_path: Path)
     patient = App("patient")
     patient.job("slow")(lambda payload: "after all")
     async with scheduling(settings) as plane:
-        service = plane.ground.service
+        service = plane.components.service
         async with Plane(settings, {"worker"}, app=app) as leaving:
             jobs = [(await service.submit(ME, Submission(topic, 1)))[0] for topic in ("double", "moody", "slow")]
-            assert [(await over(plane.ground, each)).result for each in jobs[:2]] == [2, 2]
+            assert [(await over(plane.components, each)).result for each in jobs[:2]] == [2, 2]
             await begun.wait()
-            await running(plane.ground, jobs[2])
+            await running(plane.components, jobs[2])
             assert not await leaving.stop(0.0), "it was in the middle of something"
             assert measured(leaving) == {"worker": NOTHING}
         async with Plane(settings, {"worker"}, app=patient) as staying:
-            assert (await over(plane.ground, jobs[2])).result == "after all"
+            assert (await over(plane.components, jobs[2])).result == "after all"
             assert measured(staying) == {"worker": NOTHING}, "it was given back, also if it came late"
         assert measured(plane) == {"scheduler": NOTHING}

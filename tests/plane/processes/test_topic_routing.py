@@ -92,7 +92,7 @@ class Stage:
 async def staged(places: Places, directory: Path) -> AsyncIterator[Stage]:
     settings = Settings(database=places.database, leases=places.leases, bus=places.bus)
     async with Plane(settings, {"scheduler"}) as plane:
-        stage = Stage(places, directory, plane.ground.service)
+        stage = Stage(places, directory, plane.components.service)
         try:
             yield stage
         finally:

@@ -23,7 +23,7 @@ from holdfast.plane.app import App
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.audit_ledger import plane_ledger
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import (
@@ -68,7 +68,7 @@ def settings(database: str | None, **more: Any) -> Settings:
     )
 
 
-async def submit(ground: Ground, number: int) -> None:
+async def submit(components: Components, number: int) -> None:
     """Submit a job: most are done, some fail, some are cancelled, some have to wait for a long time."""
     fails, later = number % 7 == 3, number % 5 == 2
     wanted = Submission(
@@ -78,33 +78,33 @@ async def submit(ground: Ground, number: int) -> None:
         max_attempts=1,
         not_before_ns=2**61 if later else 0,
     )
-    job, made = await ground.service.submit(ME, wanted, pool="default")
+    job, made = await components.service.submit(ME, wanted, pool="default")
     assert made
     mark({"submitted": job.id, "number": number})
     if later and number % 10 == 2:
-        await ground.service.cancel(ME, job.id)
+        await components.service.cancel(ME, job.id)
         mark({"cancelling": job.id})
     elif later:
         return  # for whoever looks after the crash: it still waits
-    await _over(ground, job.id)
+    await _over(components, job.id)
 
 
-async def _over(ground: Ground, job_id: str) -> None:
+async def _over(components: Components, job_id: str) -> None:
     async with asyncio.timeout(60):
         while True:
-            job = await ground.service.job(ME, job_id)
+            job = await components.service.job(ME, job_id)
             if job.state.terminal:
                 break
             await asyncio.sleep(0.005)  # between two looks at a database
     mark({"ended": job.id, "state": job.state, "fence": job.fence, "run_fence": job.run_fence})
 
 
-async def _lend(ground: Ground, number: int) -> None:
+async def _lend(components: Components, number: int) -> None:
     """Take a lease and a resource, and give one of them back."""
-    lease = await ground.locks.lock(KEY.format(number % 2), ttl=60).acquire(timeout=5)
+    lease = await components.locks.lock(KEY.format(number % 2), ttl=60).acquire(timeout=5)
     mark({"lease": lease.key, "fence": lease.fence})
     await lease.release()
-    grant = await ground.service.resources.acquire("default", f"kept-{number}", owner="me", ttl=3600)
+    grant = await components.service.resources.acquire("default", f"kept-{number}", owner="me", ttl=3600)
     mark({"resource": f"kept-{number}", "fence": grant.holder.fence})
 
 
@@ -116,8 +116,8 @@ async def _plane(jobs: int) -> None:
         stack.enter_context(ledger)
         async with Plane(chosen, OWN, app=app, audit=ledger) as plane:
             for some in _batched(jobs, 4):
-                await asyncio.gather(*(submit(plane.ground, number) for number in some))
-                await _lend(plane.ground, some[0])
+                await asyncio.gather(*(submit(plane.components, number) for number in some))
+                await _lend(plane.components, some[0])
 
 
 def _batched(number: int, size: int) -> list[range]:
@@ -127,7 +127,7 @@ def _batched(number: int, size: int) -> list[range]:
 async def _jobs(database: str, jobs: int) -> None:
     async with Plane(settings(database, leases="memory://"), OWN, app=app) as plane:
         for some in _batched(jobs, 4):
-            await asyncio.gather(*(submit(plane.ground, number) for number in some))
+            await asyncio.gather(*(submit(plane.components, number) for number in some))
 
 
 def leases(url: str, grants: int) -> None:

@@ -22,7 +22,7 @@ from holdfast.plane.db.ports import Tx
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Heartbeat, Job, Submission
-from holdfast.plane.process.components import Ground, opened
+from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.settings.settings import LimitSettings
 from holdfast.plane.worker.context import Context
@@ -58,29 +58,29 @@ class Crew:
             await self.gate.wait()
 
 
-async def submitted(ground: Ground, number: int) -> list[Job]:
-    made = [await ground.service.submit(ME, Submission("gated", each), pool="default") for each in range(number)]
+async def submitted(components: Components, number: int) -> list[Job]:
+    made = [await components.service.submit(ME, Submission("gated", each), pool="default") for each in range(number)]
     return [job for job, _ in made]
 
 
-async def states(ground: Ground, jobs: list[Job]) -> Counter[JobState]:
-    return Counter([(await ground.service.job(ME, each.id)).state for each in jobs])
+async def states(components: Components, jobs: list[Job]) -> Counter[JobState]:
+    return Counter([(await components.service.job(ME, each.id)).state for each in jobs])
 
 
-async def on_the_bus(ground: Ground, subject: str, group: str) -> int:
+async def on_the_bus(components: Components, subject: str, group: str) -> int:
     """What the server has of a subject; nothing waits in the database to be sent."""
-    rows = await ground.database.read(lambda tx: tx.query("SELECT COUNT(*) AS number FROM plane_outbox"))
-    return 0 if rows[0]["number"] else await ground.bus.pending(subject, group)
+    rows = await components.database.read(lambda tx: tx.query("SELECT COUNT(*) AS number FROM plane_outbox"))
+    return 0 if rows[0]["number"] else await components.bus.pending(subject, group)
 
 
-async def later(ground: Ground, jobs: list[Job]) -> None:
+async def later(components: Components, jobs: list[Job]) -> None:
     """Half of the time is over that an attempt may take to begin, or to run."""
     limits = LimitSettings()
     statement = "UPDATE plane_job SET updated_ns = updated_ns - :past_ns WHERE id = :id AND state = :state"
     for state, seconds in ((JobState.DISPATCHED, limits.dispatched), (JobState.RUNNING, limits.running)):
         for job in jobs:
             values = {"past_ns": round(seconds / 2 * NS), "id": job.id, "state": str(state)}
-            await ground.database.write(partial(_query, statement, values))
+            await components.database.write(partial(_query, statement, values))
 
 
 async def _query(statement: str, values: Mapping[str, Any], tx: Tx) -> None:
@@ -113,32 +113,32 @@ async def test_a_bus_that_forgets_costs_time_and_no_job(
     crew = Crew()
 
     # Submitted: the messages were on the bus, and nobody had taken them.
-    async with opened(chosen) as ground:
-        jobs = await submitted(ground, 3)
-        await until(lambda: _equals(on_the_bus(ground, subjects.SUBMIT, subjects.SCHEDULER), 3))
+    async with opened(chosen) as components:
+        jobs = await submitted(components, 3)
+        await until(lambda: _equals(on_the_bus(components, subjects.SUBMIT, subjects.SCHEDULER), 3))
         forgets(own_nats)
-        assert (await states(ground, jobs)).keys() == {JobState.PENDING}
+        assert (await states(components, jobs)).keys() == {JobState.PENDING}
         # A worker that has just died, and that nobody misses yet: what is sent to it waits on the bus.
-        died = Heartbeat("died", "default", ("gated",), 2, 0, ground.clock.now().wall)
-        assert await ground.workers.record(died)
+        died = Heartbeat("died", "default", ("gated",), 2, 0, components.clock.now().wall)
+        assert await components.workers.record(died)
 
     async with Plane(chosen, ("worker",), app=crew.app):
         async with Plane(chosen, REST) as rest:
             # Sent: one runs, and the others wait on the bus.
-            await until(lambda: _equals(states(rest.ground, jobs), {JobState.RUNNING: 1, JobState.DISPATCHED: 2}))
-            await until(lambda: on_the_bus(rest.ground, subjects.work_subject("default"), subjects.WORKERS))
+            await until(lambda: _equals(states(rest.components, jobs), {JobState.RUNNING: 1, JobState.DISPATCHED: 2}))
+            await until(lambda: on_the_bus(rest.components, subjects.work_subject("default"), subjects.WORKERS))
             forgets(own_nats, keep=older)
         # Done: the worker has said so, the bus has taken it, and no scheduler has heard it.
         crew.gate.set()
-        async with opened(chosen) as ground:
-            await until(lambda: on_the_bus(ground, subjects.RESULT, subjects.SCHEDULER))
+        async with opened(chosen) as components:
+            await until(lambda: on_the_bus(components, subjects.RESULT, subjects.SCHEDULER))
             forgets(own_nats, older=older)
-            await later(ground, jobs)
+            await later(components, jobs)
 
     async with Plane(chosen, OWN, app=crew.app) as whole:
-        await until(lambda: _equals(states(whole.ground, jobs), {JobState.SUCCEEDED: 3}))
+        await until(lambda: _equals(states(whole.components, jobs), {JobState.SUCCEEDED: 3}))
         for job in jobs:
-            ends = [each for each in await whole.ground.service.events(ME, job.id) if each.after.terminal]
+            ends = [each for each in await whole.components.service.events(ME, job.id) if each.after.terminal]
             assert len(ends) == 1
     assert max(map(len, crew.fences.values())) == 2, "what was done and not heard of is run again"
     assert all(fences == sorted(set(fences)) for fences in crew.fences.values())

@@ -15,7 +15,7 @@ from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_p
 
 if TYPE_CHECKING:
     from holdfast.plane.approvals.rules import Verdict
-    from holdfast.plane.process.components import Ground
+    from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="What waits, as the list names it.", show_default=False)]
@@ -66,12 +66,12 @@ def list_(
     from holdfast.cli.output.runs import approval_line, approval_table
     from holdfast.plane.jobs.queries import place_of
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         place = None if after is None else place_of(after)
         wanted = None if status == "all" else status
-        page = await ground.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
+        page = await components.flows.approvals(caller, tenant=tenant, status=wanted, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        table = partial(approval_table, now_ns=ground.clock.now().wall)
+        table = partial(approval_table, now_ns=components.clock.now().wall)
         empty = "nothing waits for anybody" if status == "waiting" else "there is nothing of that kind"
         put_page(page.items, following, approval_line, table, empty=empty, json=json)
         return Exit.OK
@@ -84,9 +84,9 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
     from holdfast.cli.output.jobs import as_json, short
     from holdfast.cli.output.runs import approval_dict, approval_rows
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        found = await ground.flows.approval(caller, job)
-        about = await ground.service.job(caller, job)
+    async def work(components: Components, caller: Caller) -> Exit:
+        found = await components.flows.approval(caller, job)
+        about = await components.service.job(caller, job)
         if json:
             put_json({**approval_dict(found), "topic": about.topic, "payload": about.payload})
             return Exit.OK
@@ -124,13 +124,13 @@ def _deciding(verdict: str) -> Callable[..., int]:
 
 
 async def _decide(
-    job: str, verdict: Verdict, note: str, revision: int | None, json: bool, ground: Ground, caller: Caller
+    job: str, verdict: Verdict, note: str, revision: int | None, json: bool, components: Components, caller: Caller
 ) -> Exit:
     from holdfast.cli.output.runs import approval_dict
     from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 
     try:
-        decided = await ground.flows.decide(caller, job, verdict, note=note, revision=revision)
+        decided = await components.flows.decide(caller, job, verdict, note=note, revision=revision)
     except (ApprovalConflict, SelfApproval) as refused:
         if json:
             put_json({"taken": False, "code": str(refused.code), "error": str(refused)})

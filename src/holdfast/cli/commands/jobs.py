@@ -19,7 +19,7 @@ from holdfast.runtime.strict_json import NotJson, json_of
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
-    from holdfast.plane.process.components import Ground
+    from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of the job.", show_default=False)]
@@ -82,8 +82,8 @@ def submit(
     told = payload_of(payload)
     labels = labels_of(label or [])
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        now_ns = ground.clock.now().wall
+    async def work(components: Components, caller: Caller) -> Exit:
+        now_ns = components.clock.now().wall
         wanted = Submission(
             topic=topic,
             payload=told,
@@ -98,8 +98,8 @@ def submit(
             submitted_by=caller.name,
             labels=labels,
         )
-        job, made = await ground.service.submit(caller, wanted, pool=pool)
-        warning = await ground.service.warning(caller, job)
+        job, made = await components.service.submit(caller, wanted, pool=pool)
+        warning = await components.service.warning(caller, job)
         if warning is not None:
             say(f"warning: {warning.text}; the job waits for one")
         if json and not follow:
@@ -107,7 +107,7 @@ def submit(
         elif not json:
             say(f"{'submitted' if made else 'was there already'}: {topic} of {tenant}, {job.state}")
             out().print(cell(job.id, "bold"))  # alone on stdout, so that a script can keep it
-        return await watch(ground, caller, job.id, timeout=None, json=json) if follow else Exit.OK
+        return await watch(components, caller, job.id, timeout=None, json=json) if follow else Exit.OK
 
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
@@ -127,11 +127,11 @@ def list_(
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)
-        page = await ground.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
+        page = await components.service.jobs(caller, tenant=tenant, state=state, topic=topic, after=place, limit=limit)
         following = None if page.after is None else page.after.text
-        table = partial(job_table, now_ns=ground.clock.now().wall)
+        table = partial(job_table, now_ns=components.clock.now().wall)
         empty = "there are no such jobs" if tenant or state or topic or after else "there are no jobs"
         put_page(page.items, following, outline_dict, table, empty=empty, json=json)
         return Exit.OK
@@ -143,11 +143,11 @@ def show(job: JobId, database: Database = None, config: Config = None, json: Jso
     """Show a job and its history. Exits 1 when there is none."""
     from holdfast.cli.output.jobs import event_dict, event_line, job_dict, job_rows
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        found = await ground.service.job(caller, job)
-        progress = await ground.service.progress(found)
-        events = await ground.service.events(caller, job)
-        waiting = await ground.service.waiting(caller, found)
+    async def work(components: Components, caller: Caller) -> Exit:
+        found = await components.service.job(caller, job)
+        progress = await components.service.progress(found)
+        events = await components.service.events(caller, job)
+        waiting = await components.service.waiting(caller, found)
         if json:
             put_json({"job": job_dict(found, progress, waiting), "events": [event_dict(each) for each in events]})
             return Exit.OK
@@ -175,8 +175,8 @@ def follow(
     if timeout is not None:
         duration_ns("timeout", timeout)
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        return await watch(ground, caller, job, timeout=timeout, json=json)
+    async def work(components: Components, caller: Caller) -> Exit:
+        return await watch(components, caller, job, timeout=timeout, json=json)
 
     return look(work, config, database)
 
@@ -193,8 +193,8 @@ def cancel(
     """Ask for a job to be ended. A scheduler does it, under the job's lock. Exits 1 if it is over already."""
     from holdfast.cli.output.jobs import job_dict
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        found, asked = await ground.service.cancel(caller, job, reason=reason)
+    async def work(components: Components, caller: Caller) -> Exit:
+        found, asked = await components.service.cancel(caller, job, reason=reason)
         if json:
             put_json({"asked": asked, "job": job_dict(found)})
         elif asked:
@@ -217,8 +217,8 @@ def retry(
     """Try a dead letter again, as a new job with all its attempts. A second time gives the job of the first."""
     from holdfast.cli.output.jobs import job_dict
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        found, made = await ground.service.retry_dead_letter(caller, job)
+    async def work(components: Components, caller: Caller) -> Exit:
+        found, made = await components.service.retry_dead_letter(caller, job)
         if json:
             put_json({"made": made, "job": job_dict(found)})
         else:
@@ -245,9 +245,9 @@ def dead(
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         if letter is not None:
-            one = await ground.service.dead_letter(caller, letter)
+            one = await components.service.dead_letter(caller, letter)
             if json:
                 put_json({**letter_dict(one), "body": dict(one.body)})
             else:
@@ -255,7 +255,7 @@ def dead(
                 out().print(cell(as_json(dict(one.body))), soft_wrap=True)
             return Exit.OK
         place = AFTER_ALL if after is None else place_of(after)
-        page = await ground.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
+        page = await components.service.dead_letters(caller, tenant=tenant, after=place, limit=limit)
         following = None if page.after is None else page.after.text
         put_page(page.items, following, letter_dict, letter_table, empty="there are no dead letters", json=json)
         return Exit.OK
@@ -267,9 +267,9 @@ def stats(tenant: Tenant = None, database: Database = None, config: Config = Non
     """Count jobs by state, and the workers that are alive."""
     from holdfast.cli.output.jobs import state_cell
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        counts = await ground.service.counts(caller, tenant=tenant)
-        workers = [each for each in await ground.service.workers() if each.alive]
+    async def work(components: Components, caller: Caller) -> Exit:
+        counts = await components.service.counts(caller, tenant=tenant)
+        workers = [each for each in await components.service.workers() if each.alive]
         active, capacity = sum(each.said.active for each in workers), sum(each.said.capacity for each in workers)
         if json:
             told = {"workers": len(workers), "active": active, "capacity": capacity}

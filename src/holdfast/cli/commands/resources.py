@@ -19,7 +19,7 @@ from holdfast.types import NS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from holdfast.plane.process.components import Ground
+    from holdfast.plane.process.components import Components
     from holdfast.plane.resources.model import ResourceBreak, ResourceHolder
     from holdfast.plane.service.service import Caller
 
@@ -54,9 +54,9 @@ def list_(
     """List who holds which resource, by tenant and name."""
     from holdfast.plane.resources.model import BEFORE_ALL, holder_place_of
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         place = BEFORE_ALL if after is None else holder_place_of(after)
-        found = await ground.service.resources.page(
+        found = await components.service.resources.page(
             caller.scope(tenant), resource=resource, after=place, limit=limit + 1
         )
         items = found[:limit]
@@ -84,11 +84,11 @@ def release(
     so, unless --yes is given. What was taken is kept for good. Exits 1 when nobody held it.
     """
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        holders = await ground.service.resources.holders(tenant, resource)
+    async def work(components: Components, caller: Caller) -> Exit:
+        holders = await components.service.resources.holders(tenant, resource)
         if holders and not yes:
             _ask(holders)
-        taken = await ground.service.breaks.force_release(
+        taken = await components.service.breaks.force_release(
             tenant, resource, actor=caller.name, reason=reason, fence=fence
         )
         if json:
@@ -114,9 +114,9 @@ def audit(
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)
-        found = await ground.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
+        found = await components.service.breaks.page(caller.scope(tenant), after=place, limit=limit + 1)
         items = found[:limit]
         following = items[-1].place.text if len(found) > limit else None
         empty = "no resource was ever taken away by force"

@@ -18,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.types import duration_ns
 
 if TYPE_CHECKING:
-    from holdfast.plane.process.components import Ground
+    from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.", show_default=False)]
@@ -71,8 +71,8 @@ def define(
             say(f"{workflow.name} makes sense: {len(workflow.steps)} steps, risk class {workflow.risk}")
         return Exit.OK
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        kept, new = await ground.flows.define(caller, workflow, tenant=tenant)
+    async def work(components: Components, caller: Caller) -> Exit:
+        kept, new = await components.flows.define(caller, workflow, tenant=tenant)
         if json:
             put_json({"new": new, **definition_dict(kept)})
         else:
@@ -103,18 +103,18 @@ def workflows(
     if name is None and version is not None:
         raise BadInput("--version", "is of one workflow", "name it: holdfast runs workflows NAME --version N")
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         if name is not None:
-            kept = await ground.flows.definition(caller, name, version, tenant=tenant)
+            kept = await components.flows.definition(caller, name, version, tenant=tenant)
             if json:
                 put_json(definition_dict(kept))
             else:
                 for line in definition_lines(kept):
                     out().print(line, soft_wrap=True)
             return Exit.OK
-        found, following = await ground.flows.definitions(caller, tenant=tenant, limit=PAGE_MAX)
+        found, following = await components.flows.definitions(caller, tenant=tenant, limit=PAGE_MAX)
         while following is not None:  # they are few, and small in outline
-            more, following = await ground.flows.definitions(caller, tenant=tenant, after=following, limit=PAGE_MAX)
+            more, following = await components.flows.definitions(caller, tenant=tenant, after=following, limit=PAGE_MAX)
             found += more
         if json:
             put_json({"items": [workflow_line(each) for each in found]})
@@ -160,12 +160,12 @@ def start(
     labels = labels_of(label or [])
     defined = load_workflow(Path(workflow)) if workflow.endswith(_FILES) else None
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         name, wanted = workflow, version
         if defined is not None:
-            kept, _ = await ground.flows.define(caller, defined, tenant=tenant)
+            kept, _ = await components.flows.define(caller, defined, tenant=tenant)
             name, wanted = defined.name, kept.workflow.version
-        stored, made = await ground.flows.start(
+        stored, made = await components.flows.start(
             caller,
             name,
             value,
@@ -173,7 +173,7 @@ def start(
             tenant=tenant,
             run_id=id,
             idempotency_key=idempotency_key,
-            deadline_ns=None if deadline is None else ground.clock.now().wall + duration_ns("deadline", deadline),
+            deadline_ns=None if deadline is None else components.clock.now().wall + duration_ns("deadline", deadline),
             labels=labels,
         )
         run = stored.run
@@ -183,7 +183,7 @@ def start(
             told = f"{run.workflow.name} version {run.workflow.version} of {run.tenant}, {run.status}"
             say(f"{'started' if made else 'was there already'}: {told}")
             out().print(cell(run.id, "bold"))  # alone on stdout, so that a script can keep it
-        return await watch(ground, caller, run.id, timeout=None, json=json) if follow else Exit.OK
+        return await watch(components, caller, run.id, timeout=None, json=json) if follow else Exit.OK
 
     return on_plane(work, config, makes=True, database=database, bus=bus, leases=leases)
 
@@ -203,13 +203,13 @@ def list_(
     from holdfast.plane.jobs.queries import place_of
     from holdfast.plane.model.paging import AFTER_ALL
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         place = AFTER_ALL if after is None else place_of(after)
-        page = await ground.flows.runs(
+        page = await components.flows.runs(
             caller, tenant=tenant, status=status, workflow=workflow, after=place, limit=limit
         )
         following = None if page.after is None else page.after.text
-        table = partial(run_table, now_ns=ground.clock.now().wall)
+        table = partial(run_table, now_ns=components.clock.now().wall)
         empty = "there are no such runs" if tenant or status or workflow or after else "there are no runs"
         put_page(page.items, following, run_line, table, empty=empty, json=json)
         return Exit.OK
@@ -222,13 +222,13 @@ def show(run: RunId, database: Database = None, config: Config = None, json: Jso
     from holdfast.cli.output.jobs import as_json, short
     from holdfast.cli.output.runs import run_dict, run_tree
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        stored = await ground.flows.run(caller, run)
+    async def work(components: Components, caller: Caller) -> Exit:
+        stored = await components.flows.run(caller, run)
         if json:
             put_json({"run": run_dict(stored)})
             return Exit.OK
         console = out()
-        console.print(run_tree(stored, ground.clock.now().wall))
+        console.print(run_tree(stored, components.clock.now().wall))
         for heading, value in (("input", stored.run.input), ("output", stored.run.output)):
             if value is not None:
                 console.print(cell(f"{heading:<7}", "bold"), cell(short(as_json(value))), soft_wrap=True)
@@ -250,8 +250,8 @@ def follow(
     if timeout is not None:
         duration_ns("timeout", timeout)
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        return await watch(ground, caller, run, timeout=timeout, json=json)
+    async def work(components: Components, caller: Caller) -> Exit:
+        return await watch(components, caller, run, timeout=timeout, json=json)
 
     return look(work, config, database)
 
@@ -260,9 +260,9 @@ def timeline(run: RunId, database: Database = None, config: Config = None, json:
     """Show everything that happened to a run, oldest first, with the fence under which it was written."""
     from holdfast.cli.output.runs import event_dict, timeline_line
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         seen, console = (0, -1), out()
-        while page := await ground.flows.timeline(caller, run, after=seen):
+        while page := await components.flows.timeline(caller, run, after=seen):
             for event in page:
                 if json:
                     put_json(event_dict(event))
@@ -286,8 +286,8 @@ def cancel(
     """Ask for a run to be ended, with all that it has started. Exits 1 if it is over already."""
     from holdfast.cli.output.runs import run_dict
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
-        stored, asked = await ground.flows.cancel(caller, run, reason=reason)
+    async def work(components: Components, caller: Caller) -> Exit:
+        stored, asked = await components.flows.cancel(caller, run, reason=reason)
         if json:
             put_json({"asked": asked, "run": run_dict(stored)})
         elif asked:
@@ -320,9 +320,9 @@ def rerun(
     from holdfast.cli.output.runs import run_dict
     from holdfast.plane.service.workflows import NotOver
 
-    async def work(ground: Ground, caller: Caller) -> Exit:
+    async def work(components: Components, caller: Caller) -> Exit:
         try:
-            stored, made = await ground.flows.rerun(caller, run, keep=keep, idempotency_key=idempotency_key)
+            stored, made = await components.flows.rerun(caller, run, keep=keep, idempotency_key=idempotency_key)
         except NotOver as refused:
             say(str(refused))
             return Exit.NO
@@ -331,6 +331,6 @@ def rerun(
         elif not json:
             say(f"{'a new run' if made else 'was run again before'} of {run}: {stored.run.status}")
             out().print(cell(stored.run.id, "bold"))
-        return await watch(ground, caller, stored.run.id, timeout=None, json=json) if follow else Exit.OK
+        return await watch(components, caller, stored.run.id, timeout=None, json=json) if follow else Exit.OK
 
     return on_plane(work, config, database=database, bus=bus, leases=leases)

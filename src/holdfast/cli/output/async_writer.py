@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, Literal, Self, TextIO, TypeAlias
 
 from holdfast.flows.log import Trouble
-from holdfast.runtime.background_writer import Scribe
+from holdfast.runtime.background_writer import BackgroundWriter
 
 ROOM: Final = 10_000
 CLOSE_S: Final = 2.0
@@ -36,7 +36,9 @@ class Writer:
         """`gap` makes the line that says how many were dropped."""
         self._stream: Stream = stream
         self._gap = gap
-        self._scribe: Scribe[Act] = Scribe(f"holdfast-{stream}", self._written, lambda: None, room=ROOM, tick_s=60.0)
+        self._background_writer: BackgroundWriter[Act] = BackgroundWriter(
+            f"holdfast-{stream}", self._written, lambda: None, room=ROOM, tick_s=60.0
+        )
         self._trouble = Trouble(
             logging.getLogger("holdfast"),
             "standard output cannot be written; what happens is not shown there",
@@ -49,11 +51,11 @@ class Writer:
 
     def put(self, act: Act, *, rare: bool = False) -> None:
         """Have something done soon that writes to the stream."""
-        self._scribe.put(act, rare=rare)
+        self._background_writer.put(act, rare=rare)
 
     def close(self) -> None:
         """Write what is left, and wait for that no longer than `CLOSE_S`."""
-        self._scribe.close(CLOSE_S)
+        self._background_writer.close(CLOSE_S)
 
     def __enter__(self) -> Self:
         return self

@@ -17,19 +17,22 @@ from holdfast.cli.output.screen import cell, out, seconds
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.messages import attempts_of
 from holdfast.plane.model.records import Job, JobEvent
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import Caller
 from holdfast.types import NS
 
 _View: TypeAlias = View[Job, JobEvent]
 
 
-async def follow(ground: Ground, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
+async def follow(components: Components, caller: Caller, job_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show what happens to a job until it is over or the time is. The exit code says how it ended."""
     shown: Shown[Job, JobEvent] = Shown(_document, event_dict, event_line, verdict, _unfinished)
-    view = view_of(shown, lambda: _LiveView(ground), json=json)
+    view = view_of(shown, lambda: _LiveView(components), json=json)
     job = await followed(
-        view, lambda view: _watch(ground, caller, job_id, view), lambda: ground.service.job(caller, job_id), timeout
+        view,
+        lambda view: _watch(components, caller, job_id, view),
+        lambda: components.service.job(caller, job_id),
+        timeout,
     )
     return Exit.UNFINISHED if job is None else exit_of(job)
 
@@ -39,13 +42,13 @@ def exit_of(job: Job) -> Exit:
     return Exit.OK if job.state is JobState.SUCCEEDED else Exit.NO
 
 
-async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Job:
+async def _watch(components: Components, caller: Caller, job_id: str, view: _View) -> Job:
     known = -1
 
     async def look() -> Job | None:
         nonlocal known
-        job = await ground.service.job(caller, job_id)
-        events = await ground.service.events(caller, job_id) if job.version != known else []
+        job = await components.service.job(caller, job_id)
+        events = await components.service.events(caller, job_id) if job.version != known else []
         view.show(job, [event for event in events if event.version > known])
         known = max((known, *(event.version for event in events)))
         return job if job.state.terminal else None
@@ -56,8 +59,8 @@ async def _watch(ground: Ground, caller: Caller, job_id: str, view: _View) -> Jo
 class _LiveView:
     """The history so far, and what the job is doing now."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._clock = ground.clock
+    def __init__(self, components: Components) -> None:
+        self._clock = components.clock
         self._live = Live(console=out(), refresh_per_second=8, transient=True)
         self._console = self._live.console
         self._spinner = Spinner("dots", style="cyan")

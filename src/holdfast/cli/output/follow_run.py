@@ -15,7 +15,7 @@ from holdfast.cli.output.follow import Shown, View, followed, looked_at, view_of
 from holdfast.cli.output.jobs import as_json, short
 from holdfast.cli.output.runs import event_dict, run_dict, run_tree, timeline_line
 from holdfast.cli.output.screen import cell, out
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import Caller
 from holdfast.plane.workflows.core.run import RunStatus, StoredRun
 from holdfast.plane.workflows.run_rows import RunEvent
@@ -23,27 +23,30 @@ from holdfast.plane.workflows.run_rows import RunEvent
 _View: TypeAlias = View[StoredRun, RunEvent]
 
 
-async def follow(ground: Ground, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
+async def follow(components: Components, caller: Caller, run_id: str, *, timeout: float | None, json: bool) -> Exit:
     """Show what happens to a run until it is over or the time is. The exit code says how it ended."""
     shown: Shown[StoredRun, RunEvent] = Shown(
         _document, event_dict, partial(timeline_line, audit=False), verdict, _unfinished
     )
-    view = view_of(shown, lambda: _TreeView(ground), json=json)
+    view = view_of(shown, lambda: _TreeView(components), json=json)
     stored = await followed(
-        view, lambda view: _watch(ground, caller, run_id, view), lambda: ground.flows.run(caller, run_id), timeout
+        view,
+        lambda view: _watch(components, caller, run_id, view),
+        lambda: components.flows.run(caller, run_id),
+        timeout,
     )
     if stored is None:
         return Exit.UNFINISHED
     return Exit.OK if stored.run.status is RunStatus.SUCCEEDED else Exit.NO
 
 
-async def _watch(ground: Ground, caller: Caller, run_id: str, view: _View) -> StoredRun:
+async def _watch(components: Components, caller: Caller, run_id: str, view: _View) -> StoredRun:
     seen = (0, -1)
 
     async def look() -> StoredRun | None:
         nonlocal seen
-        stored = await ground.flows.run(caller, run_id)
-        news = await ground.flows.timeline(caller, run_id, after=seen) if stored.version >= seen[0] else []
+        stored = await components.flows.run(caller, run_id)
+        news = await components.flows.timeline(caller, run_id, after=seen) if stored.version >= seen[0] else []
         view.show(stored, news)
         seen = (news[-1].version, news[-1].line) if news else seen
         return stored if stored.run.status.terminal and seen[0] >= stored.version else None
@@ -54,8 +57,8 @@ async def _watch(ground: Ground, caller: Caller, run_id: str, view: _View) -> St
 class _TreeView:
     """The steps as a tree that changes in place."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._clock = ground.clock
+    def __init__(self, components: Components) -> None:
+        self._clock = components.clock
         self._live = Live(console=out(), refresh_per_second=8, transient=True)
         self._shown: StoredRun | None = None
 

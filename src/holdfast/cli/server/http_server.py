@@ -199,9 +199,11 @@ class ApiPart:
 
     def __init__(self, plane: Plane, ours: socket.socket, access: Access) -> None:
         self.address = address_of(ours)
-        ground, rate = plane.ground, plane.settings.api.rate
-        rates = Rates(rate, ground.clock) if rate else None
-        self._server = HttpServer(create_app(ground.service, access, vitals=plane.vitals, rates=rates), ours)
+        components, rate = plane.components, plane.settings.api.rate
+        rates = Rates(rate, components.clock) if rate else None
+        self._server = HttpServer(
+            create_app(components.service, access, process_health=plane.process_health, rates=rates), ours
+        )
 
     async def start(self) -> None:
         """See `Part`."""

@@ -94,8 +94,8 @@ class PlaneProcess:
         try:
             await plane.open()
             async with (
-                contextlib.nullcontext() if probe is None else probe.serving(plane.vitals),
-                telemetry.exporting(sending, plane.vitals),
+                contextlib.nullcontext() if probe is None else probe.serving(plane.process_health),
+                telemetry.exporting(sending, plane.process_health),
             ):
                 if await started(plane.start(), ending) is None:
                     return Exit.SIGNALLED + ended_by
@@ -135,7 +135,7 @@ class PlaneProcess:
         if not self._sample:
             yield
             return
-        feeding = asyncio.create_task(sampled.feed(plane.ground.service))
+        feeding = asyncio.create_task(sampled.feed(plane.components.service))
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.cli.server.bind import Wish, address_of, check_http, listen
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class Probe:
         self._access = access
 
     @asynccontextmanager
-    async def serving(self, vitals: Vitals) -> AsyncIterator[None]:
+    async def serving(self, process_health: ProcessHealth) -> AsyncIterator[None]:
         """Answer while the block runs."""
         from holdfast.cli.server.http_server import HttpServer
         from holdfast.web.app import create_probe
 
-        server = HttpServer(create_probe(vitals, self._access), self._socket)
+        server = HttpServer(create_probe(process_health, self._access), self._socket)
         await server.start()
         try:
             yield

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.metric_reading import Reading
 from holdfast.errors import Misconfigured
 from holdfast.flows.log import say
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,30 +41,30 @@ def opened(settings: Settings) -> Iterator[Sending | None]:
 
 
 @asynccontextmanager
-async def exporting(sending: Sending | None, vitals: Vitals) -> AsyncIterator[None]:
+async def exporting(sending: Sending | None, process_health: ProcessHealth) -> AsyncIterator[None]:
     """Send what the process counts while the block runs: at once, every interval, and when it is over."""
     if sending is None:
         yield
         return
-    feeding = asyncio.create_task(_feed(sending, vitals), name="otel")
-    vitals.also(lambda: [sending.reading()])
+    feeding = asyncio.create_task(_feed(sending, process_health), name="otel")
+    process_health.also(lambda: [sending.reading()])
     try:
         yield
     finally:
         feeding.cancel()
         await asyncio.wait((feeding,))
-        _send(sending, vitals)  # not the plane's jobs: its stores may be closed by now
+        _send(sending, process_health)  # not the plane's jobs: its stores may be closed by now
 
 
-async def _feed(sending: Sending, vitals: Vitals) -> None:
+async def _feed(sending: Sending, process_health: ProcessHealth) -> None:
     """The first one at once: counts that are seen at zero can be seen to rise."""
     while True:
-        _send(sending, vitals, await vitals.live() if vitals.counts_jobs else ())
+        _send(sending, process_health, await process_health.live() if process_health.counts_jobs else ())
         await asyncio.sleep(sending.interval)
 
 
-def _send(sending: Sending, vitals: Vitals, live: Iterable[Reading] = ()) -> None:
+def _send(sending: Sending, process_health: ProcessHealth, live: Iterable[Reading] = ()) -> None:
     try:
-        sending.send([*vitals.readings(), *vitals.served(), *live])
+        sending.send([*process_health.readings(), *process_health.served(), *live])
     except Exception as error:  # noqa: BLE001 - whatever it is, it must neither end the process nor what follows
         say(_log, logging.ERROR, "the metrics to send could not be read", error)

@@ -208,7 +208,7 @@ class UpScreen:
             try:
                 line = await self._line(plane)
             except (BackendError, Closed) as error:
-                line = cell(f"  {plane.vitals.barred or error}", "red")
+                line = cell(f"  {plane.process_health.barred or error}", "red")
             self._out.put(partial(live.update, line, refresh=True))
             await asyncio.sleep(LOOK_S)
 
@@ -228,8 +228,8 @@ class UpScreen:
         loop = asyncio.get_running_loop()
         began = loop.time()
         if began < self._count_again:
-            return {**self._counted, **await plane.ground.service.counts(_ME, finished=False)}
-        self._counted = await plane.ground.service.counts(_ME)
+            return {**self._counted, **await plane.components.service.counts(_ME, finished=False)}
+        self._counted = await plane.components.service.counts(_ME)
         self._count_again = loop.time() + 50 * (loop.time() - began)
         return self._counted
 

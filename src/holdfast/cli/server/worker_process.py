@@ -28,8 +28,8 @@ from holdfast.plane.db.ports import Audit
 from holdfast.plane.fleet.registry import check_free
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.audit_ledger import plane_ledger
-from holdfast.plane.process.components import TABLES, Ground, opened
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.components import TABLES, Components, opened
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Health, State, WorkerPart, worker_of, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
 from holdfast.plane.process.startup_check import stores_ready
@@ -96,30 +96,33 @@ class WorkerProcess:
         async with AsyncExitStack() as outer:
             stack = await outer.enter_async_context(AsyncExitStack())  # closed earlier where the worker is outgrown
             how = opened(self._settings, service_name=self._app.name, works=True, prepares=False, audit=audit)
-            ground = await stack.enter_async_context(how)
-            worker = worker_of(ground, self._app, self._name)
+            components = await stack.enter_async_context(how)
+            worker = worker_of(components, self._app, self._name)
             writes = writes_needed(self._settings, (WorkerPart.name,))
-            vitals = Vitals(
-                ground.service, health=lambda: _health(vitals), counts=lambda: _counts(worker), writes=writes
+            process_health = ProcessHealth(
+                components.service,
+                health=lambda: _health(process_health),
+                counts=lambda: _counts(worker),
+                writes=writes,
             )
-            vitals.begun = False
+            process_health.begun = False
             if probe is not None:
-                await outer.enter_async_context(probe.serving(vitals))
-            await outer.enter_async_context(telemetry.exporting(sending, vitals))
-            if await started(self._begin(stack, ground, worker), ending) is None:
+                await outer.enter_async_context(probe.serving(process_health))
+            await outer.enter_async_context(telemetry.exporting(sending, process_health))
+            if await started(self._begin(stack, components, worker), ending) is None:
                 return Exit.SIGNALLED + ended_by
-            vitals.begun = True
+            process_health.begun = True
             self._ready(worker, probe)
-            await first(ending.wait(), worker.wait(), _outgrown(ground, vitals))
-            old = vitals.outgrown is not None
+            await first(ending.wait(), worker.wait(), _outgrown(components, process_health))
+            old = process_health.outgrown is not None
             if not old:
-                vitals.drain()
+                process_health.drain()
             for number in _ENDING:
                 loop.add_signal_handler(number, _hurry, worker, ending)
             drained = await self._drained(worker, grace)
             if old:
                 await stack.aclose()
-                self._report("outgrown", f"{vitals.outgrown}; this worker does nothing until it is ended")
+                self._report("outgrown", f"{process_health.outgrown}; this worker does nothing until it is ended")
                 await ending.wait()
         text = "ended; everything was finished"
         if not drained.finished:
@@ -134,12 +137,12 @@ class WorkerProcess:
         self._report("draining", text, running=running, within=within)
         return await worker.drain(grace)
 
-    async def _begin(self, stack: AsyncExitStack, ground: Ground, worker: Worker) -> None:
+    async def _begin(self, stack: AsyncExitStack, components: Components, worker: Worker) -> None:
         """Let the worker take jobs, on stores that answer."""
-        await stores_ready(ground)
+        await stores_ready(components)
         if self._name is not None:
-            await check_free(ground.workers, worker.name, this_owner(self._app.name), ground.clock.now().wall)
-        await keep_workflows(ground.runs.definitions, self._app)
+            await check_free(components.workers, worker.name, this_owner(self._app.name), components.clock.now().wall)
+        await keep_workflows(components.runs.definitions, self._app)
         await stack.enter_async_context(worker)
 
     def _ready(self, worker: Worker, probe: Probe | None) -> None:
@@ -149,15 +152,15 @@ class WorkerProcess:
         self._report("ready", f"worker {worker.name} takes jobs of {served}{asked}", worker=worker.name, probe=address)
 
 
-def _health(vitals: Vitals) -> list[Health]:
-    if not vitals.begun:
+def _health(process_health: ProcessHealth) -> list[Health]:
+    if not process_health.begun:
         return [Health("worker", State.STARTING)]
-    return [Health("worker", State.STOPPING if vitals.draining else State.RUNNING)]
+    return [Health("worker", State.STOPPING if process_health.draining else State.RUNNING)]
 
 
-async def _outgrown(ground: Ground, vitals: Vitals) -> None:
+async def _outgrown(components: Components, process_health: ProcessHealth) -> None:
     """Return when a newer Holdfast has changed the tables under this process."""
-    vitals.outgrow(await outgrown(ground.database, TABLES))
+    process_health.outgrow(await outgrown(components.database, TABLES))
 
 
 def _hurry(worker: Worker, ending: asyncio.Event) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.str_enum import Words
+from holdfast.core.str_enum import TextEnum
 
 
-class Kind(Words):
+class Kind(TextEnum):
     """What a record is about."""
 
     GRANTED = "granted"  # the store confirmed a grant: fence, began_ns = before the request was sent, until_ns

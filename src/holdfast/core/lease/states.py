@@ -19,11 +19,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.core.lease.timing import Timing
-from holdfast.core.str_enum import Words
+from holdfast.core.str_enum import TextEnum
 from holdfast.types import Instant, LossReason, elapsed_ns
 
 
-class State(Words):
+class State(TextEnum):
     """Where a lease is in its life."""
 
     HELD = "held"
@@ -32,7 +32,7 @@ class State(Words):
     RELEASED = "released"
 
 
-class Event(Words):
+class Event(TextEnum):
     """What can happen to a lease."""
 
     RENEWED = "renewed"

@@ -167,9 +167,9 @@ class Plane:
         asyncio.run(self._submit(number, takes))
 
     async def _submit(self, number: int, takes: float) -> None:
-        async with opened(self.settings, service_name="drill") as ground:
+        async with opened(self.settings, service_name="drill") as components:
             wanted = [self._wanted(takes) for _ in range(number)]
-            for answer in await ground.service.submit_many(Caller("drill"), wanted):
+            for answer in await components.service.submit_many(Caller("drill"), wanted):
                 if isinstance(answer, Exception):
                     raise answer
 
@@ -311,9 +311,9 @@ class Load:
             self._trouble.append(error)
 
     async def _submit(self) -> None:
-        async with opened(self._plane.settings, service_name="drill") as ground:
+        async with opened(self._plane.settings, service_name="drill") as components:
             while not self._stop.is_set():
-                await ground.service.submit(Caller("drill"), self._plane._wanted(self._takes))  # noqa: SLF001 - its own
+                await components.service.submit(Caller("drill"), self._plane._wanted(self._takes))  # noqa: SLF001 - its own
                 await asyncio.sleep(_PACE_S)
 
 

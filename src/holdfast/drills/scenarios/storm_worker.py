@@ -25,7 +25,7 @@ from holdfast.drills.verdict.resource_usage import Samples, usage
 from holdfast.errors import AcquireTimeout, BackendError, HoldfastError
 
 SAMPLE_S: Final = 0.25
-HANDS: Final = 16  # tasks that take and give back many leases; more do not make a store faster
+IN_FLIGHT: Final = 16  # tasks that take and give back many leases; more do not make a store faster
 RENEWALS: Final = 2  # how often every lease is renewed before it is given back
 _LOOK_S: Final = 0.02
 _TELL_S: Final = 2.0
@@ -145,7 +145,7 @@ async def hoard(
                     failed[1] += 1
 
         numbers = iter(range(first, first + keys))
-        taking = asyncio.gather(*(take(numbers) for _ in range(HANDS)))
+        taking = asyncio.gather(*(take(numbers) for _ in range(IN_FLIGHT)))
         await _sampled(taking, samples, tell, "taken", keys, lambda: len(leases))
         taken, taken_in_all = time.monotonic_ns(), len(leases)
         wanted = RENEWALS * taken_in_all
@@ -154,7 +154,7 @@ async def hoard(
         peak, kept, counts = usage(), time.monotonic_ns(), locks.statistics()
         lost = sum(not lease.held for lease in leases)
         held = iter(leases)
-        giving = asyncio.gather(*(give_back(held) for _ in range(HANDS)))
+        giving = asyncio.gather(*(give_back(held) for _ in range(IN_FLIGHT)))
         await _sampled(giving, samples, tell, "given back", keys, lambda: counts.held - locks.statistics().held)
         del held
         leases.clear()

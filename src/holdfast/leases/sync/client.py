@@ -24,7 +24,7 @@ from holdfast.leases.sync.in_coroutine import exclusively
 from holdfast.leases.sync.leader import Leader
 from holdfast.leases.sync.lease import DegradedLease, Lease, block
 from holdfast.leases.sync.lock import Lock
-from holdfast.runtime.lease_manager import Household, Statistics
+from holdfast.runtime.lease_manager import LeaseManager, Statistics
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.statistics import Measurements
 from holdfast.runtime.thread_runtime import ThreadRuntime
@@ -38,11 +38,11 @@ R = TypeVar("R")
 class Locks(AnyLocks):
     """The locks of one store. Make it with `connect`; use it from as many threads as you like; close it at the end."""
 
-    def __init__(self, engine: Engine, house: Household, reconnection: Reconnection | None = None) -> None:
-        super().__init__(engine, house, reconnection)
+    def __init__(self, engine: Engine, manager: LeaseManager, reconnection: Reconnection | None = None) -> None:
+        super().__init__(engine, manager, reconnection)
         self._runtime = ThreadRuntime()
-        self.ports = house.ports(engine.blocking, self._runtime)
-        house.on_fork.append(self._runtime.forked)
+        self.ports = manager.ports(engine.blocking, self._runtime)
+        manager.on_fork.append(self._runtime.forked)
 
     @overload
     def lock(self, name: str, *, risk: None = None, **settings: Unpack[LockSettings]) -> Lock[Lease]: ...
@@ -50,7 +50,7 @@ class Locks(AnyLocks):
     def lock(self, name: str, *, risk: str, **settings: Unpack[LockSettings]) -> Lock[Lease | DegradedLease]: ...
     def lock(self, name: str, *, risk: str | None = None, **settings: Unpack[LockSettings]) -> Lock[Any]:
         """Describe a lock. Nothing is sent anywhere until it is acquired. `LockSettings` lists the settings."""
-        return Lock(self, describe(name, risk, settings, self.open_house().owner, self.capabilities))
+        return Lock(self, describe(name, risk, settings, self.open_manager().owner, self.capabilities))
 
     def once(self, name: str, *, window: Duration = 60, family: str = "default") -> Lease | None:
         """Take the present window of time: a lease for one caller of all replicas, None for all others.
@@ -85,13 +85,13 @@ class Locks(AnyLocks):
     def _take(self, name: str, ttl: Duration, family: str) -> Lease | None:
         """A lease that is left to run out."""
         settings: LockSettings = {"ttl": ttl, "family": family, "auto_renew": False}
-        wish = replace(describe(name, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        wish = replace(describe(name, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
         place = self._runtime.gate.place(wish.key)
         try:
-            answer = run_now(acquiring.attempt(self.ports, self.house.health, wish, self.policy.on_error, place))
+            answer = run_now(acquiring.attempt(self.ports, self.manager.health, wish, self.policy.on_error, place))
             lease: Lease | None = None
             if not isinstance(answer, Busy):
-                lease = Lease(self.house, self.ports, self.house.take(wish, answer, looked_after=False), None)
+                lease = Lease(self.manager, self.ports, self.manager.take(wish, answer, looked_after=False), None)
                 lease.let_run_out()
             place.leave()
             return lease  # noqa: TRY300 - until it is returned it can be interrupted
@@ -133,7 +133,7 @@ class Locks(AnyLocks):
         The function gets the lease if it has a parameter called `lease`. Works for functions, generators and
         coroutine functions (which do not block their event loop while they wait).
         """
-        model = describe("name", risk, settings, self.open_house().owner, self.capabilities)
+        model = describe("name", risk, settings, self.open_manager().owner, self.capabilities)
 
         def decorate(function: Callable[P, R]) -> Callable[..., R]:
             template = NameTemplate(name, function)
@@ -189,7 +189,7 @@ class Locks(AnyLocks):
         """Break a lock: its holder is fenced out, the fence rises, an audit record stays. None if nobody held it."""
         check_key("name", name)
         check_reason(reason)
-        record = run_now(breaking.force_release(self.ports, name, actor or self.house.owner, reason))
+        record = run_now(breaking.force_release(self.ports, name, actor or self.manager.owner, reason))
         return None if record is None else forced(record)
 
     def audit(self, limit: int = 100) -> Sequence[ForcedRelease]:
@@ -202,10 +202,10 @@ class Locks(AnyLocks):
     def acquire_token(self, key: str, ttl: Duration) -> str:
         """The bare primitive: a new token, or the empty string while anyone holds the key. Nothing renews it."""
         settings: LockSettings = {"ttl": ttl, "auto_renew": False}
-        wish = replace(describe(key, None, settings, self.open_house().owner, self.capabilities).wish, detached=True)
+        wish = replace(describe(key, None, settings, self.open_manager().owner, self.capabilities).wish, detached=True)
         place = self._runtime.gate.place(key)
         try:
-            return run_now(raw_token.acquire(self.ports, self.house.health, wish, place))
+            return run_now(raw_token.acquire(self.ports, self.manager.health, wish, place))
         except BaseException:
             run_now(acquiring.take_back(self.ports, wish, place))
             raise
@@ -224,11 +224,11 @@ class Locks(AnyLocks):
 
     def statistics(self) -> Statistics:
         """Counts and gauges, for metrics and for people."""
-        return self.house.statistics(self._runtime.gate.waiting())
+        return self.manager.statistics(self._runtime.gate.waiting())
 
     def measurements(self) -> Measurements:
         """Counts, and how long was waited and held, by family: what metrics and `holdfast tune` read."""
-        return self.house.measurements()
+        return self.manager.measurements()
 
     def close(self) -> None:
         """Stop renewing, end threads, give back connections. Leases still held are lost (`revoked`). Idempotent.
@@ -240,7 +240,7 @@ class Locks(AnyLocks):
         self._closed = True
         try:
             self._runtime.gate.close()
-            self._runtime.drain(self.house.request_timeout_ns)
+            self._runtime.drain(self.manager.request_timeout_ns)
             self._end()
         except BaseException:
             self._end()  # each step can be done again
@@ -248,7 +248,7 @@ class Locks(AnyLocks):
 
     def _end(self) -> None:
         self._runtime.gate.close()
-        self.house.close()
+        self.manager.close()
         run_now(self.engine.blocking.close())
         self._ended = True
 

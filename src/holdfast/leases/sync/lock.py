@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.core.lease.states import Event
 from holdfast.flows import acquire as acquiring
-from holdfast.flows.acquire import Possession, Wish
+from holdfast.flows.acquire import AcquireResult, Wish
 from holdfast.leases.inspection import Inspection
-from holdfast.leases.lock_spec import Description, NamedLock, timeout_ns
+from holdfast.leases.lock_spec import LockSpec, NamedLock, timeout_ns
 from holdfast.leases.sync.lease import DegradedLease, Lease, call_back, lease_of
 from holdfast.runtime.run_sync import run_now
 from holdfast.runtime.thread_runtime import caller_id, this_thread
@@ -30,7 +30,7 @@ class Lock(NamedLock, Generic[L]):
 
     __slots__ = ("_entered", "_locks")
 
-    def __init__(self, locks: Locks, description: Description) -> None:
+    def __init__(self, locks: Locks, description: LockSpec) -> None:
         super().__init__(description)
         self._locks = locks
         self._entered: dict[int, list[L]] = {}
@@ -49,7 +49,7 @@ class Lock(NamedLock, Generic[L]):
         place = locks.ports.runtime.gate.place(wish.key, caller)
         try:
             possession = run_now(
-                acquiring.acquire(locks.ports, locks.house.health, wish, locks.house.policy.on_error, limit, place)
+                acquiring.acquire(locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, limit, place)
             )
             return self._hand_out(wish, possession)
         except BaseException:
@@ -62,7 +62,7 @@ class Lock(NamedLock, Generic[L]):
         place = locks.ports.runtime.gate.place(wish.key, this_thread.mark)
         try:
             answer = run_now(
-                acquiring.attempt(locks.ports, locks.house.health, wish, locks.house.policy.on_error, place)
+                acquiring.attempt(locks.ports, locks.manager.health, wish, locks.manager.policy.on_error, place)
             )
             if isinstance(answer, Busy):
                 place.leave()
@@ -80,17 +80,17 @@ class Lock(NamedLock, Generic[L]):
         """Who holds it, since when, for how long, under which fence, and how many wait."""
         return self._locks.inspect(self.name)
 
-    def _hand_out(self, wish: Wish, possession: Possession) -> L:
+    def _hand_out(self, wish: Wish, possession: AcquireResult) -> L:
         locks, description = self._locks, self._description
-        tenure = locks.house.take(wish, possession)
+        lease_record = locks.manager.take(wish, possession)
         try:
-            lease = lease_of(locks.house, locks.ports, tenure, possession.place)
+            lease = lease_of(locks.manager, locks.ports, lease_record, possession.place)
             if description.on_lost is not None or description.on_warning is not None:
-                call_back(locks.house, lease, tenure, description)
-            locks.house.keep(tenure)
+                call_back(locks.manager, lease, lease_record, description)
+            locks.manager.keep(lease_record)
             return cast("L", lease)
         except BaseException:
-            tenure.end(Event.RELEASED)
+            lease_record.end(Event.RELEASED)
             raise
 
     def __enter__(self) -> L:
@@ -119,7 +119,7 @@ class Lock(NamedLock, Generic[L]):
         return _unpickle, (self._locks.reconnection(), self._description)
 
 
-def _unpickle(reconnection: Any, description: Description) -> Lock[Any]:
+def _unpickle(reconnection: Any, description: LockSpec) -> Lock[Any]:
     from holdfast.leases.sync.client import reconnect
 
     return Lock(reconnect(reconnection), description)

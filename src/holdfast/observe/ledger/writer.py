@@ -34,7 +34,7 @@ from holdfast.core.history.events import Kind, Record
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.observe.ledger.codec import Remark, line
-from holdfast.runtime.background_writer import Scribe
+from holdfast.runtime.background_writer import BackgroundWriter
 from holdfast.runtime.fsync import make_directory, sync_directory
 from holdfast.runtime.private_files import PRIVATE, set_mode
 from holdfast.runtime.system import SystemClock
@@ -111,7 +111,7 @@ class Ledger:
         self._clock = clock or SystemClock()
         self._start_anew()
         tick_s = duration_ns("sync", 60.0 if sync is None else sync, high_ns=3600 * NS) / NS
-        self._scribe: Scribe[Record] = Scribe(
+        self._background_writer: BackgroundWriter[Record] = BackgroundWriter(
             "holdfast-ledger", self._write, self._tick, room=_count("room", room, 1), tick_s=tick_s
         )
         _LEDGERS.add(self)
@@ -132,30 +132,30 @@ class Ledger:
         """Something happened. Returns at once."""
         kind = record.kind
         if self._everything or (kind in AUDITED and not (kind is Kind.WRITE and record.ok)):
-            self._scribe.put(record, rare=kind in _RARE)
+            self._background_writer.put(record, rare=kind in _RARE)
         elif kind is Kind.READ and not record.ok:
-            self._scribe.put(record, rare=True)
+            self._background_writer.put(record, rare=True)
 
     def statistics(self) -> LedgerStatistics:
         """Counts so far."""
-        scribe = self._scribe
+        background_writer = self._background_writer
         return LedgerStatistics(
             written=self._written,
-            dropped=scribe.dropped + self._unfit,
-            queued=scribe.queued(),
+            dropped=background_writer.dropped + self._unfit,
+            queued=background_writer.queued(),
             bytes=self._bytes,
             files=self._number,
-            failures=scribe.failures,
+            failures=background_writer.failures,
             deleted=self._deleted,
         )
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until what was noted before is in the file. False: the time was over first."""
-        return self._scribe.flush(timeout)
+        return self._background_writer.flush(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
         """Write what is left, say that the process is done, and close the file. Idempotent; never raises."""
-        self._scribe.close(timeout)
+        self._background_writer.close(timeout)
         if self._file is not None:
             with contextlib.suppress(OSError):  # the disk is full; what matters is written, or counted
                 self._append(line(Remark("closed", self._clock.now().wall)))

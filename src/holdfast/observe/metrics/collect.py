@@ -18,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.guards.refusals import REFUSALS
 from holdfast.observe.metrics.samples import Sample, samples, together
 from holdfast.observe.metrics.table import MetricKind
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.lock_statistics import of_locks
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import check_label
@@ -26,40 +26,40 @@ from holdfast.types import check_label
 SOURCES: Final = frozenset({"lock", "burst", "leases", "guards"})  # of the metrics that a program without a plane has
 
 
-class HasHouse(Protocol):
+class HasManager(Protocol):
     """A `Locks` of either colour."""
 
     @property
-    def house(self) -> Household:
+    def manager(self) -> LeaseManager:
         """What its leases share."""
         ...
 
 
-class Gathering:
+class LocksCollection:
     """Some `Locks`, and what those have counted that are not among them any more. Safe from any thread."""
 
     def __init__(self) -> None:
         self._mutex = Mutex()
-        self._members: dict[Household, frozenset[str]] = {}
-        self._left: dict[weakref.ref[Household], list[Sample]] = {}  # of those that may come back
+        self._members: dict[LeaseManager, frozenset[str]] = {}
+        self._left: dict[weakref.ref[LeaseManager], list[Sample]] = {}  # of those that may come back
         self._rest: list[Sample] = []
 
-    def add(self, house: Household, families: Iterable[str]) -> bool:
+    def add(self, manager: LeaseManager, families: Iterable[str]) -> bool:
         """Read this one too. False: it was among them; the families are now known beforehand as well."""
         with self._mutex:
-            before = self._members.get(house)
-            self._members[house] = (before or frozenset()) | frozenset(families)
-            self._left.pop(weakref.ref(house), None)  # it says itself what it has counted
+            before = self._members.get(manager)
+            self._members[manager] = (before or frozenset()) | frozenset(families)
+            self._left.pop(weakref.ref(manager), None)  # it says itself what it has counted
         return before is None
 
-    def remove(self, house: Household) -> bool:
+    def remove(self, manager: LeaseManager) -> bool:
         """Do not read this one any more, and keep what it had counted. False: it was not among them."""
         with self._mutex:
-            families = self._members.pop(house, None)
+            families = self._members.pop(manager, None)
             if families is None:
                 return False
-            counted = [each for each in _of(house, families) if each.metric.kind is not MetricKind.GAUGE]
-            self._left[weakref.ref(house)] = counted
+            counted = [each for each in _of(manager, families) if each.metric.kind is not MetricKind.GAUGE]
+            self._left[weakref.ref(manager)] = counted
         return True
 
     def samples(self) -> list[Sample]:
@@ -69,16 +69,16 @@ class Gathering:
             for gone in [each for each in self._left if each() is None]:
                 self._rest = together((*self._rest, *self._left.pop(gone)))
             left = [self._rest, *self._left.values()]
-        found = [_of(house, families) for house, families in members]
+        found = [_of(manager, families) for manager, families in members]
         return together(chain(*left, *found, samples([REFUSALS.reading()])))
 
 
-def house_of(locks: object) -> Household:
+def manager_of(locks: object) -> LeaseManager:
     """The household of a `Locks`, or `BadInput`."""
-    house = getattr(locks, "house", None)
-    if not isinstance(house, Household):
+    manager = getattr(locks, "manager", None)
+    if not isinstance(manager, LeaseManager):
         raise BadInput("locks", f"{type(locks).__name__} is not a Locks", "pass what holdfast.connect() returned")
-    return house
+    return manager
 
 
 def families_of(families: object) -> tuple[str, ...]:
@@ -88,5 +88,5 @@ def families_of(families: object) -> tuple[str, ...]:
     return tuple(check_label("families", each) for each in families)
 
 
-def _of(house: Household, families: Iterable[str]) -> Iterator[Sample]:
-    return samples(of_locks(house, families, house.policy.current()))
+def _of(manager: LeaseManager, families: Iterable[str]) -> Iterator[Sample]:
+    return samples(of_locks(manager, families, manager.policy.current()))

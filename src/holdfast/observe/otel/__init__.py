@@ -24,10 +24,10 @@ from holdfast import __version__
 from holdfast.core.histogram import LADDER_NS, Histogram, Measure, Outcome
 from holdfast.core.name_prefixes import DEFAULT, check_metric_prefix
 from holdfast.errors import BadInput, Misconfigured
-from holdfast.observe.metrics.collect import SOURCES, Gathering, HasHouse, families_of, house_of
+from holdfast.observe.metrics.collect import SOURCES, HasManager, LocksCollection, families_of, manager_of
 from holdfast.observe.metrics.samples import Sample
 from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
-from holdfast.runtime.lease_manager import Household
+from holdfast.runtime.lease_manager import LeaseManager
 from holdfast.runtime.thread_runtime import Mutex
 from holdfast.types import NS
 
@@ -61,17 +61,17 @@ def unit_of(metric: Metric) -> str:
 class Instrumentation:
     """Some locks behind a meter."""
 
-    def __init__(self, instruments: _Instruments, house: Household) -> None:
+    def __init__(self, instruments: _Instruments, manager: LeaseManager) -> None:
         self._instruments = instruments
-        self._house = house
+        self._manager = manager
 
     def end(self) -> None:
         """Read and record them no more. What they have counted stays: counts do not fall. Idempotent."""
-        self._instruments.remove(self._house)
+        self._instruments.remove(self._manager)
 
 
 def instrument(
-    locks: HasHouse,
+    locks: HasManager,
     *,
     families: Sequence[str] = (),
     meter_provider: api.MeterProvider | None = None,
@@ -83,7 +83,7 @@ def instrument(
     twice is there once. They are read until `end()` of what this returns, also when they are closed. `prefix` begins
     the names in place of `holdfast`; locks are added up with those under the same prefix.
     """
-    house, names = house_of(locks), families_of(families)
+    manager, names = manager_of(locks), families_of(families)
     provider: object = api.get_meter_provider() if meter_provider is None else meter_provider
     if not isinstance(provider, api.MeterProvider):
         fix = "pass a MeterProvider of OpenTelemetry, or nothing for the global one"
@@ -94,8 +94,8 @@ def instrument(
         instruments = of_provider.get(prefix)
         if instruments is None:
             instruments = of_provider[prefix] = _Instruments(provider, prefix)
-        instruments.add(house, names)
-    return Instrumentation(instruments, house)
+        instruments.add(manager, names)
+    return Instrumentation(instruments, manager)
 
 
 class _Instruments:
@@ -103,8 +103,8 @@ class _Instruments:
 
     def __init__(self, provider: api.MeterProvider, prefix: str) -> None:
         self._mutex = Mutex()
-        self._gathering = Gathering()
-        self._recorders: dict[Household, _Recorder] = {}
+        self._gathering = LocksCollection()
+        self._recorders: dict[LeaseManager, _Recorder] = {}
         self._histograms: dict[Measure, api.Histogram] = {}
         self._read: dict[Metric, list[Sample]] = {}
         self._told: set[Metric] = set()
@@ -127,14 +127,14 @@ class _Instruments:
             else:
                 meter.create_observable_up_down_counter(name_of(metric, prefix), **how)
 
-    def add(self, house: Household, families: Iterable[str]) -> None:
-        if self._gathering.add(house, families):
-            recorder = self._recorders[house] = _Recorder(house, self._histograms)
-            house.witness.gauge(recorder)
+    def add(self, manager: LeaseManager, families: Iterable[str]) -> None:
+        if self._gathering.add(manager, families):
+            recorder = self._recorders[manager] = _Recorder(manager, self._histograms)
+            manager.recorder.gauge(recorder)
 
-    def remove(self, house: Household) -> None:
-        if self._gathering.remove(house):
-            house.witness.gauge_no_more(self._recorders.pop(house))
+    def remove(self, manager: LeaseManager) -> None:
+        if self._gathering.remove(manager):
+            manager.recorder.gauge_no_more(self._recorders.pop(manager))
 
     def _observations(self, metric: Metric, _options: api.CallbackOptions) -> list[api.Observation]:
         """A reader asks each instrument by itself. All are answered from one reading, until one is asked again."""
@@ -154,8 +154,8 @@ class _Instruments:
 class _Recorder:
     """Hears how long things took in one `Locks`, on the thread where they were over."""
 
-    def __init__(self, house: Household, histograms: dict[Measure, api.Histogram]) -> None:
-        self._label = house.witness.label
+    def __init__(self, manager: LeaseManager, histograms: dict[Measure, api.Histogram]) -> None:
+        self._label = manager.recorder.label
         self._histograms = histograms
 
     def measured(self, measure: Measure, family: str, outcome: Outcome, ns: int) -> None:

@@ -34,7 +34,7 @@ from holdfast.observe.metrics.samples import Sample, samples, together
 from holdfast.observe.otel.exporters import INTERVAL_S, exporters_of, interval_of, this_resource
 from holdfast.observe.otel.points import data_of
 from holdfast.plane.settings.sections import OtelSettings
-from holdfast.runtime.background_writer import Scribe
+from holdfast.runtime.background_writer import BackgroundWriter
 from holdfast.runtime.system import SystemClock
 
 CLOSE_S: Final = 3.0
@@ -67,7 +67,7 @@ class Sending:
         """Send them soon. Several readings of one source are added up, as for a program with several `Locks`."""
         moment = _Moment(together(samples(readings)), self._clock.now().wall)
         for each in self._senders:
-            each.scribe.put(moment)
+            each.background_writer.put(moment)
 
     def reading(self) -> Reading:
         """How sending went, of all exporters together."""
@@ -107,22 +107,22 @@ class _Sender:
         self._counts = {"sent": 0, "failed": 0, "left_out": 0}
         self._closed = False
         self._trouble = Trouble(_log, "metrics could not be sent", "metrics are sent again", exporter=name)
-        self.scribe: Scribe[_Moment] = Scribe(
+        self.background_writer: BackgroundWriter[_Moment] = BackgroundWriter(
             f"holdfast-otel-{name}", self._write, lambda: None, room=2, tick_s=INTERVAL_S
         )
 
     def count(self, outcome: str) -> int:
-        return self._counts[outcome] + (self.scribe.dropped if outcome == "left_out" else 0)
+        return self._counts[outcome] + (self.background_writer.dropped if outcome == "left_out" else 0)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if not self.scribe.flush(CLOSE_S):
+        if not self.background_writer.flush(CLOSE_S):
             self._trouble.met(reason=f"not taken within {CLOSE_S:g} s at the end")
         with contextlib.suppress(Exception):
             self._exporter.shutdown()
-        self.scribe.close(0.0)
+        self.background_writer.close(0.0)
 
     def _write(self, moments: Sequence[_Moment], _dropped: int) -> None:
         self._counts["left_out"] += len(moments[:-1])

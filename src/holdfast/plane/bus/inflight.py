@@ -65,7 +65,7 @@ class Taken:
 Settle: TypeAlias = Callable[[Taken, Ack | GiveBack], Awaitable[None]]
 
 
-class Hands:
+class InFlight:
     """See the module. Belongs to one event loop."""
 
     def __init__(

@@ -27,7 +27,7 @@ from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import BackendError, Closed
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.bus.envelope import rows_of
-from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.batcher import Batcher
 from holdfast.plane.db.bulk import put_many
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Database, Row, Tx
@@ -80,7 +80,7 @@ class Outbox:
         self._behind = True  # there may be more in the lane than is remembered
         self._gone: set[tuple[str, str]] = set()  # published, and about to be deleted
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._deletions: Gathering[set[tuple[str, str]], None] = Gathering(self._delete)
+        self._deletions: Batcher[set[tuple[str, str]], None] = Batcher(self._delete)
         self._rung = asyncio.Event()  # something was committed here; what others commit is theirs to publish
         self.published = 0
         self._sql = {name: script(f"outbox_{name}", database.dialect) for name in ("own", "left", "next")}

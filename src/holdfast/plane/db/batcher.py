@@ -67,7 +67,7 @@ class _Asked(Generic[A, R]):
         self.answers = answers
 
 
-class Gathering(Generic[A, R]):
+class Batcher(Generic[A, R]):
     """See the module."""
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import Final
 
 from holdfast.errors import BackendError, BadInput, Misconfigured
 from holdfast.plane.db.ports import Database, Tx
-from holdfast.plane.db.read_only import LookedAt, NotPrepared
+from holdfast.plane.db.read_only import ReadOnlyDatabase, SchemaMissing
 from holdfast.plane.db.statements import split
 from holdfast.types import NS, check_label
 
@@ -107,8 +107,8 @@ async def prepare(
     found = await database.read(look)
     if found == version:
         return False
-    if found is not None and isinstance(database, LookedAt):
-        raise NotPrepared(
+    if found is not None and isinstance(database, ReadOnlyDatabase):
+        raise SchemaMissing(
             f"the database has version {found} of {name}, made by an older Holdfast, where this one has {version}"
         )
     return await database.write(make)

@@ -15,7 +15,7 @@ from holdfast.core.duration_text import parse_duration_ns
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput
 from holdfast.plane.db.ports import Database
-from holdfast.plane.db.read_only import LookedAt
+from holdfast.plane.db.read_only import ReadOnlyDatabase
 from holdfast.plane.db.sqlite import read_only
 from holdfast.plane.db.sqlite.database import BUSY_TIMEOUT_NS, SqliteDatabase
 from holdfast.runtime.postgres_driver import missing_driver
@@ -50,7 +50,7 @@ def open_database(url: str, *, clock: Clock | None = None, looks: bool = False) 
         found = _postgres(url, clock)
     else:
         raise BadInput("url", f"{scheme}:// is not a database of the plane", _EXAMPLES)
-    return LookedAt(found) if looks else found
+    return ReadOnlyDatabase(found) if looks else found
 
 
 def check_there(url: str) -> None:

@@ -15,7 +15,7 @@ from holdfast.plane.db.ports import Bell, Database, Dialect, Work
 T = TypeVar("T")
 
 
-class NotPrepared(Misconfigured):
+class SchemaMissing(Misconfigured):
     """Tables are missing or older, and whoever looks neither makes nor changes any. Says what to type."""
 
     def __init__(self, problem: str, flags: str = "") -> None:
@@ -27,7 +27,7 @@ class NotPrepared(Misconfigured):
         )
 
 
-class LookedAt:
+class ReadOnlyDatabase:
     """See `ports.Database`. Closing it closes the one behind it."""
 
     def __init__(self, database: Database) -> None:
@@ -40,7 +40,7 @@ class LookedAt:
 
     async def write(self, work: Work[T], *, checked: bool = False, lasting: bool = True) -> T:
         """Refused. Commands that look have nothing to write but tables that are missing."""
-        raise NotPrepared("the database does not have all tables of a plane")
+        raise SchemaMissing("the database does not have all tables of a plane")
 
     async def read(self, work: Work[T], *, one_view: bool = True, lasting: bool = True) -> T:
         """See `ports.Database`."""

@@ -34,7 +34,7 @@ from typing import Any, Final
 from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.ports import Clock
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.batcher import Batcher
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.model.messages import EVERY_POOL, pool_channel
@@ -112,7 +112,7 @@ class Workers:
         self._ttl_ns = ttl_ns
         self._refresh_ns = refresh_ns
         self._view = View()
-        self._views: Gathering[None, View] = Gathering(self._look, most=10_000)
+        self._views: Batcher[None, View] = Batcher(self._look, most=10_000)
         self._ahead: asyncio.Task[None] | None = None
 
     async def record(self, said: Heartbeat) -> bool:

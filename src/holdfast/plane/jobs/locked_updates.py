@@ -24,7 +24,7 @@ from holdfast.core.ports import LocksWithin, Moment
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import AcquireTimeout, BackendError, Closed, FencedOut, LeaseLost, NotEntered, Unavailable
 from holdfast.guards.bearer import CarriedFence, carried
-from holdfast.plane.db.batcher import Failed, Gathering, answered
+from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
 from holdfast.plane.jobs.updates import Leased, Unlocked
@@ -61,14 +61,14 @@ class LockedChanges:
         self._inside: Moment | None = None
         self._looked = False  # whether there is one
         self._making = False  # a transaction of its own is under way
-        self._draw = locks.house.entropy.below
-        self._clock = locks.house.clock
+        self._draw = locks.manager.entropy.below
+        self._clock = locks.manager.clock
         # Three lanes, so that messages, the line and new jobs do not wait for each other's requests.
-        self._changes: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
-        self._tries: Gathering[_Item, Changed | Busy] = Gathering(
+        self._changes: Batcher[_Item, Changed | Busy] = Batcher(self._together, apart=lambda each: each.job)
+        self._tries: Batcher[_Item, Changed | Busy] = Batcher(
             partial(self._together, counted=True), apart=lambda each: each.job
         )
-        self._makes: Gathering[_Item, Changed | Busy] = Gathering(self._together, apart=lambda each: each.job)
+        self._makes: Batcher[_Item, Changed | Busy] = Batcher(self._together, apart=lambda each: each.job)
 
     async def change(self, job_id: str, deciding: Deciding, *, timeout: float | None = None) -> Changed:
         """Lock a job, decide, write and unlock it. `timeout`, how long to wait for the lock, is the family's."""

@@ -25,7 +25,7 @@ from holdfast.core.ports import Clock, Entropy, Moment, Observer
 from holdfast.errors import FencedOut, RowExists
 from holdfast.guards.admission import Admission, GuardStatistics, Presented
 from holdfast.guards.bearer import Fenced, granted
-from holdfast.plane.db.batcher import Failed, Gathering, answered
+from holdfast.plane.db.batcher import Batcher, Failed, answered
 from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Bus, Database, Tx
 from holdfast.plane.db.statements import sql
@@ -84,11 +84,11 @@ class JobStore:
             clock=clock,
         )
         self.duplicate_ends = 0
-        self._changes: Gathering[Wanted, Outcome[tuple[Changed, bool]]] = Gathering(
+        self._changes: Batcher[Wanted, Outcome[tuple[Changed, bool]]] = Batcher(
             self._change, apart=lambda each: each.job
         )
-        self._submissions: Gathering[New, tuple[Job, bool]] = Gathering(self._submit)
-        self._looks: Gathering[str, Job | None] = Gathering(self._look)
+        self._submissions: Batcher[New, tuple[Job, bool]] = Batcher(self._submit)
+        self._looks: Batcher[str, Job | None] = Batcher(self._look)
 
     @property
     def bus(self) -> Bus:

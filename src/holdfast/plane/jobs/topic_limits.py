@@ -18,8 +18,8 @@ heartbeats, and what they have between them is what a pool has for that topic (`
 The mark is a `not_before_ns` below zero. A job keeps it while it is with workers, and that is what is counted.
 
 Does not promise that the worker which gets a job is one that has a place: workers take messages as they come, so where
-there are several, one of them may get two. It leaves the second to the others (`station`), and after a dozen times in
-vain it gives it back, as without all this (`returning`). Jobs that were handed out
+there are several, one of them may get two. It leaves the second to the others (`worker_pool`), and after a dozen times
+in vain it gives it back, as without all this (`returning`). Jobs that were handed out
 before their topic was known to have places of its own are not counted; and a worker that has left without a word counts
 as there, with its places, for the TTL of its last one. Both end by themselves, and until then a worker that has no
 place gives back what it gets.

@@ -14,7 +14,7 @@ _FAR = 1 << 63
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Order:
+class Assignment:
     """One attempt at one job. Whoever gets one does not change it."""
 
     job: str
@@ -37,11 +37,11 @@ class Order:
         return self.job, self.made_ns, self.attempt
 
 
-def order_of(message: Message) -> Order:
+def order_of(message: Message) -> Assignment:
     """What a message asks for, or `BadInput`: then it will never be understood, here or elsewhere."""
     body = message.body
     try:
-        return Order(
+        return Assignment(
             check_id("job", body["job"]),
             check_whole("attempt", body["attempt"], 0, _FAR),
             check_label("topic", body["topic"]),

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from holdfast.core.str_enum import Words
+from holdfast.core.str_enum import TextEnum
 from holdfast.errors import HoldfastError
 
 
-class JobState(Words):
+class JobState(TextEnum):
     """Where a job is in its life."""
 
     PENDING = "PENDING"  # accepted; waits for the scheduler

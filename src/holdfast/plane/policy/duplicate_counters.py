@@ -27,14 +27,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from holdfast.core.history.events import Kind as Happened
-from holdfast.core.log_rate import LineRate
+from holdfast.core.log_rate import LogRate
 from holdfast.core.ports import Clock
 from holdfast.errors import HoldfastError
 from holdfast.flows.log import Trouble, tell
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Tx
 from holdfast.plane.db.statements import sql
-from holdfast.runtime.recorder import Witness
+from holdfast.runtime.recorder import Recorder
 from holdfast.types import NS
 
 BUCKET_NS: Final = 10 * NS
@@ -84,12 +84,12 @@ class Sum:
 class Signals:
     """The counts of this process, and the sums over all."""
 
-    def __init__(self, database: Database, clock: Clock, *, process: str, witness: Witness | None = None) -> None:
-        """`process` tells processes apart, and is not used twice; `witness` is what counts the fallbacks here."""
+    def __init__(self, database: Database, clock: Clock, *, process: str, recorder: Recorder | None = None) -> None:
+        """`process` tells processes apart, and is not used twice; `recorder` is what counts the fallbacks here."""
         self._database = database
         self._clock = clock
         self._process = process
-        self._witness = witness
+        self._recorder = recorder
         self._sources: dict[Label, Callable[[], int]] = {}
         self._read: Counter[Label] = Counter()  # how far each source had counted when it was last looked at
         self._reported: Counter[Label] = Counter()
@@ -97,7 +97,7 @@ class Signals:
         self._unwritten: set[int] = set()
         self._swept_ns = 0
         self._prepared = False
-        self._rates: dict[Sign, LineRate] = {}
+        self._rates: dict[Sign, LogRate] = {}
         self._writing = Trouble(
             _log, "signals could not be written and are kept for later", "signals can be written again"
         )
@@ -190,14 +190,14 @@ class Signals:
     def _report(self, sign: Sign, text: str, **fields: str) -> None:
         """Count it; and log it, unless there were very many just now: an outage must not drown its own log."""
         self._reported[Label(sign)] += 1
-        rate = self._rates.setdefault(sign, LineRate(LINES_MAX))
+        rate = self._rates.setdefault(sign, LogRate(LINES_MAX))
         tell(_log, logging.WARNING, text, fields, rate=rate, stacklevel=2)
 
     def _counted(self) -> Mapping[Label, int]:
         found = {label: count() for label, count in self._sources.items()}
-        if self._witness is not None:
+        if self._recorder is not None:
             for sign, happened in ((Sign.FALLBACK, Happened.FELL_BACK), (Sign.EXERCISED, Happened.EXERCISED)):
-                counts = self._witness.by_risk(happened)
+                counts = self._recorder.by_risk(happened)
                 found |= {Label(sign, family, risk): count for (family, risk), count in counts.items()}
         return found
 

@@ -6,9 +6,9 @@
         ...
     policing.policy, policing.signals      # for whoever switches, and whoever reports duplicates
 
-`opened` does this for every process of a plane, and `Ground.policing` is the one of that process. The engine reports
-duplicates to `ground.policing.signals` and needs nothing else from here: a lock that is described with a risk class
-follows the policy by itself.
+`opened` does this for every process of a plane, and `Components.policing` is the one of that process. The engine
+reports duplicates to `components.policing.signals` and needs nothing else from here: a lock described with a risk class
+follows the policy automatically.
 
 Promises: no lease is needed for any of it. A database that is down costs the process nothing but what is kept until it
 is back; nothing here ends the process.
@@ -80,11 +80,13 @@ class Policing:
     def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> Policing:
         """As the settings want it. Without `works` no policy file is read: a process that only looks has no say."""
         policy = PlanePolicy(database, clock)
-        who = locks.house.owner
-        locks.house.witness.name_items({name: family.pattern for name, family in families_in_effect(settings).items()})
+        who = locks.manager.owner
+        locks.manager.recorder.name_items(
+            {name: family.pattern for name, family in families_in_effect(settings).items()}
+        )
         # The owner of a process names it: it has the host, the process id and, unless one was given, a random part.
         signals = Signals(
-            database, clock, process=f"{who}/{locks.house.entropy.token()[:8]}", witness=locks.house.witness
+            database, clock, process=f"{who}/{locks.manager.entropy.token()[:8]}", recorder=locks.manager.recorder
         )
         exercise, jitter = settings.exercise.plan, BusyJitter(settings)
         spoken: dict[str, OnError | float] = dict(settings.risk)
@@ -135,8 +137,8 @@ class Policing:
 
     def statistics(self) -> dict[str, float | Mapping[Any, float]]:
         """What this process has counted, for metrics. Fallbacks by family and risk class are the locks' own."""
-        witness, modes = self.locks.house.witness, self.locks.policy.current()
-        fallbacks = witness.by_risk(Kind.FELL_BACK)
+        recorder, modes = self.locks.manager.recorder, self.locks.policy.current()
+        fallbacks = recorder.by_risk(Kind.FELL_BACK)
         return {
             "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
             "input_fail_open": self.signals.input_fail_open,

@@ -55,7 +55,7 @@ TABLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Components:
     """Everything opened."""
 
     settings: Settings
@@ -88,14 +88,14 @@ async def opened(
     looks: bool = False,
     prepares: bool = True,
     audit: Audit | None = None,
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[Components]:
     """Open what the settings name, for as long as the block runs.
 
     `service_name` is what holders of leases are called, for people, and `instance` tells replicas apart. `works`: this
     is a process of the plane, which follows its error policy and says what its settings say of it; others only ask it
     for something. `looks`: not even that. Then the database alone is opened, and nothing is made or written: what is
     missing is refused, and so is every attempt to change something. Without `prepares` no store is asked for anything
-    yet: the caller calls `Ground.prepare` before it uses the rest.
+    yet: the caller calls `Components.prepare` before it uses the rest.
     `audit` is told what happens to leases, what the guards refuse and which work was to be ended twice.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
@@ -134,12 +134,12 @@ async def founded(
     looks: bool = False,
     prepares: bool = True,
     audit: Audit | None = None,
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[Components]:
     """The rest of it, on leases and a database that are open already. Whoever opened those closes them afterwards."""
     async with AsyncExitStack() as stack:
         if works:
-            sampler = LoopSampler(asyncio.get_running_loop(), locks.house.clock)
-            locks.house.watch(sampler)
+            sampler = LoopSampler(asyncio.get_running_loop(), locks.manager.clock)
+            locks.manager.watch(sampler)
             stack.callback(sampler.stop)
             sampler.start()
         bus = open_bus(None if looks else settings.bus, database, clock, entropy, dead=Undelivered(database, clock))
@@ -197,7 +197,7 @@ async def founded(
 
         if prepares:
             await prepare_all()
-        yield Ground(
+        yield Components(
             *(settings, clock, entropy, database, bus, locks, store, workers),
             *(service, approvals, runs, flows, policing, prepare_all, audit),
         )

@@ -47,7 +47,7 @@ _EVERYONE: Final = Caller("metrics")
 _log: Final = logging.getLogger("holdfast.plane")
 
 
-class Vitals:
+class ProcessHealth:
     """What can be asked of one process."""
 
     def __init__(
@@ -152,7 +152,7 @@ class Vitals:
         yield from readings.of_database(parts.database.statistics())
         yield from readings.of_bus(parts.bus.statistics())
         names = [family.name for family in families.FAMILIES.values()]
-        yield from of_locks(parts.locks.house, names, parts.locks.policy.current())
+        yield from of_locks(parts.locks.manager, names, parts.locks.policy.current())
         if parts.audit is not None:
             yield from readings.of_audit(parts.audit.statistics())
         if parts.policing is not None:

@@ -30,7 +30,7 @@ from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
 from holdfast.plane.maintenance.worker_snapshot import Snapshots, SnapshotWriter
 from holdfast.plane.process import metrics as readings
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
 from holdfast.plane.settings.lock_times import family_in_effect
@@ -101,9 +101,9 @@ class SchedulerPart:
 
     name = "scheduler"
 
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings.scheduler
-        self.scheduler = Scheduler(placement_of(ground), ground.bus)
+    def __init__(self, components: Components) -> None:
+        self._settings = components.settings.scheduler
+        self.scheduler = Scheduler(placement_of(components), components.bus)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -173,11 +173,11 @@ class WorkerPart:
 
     name = "worker"
 
-    def __init__(self, ground: Ground, app: App, names: Iterable[str] = ()) -> None:
+    def __init__(self, components: Components, app: App, names: Iterable[str] = ()) -> None:
         """`names`: what the workers are called; those for whom there is none make one up."""
         given = iter(names)
-        count = ground.settings.worker.count
-        self.workers: Sequence[Worker] = [worker_of(ground, app, next(given, None)) for _ in range(count)]
+        count = components.settings.worker.count
+        self.workers: Sequence[Worker] = [worker_of(components, app, next(given, None)) for _ in range(count)]
 
     async def start(self) -> None:
         """See `Part`."""
@@ -222,26 +222,26 @@ class WorkerPart:
         return readings.of_workers([worker.statistics() for worker in self.workers], capacity)
 
 
-def loop_part(ground: Ground, name: str) -> LoopPart:
+def loop_part(components: Components, name: str) -> LoopPart:
     """The part that runs the loop of that name, as the settings want it."""
-    settings, locks = ground.settings, ground.locks
+    settings, locks = components.settings, components.locks
     how = {
         "mode": settings.value(f"{name}.lead"),
         "renew_every": settings.value(f"{name}.renew_every"),
         "failures": settings.value(f"{name}.failures"),
-        "clock": ground.clock,
-        "entropy": ground.entropy,
+        "clock": components.clock,
+        "entropy": components.entropy,
     }
     if name == "reconciler":
         family = family_in_effect(settings, SCHEDULER_JOB)
-        limits, delays = settings.limits.states, ground.policing.jitter.delays
-        reconciler = Reconciler(ground.store, locks, limits=limits, delays=delays, family=family)
+        limits, delays = settings.limits.states, components.policing.jitter.delays
+        reconciler = Reconciler(components.store, locks, limits=limits, delays=delays, family=family)
         loop = reconciler.loop(
             family=family_in_effect(settings, RECONCILER), interval=settings.reconciler.interval, **how
         )
         return LoopPart(loop, partial(readings.of_reconciler, reconciler))
     if name == "replayer":
-        look = placement_of(ground, actor="replayer")
+        look = placement_of(components, actor="replayer")
         replayer = Replayer(
             look,
             limits=settings.limits.states,
@@ -252,48 +252,48 @@ def loop_part(ground: Ground, name: str) -> LoopPart:
         return LoopPart(loop, partial(readings.of_replayer, replayer, look))
     if name == "snapshot":
         family = family_in_effect(settings, SNAPSHOT_WRITER)
-        snapshots = Snapshots(ground.database, ground.clock, ground.audit, family)
-        writer = SnapshotWriter(ground.workers, snapshots, locks, ground.clock)
+        snapshots = Snapshots(components.database, components.clock, components.audit, family)
+        writer = SnapshotWriter(components.workers, snapshots, locks, components.clock)
         return LoopPart(writer.loop(interval=settings.snapshot.interval, **how))
     flows = (finished_runs, old_approvals)
     cleanup = Cleanup(
-        ground.database,
+        components.database,
         locks,
-        ground.clock,
+        components.clock,
         retention=settings.cleanup.retention,
         flows=flows,
-        observer=ground.audit,
+        observer=components.audit,
         family=family_in_effect(settings, DEAD_LETTER_CLEANUP),
     )
     loop = cleanup.loop(interval=settings.cleanup.interval, **how)
     return LoopPart(loop, lambda: readings.of_cleanup(cleanup.statistics()))
 
 
-def placement_of(ground: Ground, actor: str = "scheduler") -> Placement:
+def placement_of(components: Components, actor: str = "scheduler") -> Placement:
     """Looks at jobs, as the settings want them."""
-    settings = ground.settings.scheduler
+    settings = components.settings.scheduler
     return Placement(
-        ground.store,
-        ground.locks,
-        ground.workers,
-        delays=ground.policing.jitter.delays,
+        components.store,
+        components.locks,
+        components.workers,
+        delays=components.policing.jitter.delays,
         topic_grace_ns=settings.topic_grace_ns,
         actor=actor,
-        family=family_in_effect(ground.settings, SCHEDULER_JOB),
+        family=family_in_effect(components.settings, SCHEDULER_JOB),
     )
 
 
-def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
+def worker_of(components: Components, app: App, name: str | None = None) -> Worker:
     """A worker, as the settings want it. Its name is made up when it is not given."""
-    settings: Settings = ground.settings
+    settings: Settings = components.settings
     chosen = settings.worker
     return Worker(
         app,
-        bus=ground.bus,
-        locks=ground.locks,
-        registry=ground.workers,
-        currency=Attempts(ground.database, heartbeat=chosen.heartbeat),
-        progress=ProgressStore(ground.database),
+        bus=components.bus,
+        locks=components.locks,
+        registry=components.workers,
+        currency=Attempts(components.database, heartbeat=chosen.heartbeat),
+        progress=ProgressStore(components.database),
         pools=chosen.pools or None,
         concurrency=chosen.concurrency,
         heartbeat=chosen.heartbeat,
@@ -302,9 +302,9 @@ def worker_of(ground: Ground, app: App, name: str | None = None) -> Worker:
         lease_failures=chosen.lease_failures,
         family=family_in_effect(settings, WORKER_JOB),
         cancel_grace=chosen.cancel_grace,
-        clock=ground.clock,
-        entropy=ground.entropy,
-        delays=ground.policing.jitter.delays,
+        clock=components.clock,
+        entropy=components.entropy,
+        delays=components.policing.jitter.delays,
         name=name,
     )
 

@@ -33,8 +33,8 @@ from holdfast.flows.log import say
 from holdfast.plane.app import App
 from holdfast.plane.db.migrations import outgrown
 from holdfast.plane.db.ports import Audit
-from holdfast.plane.process.components import TABLES, Ground, opened
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.components import TABLES, Components, opened
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.process.parts import Health, Part, SchedulerPart, State, WorkerPart, loop_part, writes_needed
 from holdfast.plane.process.register_workflows import keep_workflows
 from holdfast.plane.process.startup_check import stores_ready
@@ -88,8 +88,8 @@ class Plane:
         self._app, self._api = app, api
         self._clock, self._entropy, self._instance, self._audit = clock, entropy, instance, audit
         self._stack = AsyncExitStack()
-        self._ground: Ground | None = None
-        self._vitals: Vitals | None = None
+        self._components: Components | None = None
+        self._process_health: ProcessHealth | None = None
         self._parts: list[Part] = []
         self._states: dict[str, State] = dict.fromkeys(self.names, State.STARTING)
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -99,19 +99,21 @@ class Plane:
         self._stopping: asyncio.Task[bool] | None = None
 
     @property
-    def ground(self) -> Ground:
+    def components(self) -> Components:
         """What the parts stand on. There is none before the start."""
-        if self._ground is None:
+        if self._components is None:
             raise BadInput("plane", "was not started", "enter it first: async with Plane(…) as plane")
-        return self._ground
+        return self._components
 
     @property
-    def vitals(self) -> Vitals:
+    def process_health(self) -> ProcessHealth:
         """How this process is, for whoever asks from outside. There is nothing to say before the start."""
-        if self._vitals is None:
+        if self._process_health is None:
             writes = writes_needed(self.settings, self.names)
-            self._vitals = Vitals(self.ground.service, health=self.health, counts=self._readings, writes=writes)
-        return self._vitals
+            self._process_health = ProcessHealth(
+                self.components.service, health=self.health, counts=self._readings, writes=writes
+            )
+        return self._process_health
 
     def part(self, name: str) -> Part:
         """One of the parts that run here."""
@@ -131,8 +133,8 @@ class Plane:
             raise BadInput("plane", "was started before", "make another")
         self._failure = asyncio.get_running_loop().create_future()
         try:
-            self._ground = await self._stack.enter_async_context(self._opened())
-            self.vitals.begun = False
+            self._components = await self._stack.enter_async_context(self._opened())
+            self.process_health.begun = False
         except BaseException:
             await self.stop(0.0)
             raise
@@ -147,10 +149,10 @@ class Plane:
         try:
             if API in self.names:
                 await self._start_part(API)
-            await stores_ready(self.ground, CHECKED if set(self.names) - {API} else (DATABASE,))
+            await stores_ready(self.components, CHECKED if set(self.names) - {API} else (DATABASE,))
             if self._app is not None:
-                await keep_workflows(self.ground.runs.definitions, self._app)
-            self.vitals.begun = True
+                await keep_workflows(self.components.runs.definitions, self._app)
+            self.process_health.begun = True
             for name in self.names:
                 if name != API:
                     await self._start_part(name)
@@ -196,7 +198,7 @@ class Plane:
 
     # Starting.
 
-    def _opened(self) -> AbstractAsyncContextManager[Ground]:
+    def _opened(self) -> AbstractAsyncContextManager[Components]:
         """What the parts stand on, as the settings name it."""
         return opened(
             self.settings,
@@ -217,21 +219,21 @@ class Plane:
 
     async def _follow_tables(self) -> None:
         """Stop all but the API when a newer Holdfast has changed the tables under this process."""
-        self.vitals.outgrow(await outgrown(self.ground.database, TABLES))
+        self.process_health.outgrow(await outgrown(self.components.database, TABLES))
         await self._stop_parts([each for each in reversed(self._parts) if each.name != API], self.settings.grace)
         await self._stack.aclose()
 
     def _made(self, name: str) -> Part:
-        ground = self.ground
+        components = self.components
         if name == API and self._api is not None:
             return self._api(self)
         if name == WORKER and self._app is not None:
-            return WorkerPart(ground, self._app)
+            return WorkerPart(components, self._app)
         if name == ENGINE:
-            return EnginePart(ground)
+            return EnginePart(components)
         if name in FLOW_LOOPS:
-            return flow_loop_part(ground, name)
-        return SchedulerPart(ground) if name == "scheduler" else loop_part(ground, name)
+            return flow_loop_part(components, name)
+        return SchedulerPart(components) if name == "scheduler" else loop_part(components, name)
 
     async def _watch(self, part: Part) -> None:
         """A part that ends by itself has failed: whoever waits for the plane is told."""
@@ -247,7 +249,7 @@ class Plane:
     async def _watch_keys(self) -> None:
         """A process whose plane was switched to other lock keys would exclude no other: it must end."""
         try:
-            await end_at_switch(self.ground.database, self.settings.names.keys)
+            await end_at_switch(self.components.database, self.settings.names.keys)
         except BadInput as error:
             say(_log, logging.ERROR, "the lock keys of the plane were switched", error)
             self._fail(error)
@@ -261,13 +263,13 @@ class Plane:
     # Stopping.
 
     async def _stop(self, grace: float) -> bool:
-        if self._ground is not None:
-            self.vitals.drain()
+        if self._components is not None:
+            self.process_health.drain()
         if self._keys is not None:
             self._keys.cancel()
             await asyncio.wait((self._keys,))
         if self._following is not None:
-            if self.vitals.outgrown is None:
+            if self.process_health.outgrown is None:
                 self._following.cancel()
             await asyncio.wait((self._following,))
         order = [each for each in reversed(self._parts) if self._states[each.name] is not State.STOPPED]

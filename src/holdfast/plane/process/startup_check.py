@@ -24,7 +24,7 @@ from holdfast.core.backoff import Exponential
 from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, Misconfigured, Unavailable
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.service.service import CHECKED, DATABASE, Service
 from holdfast.plane.settings.settings import Settings
 from holdfast.stores.registry import redacted
@@ -38,12 +38,12 @@ PAUSES: Final = Exponential(500 * MS, 5 * NS)
 _log: Final = logging.getLogger("holdfast.plane")
 
 
-async def stores_ready(ground: Ground, needed: Collection[str] = CHECKED) -> None:
+async def stores_ready(components: Components, needed: Collection[str] = CHECKED) -> None:
     """Return when the database is prepared and the `needed` stores have answered; raise what waiting cannot cure."""
-    await _answered(DATABASE, ground.prepare, ground.entropy, waits=True)
+    await _answered(DATABASE, components.prepare, components.entropy, waits=True)
     for name in CHECKED:
-        ask = partial(_ask, name, ground.settings, ground.service)
-        await _answered(name, ask, ground.entropy, waits=name in needed)
+        ask = partial(_ask, name, components.settings, components.service)
+        await _answered(name, ask, components.entropy, waits=name in needed)
 
 
 async def _answered(name: str, ask: Callable[[], Awaitable[None]], entropy: Entropy, *, waits: bool) -> None:

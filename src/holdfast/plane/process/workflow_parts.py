@@ -13,21 +13,21 @@ from holdfast.plane.locks.registry import WORKFLOW_DELAYS, WORKFLOW_RECONCILER, 
 from holdfast.plane.maintenance.run_reconciler import RunReconciler
 from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.process import metrics as readings
-from holdfast.plane.process.components import Ground
+from holdfast.plane.process.components import Components
 from holdfast.plane.process.parts import LoopPart
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.plane.workflows.engine import Engine
 
 
-def engine_of(ground: Ground, name: str = "engine") -> Engine:
+def engine_of(components: Components, name: str = "engine") -> Engine:
     """Moves runs, as the settings want it."""
     return Engine(
-        ground.runs,
-        ground.locks,
-        ground.bus,
-        delays=ground.policing.jitter.delays,
-        indicators=ground.policing.signals,
-        family=family_in_effect(ground.settings, WORKFLOW_RUN),
+        components.runs,
+        components.locks,
+        components.bus,
+        delays=components.policing.jitter.delays,
+        indicators=components.policing.signals,
+        family=family_in_effect(components.settings, WORKFLOW_RUN),
         name=name,
     )
 
@@ -37,9 +37,9 @@ class EnginePart:
 
     name = "engine"
 
-    def __init__(self, ground: Ground) -> None:
-        self._settings = ground.settings.engine
-        self.engine = engine_of(ground)
+    def __init__(self, components: Components) -> None:
+        self._settings = components.settings.engine
+        self.engine = engine_of(components)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -65,23 +65,23 @@ class EnginePart:
         return readings.of_engine(self.engine)
 
 
-def flow_loop_part(ground: Ground, name: str) -> LoopPart:
+def flow_loop_part(components: Components, name: str) -> LoopPart:
     """The part that runs the loop of that name, as the settings want it."""
-    settings = ground.settings
+    settings = components.settings
     how = {
         "mode": settings.value(f"{name}.lead"),
         "interval": settings.value(f"{name}.interval"),
         "renew_every": settings.value(f"{name}.renew_every"),
         "failures": settings.value(f"{name}.failures"),
-        "clock": ground.clock,
-        "entropy": ground.entropy,
+        "clock": components.clock,
+        "entropy": components.entropy,
     }
-    engine = engine_of(ground, name)
+    engine = engine_of(components, name)
     if name == "delays":
-        delays = Delays(engine, ground.locks)
+        delays = Delays(engine, components.locks)
         return LoopPart(
             delays.loop(family=family_in_effect(settings, WORKFLOW_DELAYS), **how), partial(readings.of_delays, delays)
         )
-    reconciler = RunReconciler(engine, ground.locks, patience=settings.runs.patience)
+    reconciler = RunReconciler(engine, components.locks, patience=settings.runs.patience)
     loop = reconciler.loop(family=family_in_effect(settings, WORKFLOW_RECONCILER), **how)
     return LoopPart(loop, partial(readings.of_run_reconciler, reconciler))

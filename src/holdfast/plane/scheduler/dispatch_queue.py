@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.scheduler.fair_share import Line
-from holdfast.plane.scheduler.topic_backlog import Asides, Going, Looked, Scarce, join, look_aside
+from holdfast.plane.scheduler.topic_backlog import Going, Looked, PoolBacklog, Scarce, join, look_aside
 
 TENANTS: Final = 256  # read in one go
 
@@ -45,7 +45,7 @@ class Found:
     lines: tuple[Line, ...] = ()
     examined: str | None = None  # the last tenant that was looked at
     more: bool = False  # there is more than what was read
-    asides: Asides = field(default_factory=Asides)
+    asides: PoolBacklog = field(default_factory=PoolBacklog)
 
     @property
     def going(self) -> Mapping[str, Going]:
@@ -74,7 +74,7 @@ async def look(tx: Tx, at: Look) -> Found:
             continue
         more = more or len(each.jobs) > depth
         lines.append(Line(each.tenant, tuple(job for job in each.jobs if job not in at.passed), room))
-    asides = Asides()
+    asides = PoolBacklog()
     if at.scarce is not None and free > 0:
         asides = await look_aside(tx, Looked(at.pool, min(free, at.batch), at.passed, at.slots), at.scarce)
         until = tenants[-1].tenant if len(tenants) == TENANTS else None

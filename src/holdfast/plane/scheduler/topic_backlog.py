@@ -35,7 +35,7 @@ class Rank(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class TopicBacklog:
     """The jobs of one tenant that wait for a place of one topic, in the order of their going."""
 
     tenant: str
@@ -48,7 +48,7 @@ def room_of(places: int | None, running: int, free: int) -> int:
     return max(0, free if places is None else min(places - running, free))
 
 
-def picked(lines: Sequence[Aside], room: int) -> dict[str, list[Rank]]:
+def picked(lines: Sequence[TopicBacklog], room: int) -> dict[str, list[Rank]]:
     """Who may go, by tenant: one of each line in the given order, then a second, until there is no more room."""
     ranks = {rank.job: (line.tenant, rank) for line in lines for rank in line.jobs}
     turn = next_turn([Line(each.tenant, tuple(rank.job for rank in each.jobs), each.room) for each in lines], room)
@@ -104,7 +104,7 @@ class Going(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asides:
+class PoolBacklog:
     """What waits aside in a pool."""
 
     waiting: bool = False  # somebody does
@@ -123,7 +123,7 @@ class Looked(NamedTuple):
     slots: int | None
 
 
-async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> Asides:
+async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> PoolBacklog:
     """See the module."""
     rooms: dict[str, int] = {}
     served = json.dumps(sorted(scarce.served))
@@ -132,7 +132,7 @@ async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> Asides:
         topic = row["topic"]
         if room := room_of(scarce.places.get(topic), row["running"], at.free):
             rooms[topic] = room
-    found = Asides(waiting=bool(topics))
+    found = PoolBacklog(waiting=bool(topics))
     if not rooms:
         return found
     rows = await (_at_once if tx.dialect == "postgres" else _in_steps)(tx, at, scarce, rooms)
@@ -149,10 +149,10 @@ async def look_aside(tx: Tx, at: Looked, scarce: Scarce) -> Asides:
         for tenant, some in chosen.items():
             ranks.setdefault(tenant, []).extend(some)
             going.update((rank.job, Going(topic, tenant)) for rank in some)
-    return Asides(waiting=True, going=going, ranks=ranks, rooms=left, last=last)
+    return PoolBacklog(waiting=True, going=going, ranks=ranks, rooms=left, last=last)
 
 
-async def join(tx: Tx, lines: Sequence[Line], asides: Asides, after: str, until: str | None) -> tuple[Line, ...]:
+async def join(tx: Tx, lines: Sequence[Line], asides: PoolBacklog, after: str, until: str | None) -> tuple[Line, ...]:
     """The lines of a pool with those who may go in them. `until`: the last tenant looked at, if there may be more."""
     if not asides.ranks:
         return tuple(lines)
@@ -169,7 +169,7 @@ async def join(tx: Tx, lines: Sequence[Line], asides: Asides, after: str, until:
     return joined(lines, asides.ranks, ranks, asides.rooms, order)
 
 
-def _lines(rows: Sequence[Row], at: Looked) -> list[Aside]:
+def _lines(rows: Sequence[Row], at: Looked) -> list[TopicBacklog]:
     lines: dict[str, list[Rank]] = {}
     rooms: dict[str, int | None] = {}
     for row in rows:
@@ -178,7 +178,7 @@ def _lines(rows: Sequence[Row], at: Looked) -> list[Aside]:
         line = lines.setdefault(row["tenant"], [])
         if row["id"] not in at.passed:
             line.append(_rank(row))
-    return [Aside(tenant, tuple(line), rooms[tenant]) for tenant, line in lines.items()]
+    return [TopicBacklog(tenant, tuple(line), rooms[tenant]) for tenant, line in lines.items()]
 
 
 def _rank(row: Row) -> Rank:

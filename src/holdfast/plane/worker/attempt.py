@@ -40,15 +40,15 @@ from holdfast.plane.jobs.progress import ProgressReporter
 from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model import outcome
-from holdfast.plane.model.assignment import Order
+from holdfast.plane.model.assignment import Assignment
 from holdfast.plane.model.outcome import Outcome, Status
 from holdfast.plane.model.records import BRIEF_NS, Delivery, Message
 from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
 from holdfast.plane.worker.executor import Crew, Ended, Execution, Interruption, Raised, Returned, Unfinished
-from holdfast.plane.worker.lease_batcher import LeaseDesk
-from holdfast.plane.worker.result_batcher import ResultDesk
+from holdfast.plane.worker.lease_batcher import LeaseBatcher
+from holdfast.plane.worker.result_batcher import ResultBatcher
 from holdfast.plane.worker.result_cache import Finished
-from holdfast.plane.worker.staleness import Currency, Look, excuse, waited
+from holdfast.plane.worker.staleness import Look, StalenessCheck, excuse, waited
 from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
@@ -77,16 +77,16 @@ class Workplace:
     family: LockFamily  # of its lease
     cancel_grace_ns: int
     delays: AnyDelays
-    currency: Currency | None
+    currency: StalenessCheck | None
     brief: set[str] = field(default_factory=set)  # topics whose last attempt was over at once
     model: Lock[Lease] | None = None  # of an attempt without a time limit
     progress: ProgressReporter | None = None  # stores what functions report
-    desk: LeaseDesk = field(init=False)
-    results: ResultDesk = field(init=False)
+    desk: LeaseBatcher = field(init=False)
+    results: ResultBatcher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.desk = LeaseDesk(self.locks, self.family)
-        self.results = ResultDesk(self.bus, self.entropy)
+        self.desk = LeaseBatcher(self.locks, self.family)
+        self.results = ResultBatcher(self.bus, self.entropy)
 
     def learn(self, topic: str, took_ns: int) -> None:
         """Expect the next attempt of a topic to take as long as this one."""
@@ -172,7 +172,9 @@ class _StallTimer:
 class Attempt:
     """One attempt in the making."""
 
-    def __init__(self, place: Workplace, order: Order, job: JobFunction, came: Delivery, *, may_be_over: bool) -> None:
+    def __init__(
+        self, place: Workplace, order: Assignment, job: JobFunction, came: Delivery, *, may_be_over: bool
+    ) -> None:
         self._place = place
         self._job = job
         self._came = came

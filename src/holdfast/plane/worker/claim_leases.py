@@ -61,7 +61,7 @@ class ClaimedLeases:
         ports = self._locks.ports
         store = cast("RidesAlong", ports.store)
         family: LockFamily = self._family  # a test reads from this that the lock is a declared one
-        owner, sent = self._locks.house.owner, ports.clock.now()
+        owner, sent = self._locks.manager.owner, ports.clock.now()
         asks = [
             Ask(family.key(job=job), ports.entropy.token(), owner, family.name, self._ttl_ns) for job in sorted({*keys})
         ]

@@ -22,10 +22,10 @@ from holdfast.flows.log import say
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.leases.sync.lease import Lost
 from holdfast.plane.jobs.progress import Progress, Report
-from holdfast.plane.model.assignment import Order
+from holdfast.plane.model.assignment import Assignment
 from holdfast.plane.model.messages import RUN_LABEL, STEP_LABEL, step_attempt
 from holdfast.plane.model.records import check_text
-from holdfast.runtime.lease_record import Tenure
+from holdfast.runtime.lease_record import LeaseRecord
 from holdfast.types import NS, Duration, Instant, duration_ns, elapsed_ns
 
 NOTE_CHARS_MAX: Final = 200
@@ -41,25 +41,25 @@ class Cancelled:
     its lease is lost, which is known here at once, even while the event loop is busy.
     """
 
-    __slots__ = ("_mutex", "_over", "_reason", "_set", "_tenure")
+    __slots__ = ("_lease_record", "_mutex", "_over", "_reason", "_set")
 
     def __init__(self, lease: Lease) -> None:
-        self._tenure = lease._tenure  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
+        self._lease_record = lease._lease_record  # noqa: SLF001 - a lease on the loop, seen from threads: the same possession
         self._mutex = threading.Lock()
         self._set = False
         self._over: threading.Event | None = None  # made by the first who waits
         self._reason: str | None = None
-        self._tenure.tell(self._ended)
+        self._lease_record.tell(self._ended)
 
     def set(self, reason: str) -> None:
         """Ask the function to stop. The first reason is kept."""
         if self._reason is None:
             self._reason = reason
-        self._ended(self._tenure)
+        self._ended(self._lease_record)
 
     def is_set(self) -> bool:
         """Whether it should stop, now."""
-        return self._set or self._tenure.standing().state is State.LOST
+        return self._set or self._lease_record.standing().state is State.LOST
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Block until it should stop; False when the time is over first. Takes the place of `time.sleep`."""
@@ -75,13 +75,13 @@ class Cancelled:
     @property
     def reason(self) -> str | None:
         """Why, once it is set."""
-        lost = self._tenure.standing().reason
+        lost = self._lease_record.standing().reason
         return self._reason or (None if lost is None else f"the lease was lost ({lost})")
 
     def __bool__(self) -> bool:
         return self.is_set()
 
-    def _ended(self, _: Tenure) -> None:
+    def _ended(self, _: LeaseRecord) -> None:
         with self._mutex:
             self._set = True
             over = self._over
@@ -125,7 +125,7 @@ class LeaseView:
     @property
     def lost(self) -> Lost:
         """The loss of this lease, to ask or to wait for."""
-        return Lost(self._lease._tenure)  # noqa: SLF001 - as above
+        return Lost(self._lease._lease_record)  # noqa: SLF001 - as above
 
     def remaining(self) -> float:
         """How many seconds the store is still bound to keep the key for us. Conservative; 0.0 when lost."""
@@ -168,7 +168,7 @@ class AnyContext:
 
     def __init__(
         self,
-        order: Order,
+        order: Assignment,
         lease: Lease,
         worker: str,
         clock: Clock,

@@ -13,12 +13,12 @@ from holdfast.errors import BackendError, LockBusy
 from holdfast.guards.bearer import carried
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.assignment import Order
+from holdfast.plane.model.assignment import Assignment
 from holdfast.plane.model.outcome import Outcome, Status
 from holdfast.plane.worker.attempt import Workplace
 
 
-async def give_back(place: Workplace, order: Order, reason: str) -> None:
+async def give_back(place: Workplace, order: Assignment, reason: str) -> None:
     """Say that an attempt was not begun here. `RetryLater` if that cannot be said now, or somebody runs it."""
     family: LockFamily = place.family  # a test reads from this that the lock is a declared one
     model = place.model = place.model or family.lock(place.locks, job="model")

@@ -14,7 +14,7 @@ from holdfast.aio.client import Locks
 from holdfast.aio.lease import Lease
 from holdfast.aio.lock import Lock
 from holdfast.flows.acquire import CLEANUP_WAIT_NS
-from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.batcher import Batcher
 from holdfast.plane.locks.registry import WORKER_JOB, LockFamily
 from holdfast.plane.worker.claim_leases import ClaimedLeases
 
@@ -30,14 +30,14 @@ class _Asked:
         self.gone = False
 
 
-class LeaseDesk:
+class LeaseBatcher:
     """The desk of one worker. Belongs to its event loop."""
 
     def __init__(self, locks: Locks, family: LockFamily = WORKER_JOB) -> None:
         self._locks = locks
         self.claimed = ClaimedLeases(locks, family)
-        self._takes: Gathering[_Asked, Lease | None] = Gathering(self._take, apart=lambda each: each.lock.name)
-        self._returns: Gathering[Lease, None] = Gathering(self._give_back)
+        self._takes: Batcher[_Asked, Lease | None] = Batcher(self._take, apart=lambda each: each.lock.name)
+        self._returns: Batcher[Lease, None] = Batcher(self._give_back)
 
     async def take(self, lock: Lock[Lease]) -> Lease | None:
         """The lease of a lock that is free; None if it is busy. Raises what the store does."""

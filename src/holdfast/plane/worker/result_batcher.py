@@ -15,7 +15,7 @@ from holdfast.core.lease.fencing import FENCE_MAX
 from holdfast.core.ports import Entropy
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import granted
-from holdfast.plane.db.batcher import Gathering
+from holdfast.plane.db.batcher import Batcher
 from holdfast.plane.db.ports import Bus
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import RESULT
@@ -35,13 +35,13 @@ class Said(NamedTuple):
     size: int  # in characters, about
 
 
-class ResultDesk:
+class ResultBatcher:
     """Where the attempts of a worker say their results. Belongs to one event loop."""
 
     def __init__(self, bus: Bus, entropy: Entropy) -> None:
         self._bus = bus
         self._entropy = entropy
-        self._results: Gathering[Said, None] = Gathering(self._tell)
+        self._results: Batcher[Said, None] = Batcher(self._tell)
 
     async def tell(self, message: Message, size: int) -> None:
         """Publish a result, with whichever others are ready now. Raises what the bus does."""

@@ -2,7 +2,7 @@
 
 A message whose acknowledgement was lost comes back. If it comes to the worker that finished it, the result is published
 once more, and changes nothing: the bus recognises its id, or the scheduler that the job is over. (Unless another worker
-has begun the attempt since: then it is run again, see `station`.) Bounded in number and size, newest kept; so this
+has begun the attempt since: then it is run again, see `worker_pool`.) Bounded in number and size, newest kept; so this
 spares work, and is no promise: what protects an effect from being repeated is a guard.
 """
 

@@ -20,7 +20,7 @@ from holdfast.errors import BackendError, RetryLater
 from holdfast.flows.log import say
 from holdfast.plane.app import App, JobFunction
 from holdfast.plane.db.ports import Along, Consumer
-from holdfast.plane.model.assignment import Order, order_of
+from holdfast.plane.model.assignment import Assignment, order_of
 from holdfast.plane.model.messages import work_subject
 from holdfast.plane.model.records import Delivery, Heartbeat, Message
 from holdfast.plane.worker.attempt import Attempt, NotHere, Workplace
@@ -39,7 +39,7 @@ PASS_NS: Final = 15 * MS
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
-class Station:
+class WorkerPool:
     """One pool of one worker."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Station:
         fewer = {topic: places for topic, places in most.items() if places is not None and places < self.places}
         return {topic: max(0, places - self._stuck[topic]) for topic, places in fewer.items()}
 
-    async def _repeated(self, order: Order, known: Message) -> bool:
+    async def _repeated(self, order: Assignment, known: Message) -> bool:
         """Say the result of an attempt once more, unless nobody wants it. False: it has to be run again.
 
         So it is when another worker has spoken of it since: our result came after that, and counts no more. That worker

@@ -44,7 +44,7 @@ from holdfast.flows.log import say
 from holdfast.plane.bus.delivery_rules import lost_runs
 from holdfast.plane.db.ports import Database, Row
 from holdfast.plane.db.statements import sql
-from holdfast.plane.model.assignment import Order
+from holdfast.plane.model.assignment import Assignment
 from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.types import MS, NS
 
@@ -73,9 +73,9 @@ class Attempts:
         self._silence_ns = round(MISSED * heartbeat * NS)
 
     async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
-        """Look at an attempt (`Order.name`) that is to be run now, or was run, under that fence of the worker's lease.
+        """Inspect an attempt (`Assignment.name`) that starts now, or was run, under that fence of the worker's lease.
 
-        `sent`: the fence under which it was handed out (`Order.fence`). One of a job that is not known may be run:
+        `sent`: the fence under which it was handed out (`Assignment.fence`). One of a job that is not known may be run:
         nothing is lost by a second run.
         """
         job, made_ns, attempt = name
@@ -113,7 +113,7 @@ LATE_NS: Final = 500 * MS
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
-class Currency(Protocol):
+class StalenessCheck(Protocol):
     """Knows which attempts are still wanted, and which of their runs were lost."""
 
     async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
@@ -125,12 +125,12 @@ class Currency(Protocol):
         ...
 
 
-def waited(order: Order, fence: int) -> bool:
+def waited(order: Assignment, fence: int) -> bool:
     """Whether an attempt has waited for its lease, by the clock of the lease store. Such a lease has this fence."""
     return order.fence is not None and apart(order.fence, fence, LATE_NS)
 
 
-async def excuse(currency: Currency, name: tuple[str, int, int], now_ns: int) -> None:
+async def excuse(currency: StalenessCheck, name: tuple[str, int, int], now_ns: int) -> None:
     """Say that a run is given back, so that it does not count as lost. If that cannot be said, it does."""
     limit = asyncio.timeout(EXCUSE_S)
     try:

@@ -3,7 +3,7 @@
     async with Worker(app, bus=bus, locks=locks, registry=registry, concurrency=8) as worker:
         await worker.wait()
 
-Promises: see `attempt` for what happens to a message, `station` for how many are taken. When a worker is drained it
+Promises: see `attempt` for what happens to a message, `worker_pool` for how many are taken. When a worker is drained it
 takes nothing more from that moment, lets what runs finish within the grace period, and gives the rest back: nothing is
 acknowledged that was not done. What is not done in time is told to stop early enough to have its `cancel_grace` within
 the grace period, and not on top of it; if that is the longer of the two, it counts, and everything is told at once.
@@ -39,8 +39,8 @@ from holdfast.plane.model.records import CONCURRENCY_MAX, Heartbeat, check_name,
 from holdfast.plane.worker.attempt import Attempt, Workplace, lease_family
 from holdfast.plane.worker.executor import Crew
 from holdfast.plane.worker.result_cache import Finished
-from holdfast.plane.worker.slots import Station
-from holdfast.plane.worker.staleness import Currency
+from holdfast.plane.worker.slots import WorkerPool
+from holdfast.plane.worker.staleness import StalenessCheck
 from holdfast.plane.worker.statistics import WorkerStatistics
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
 from holdfast.types import NS, Duration, duration_ns
@@ -89,7 +89,7 @@ class Worker:
         bus: Bus,
         locks: Locks,
         registry: Registry,
-        currency: Currency | None = None,
+        currency: StalenessCheck | None = None,
         progress: ProgressStore | None = None,
         pools: Sequence[str] | None = None,
         concurrency: int = 8,
@@ -156,23 +156,25 @@ class Worker:
             progress=self._progress,
         )
         places = [model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}") for pool in chosen]
-        self._stations = [
-            Station(app, pool, concurrency, place, self._beat_now.set)
+        self._worker_pools = [
+            WorkerPool(app, pool, concurrency, place, self._beat_now.set)
             for pool, place in zip(chosen, places, strict=True)
         ]
 
     def statistics(self) -> WorkerStatistics:
         """Counts since the beginning, and what runs now."""
-        return replace(self._counts, active=len(self.running()), stuck=sum(station.stuck for station in self._stations))
+        return replace(
+            self._counts, active=len(self.running()), stuck=sum(worker_pool.stuck for worker_pool in self._worker_pools)
+        )
 
     @property
     def capacity(self) -> int:
         """How many attempts it can make at once, in all its pools together."""
-        return sum(station.places for station in self._stations)
+        return sum(worker_pool.places for worker_pool in self._worker_pools)
 
     def running(self) -> list[Attempt]:
         """The attempts that are being made now."""
-        return [attempt for station in self._stations for attempt in station.attempts]
+        return [attempt for worker_pool in self._worker_pools for attempt in worker_pool.attempts]
 
     async def start(self) -> None:
         """Announce the worker and take messages. Returns when it does, or raises what stood in the way."""
@@ -206,7 +208,9 @@ class Worker:
             self._grace_ns = grace_ns
             self._draining.set()
         await self.wait()
-        return Drained(sum(each.interrupted for each in self._stations), sum(each.stuck for each in self._stations))
+        return Drained(
+            sum(each.interrupted for each in self._worker_pools), sum(each.stuck for each in self._worker_pools)
+        )
 
     def hurry(self) -> None:
         """End the grace period now: stop what runs, wait for no store and no bus. Drains if nobody has asked yet."""
@@ -226,45 +230,47 @@ class Worker:
         beating = asyncio.create_task(self._beat_on())
         try:
             async with AsyncExitStack() as stack:
-                for station in self._stations:
-                    stops = Consumption(subjects.stop_subject(station.worker), subjects.WORKERS, STOPS_AT_ONCE)
-                    await stack.enter_async_context(self._bus.consume(stops, station.stop))
-                for station in self._stations:
-                    station.open(await stack.enter_async_context(self._bus.consume(self._how(station), station.handle)))
+                for worker_pool in self._worker_pools:
+                    stops = Consumption(subjects.stop_subject(worker_pool.worker), subjects.WORKERS, STOPS_AT_ONCE)
+                    await stack.enter_async_context(self._bus.consume(stops, worker_pool.stop))
+                for worker_pool in self._worker_pools:
+                    worker_pool.open(
+                        await stack.enter_async_context(self._bus.consume(self._how(worker_pool), worker_pool.handle))
+                    )
                 ready.set_result(None)
                 await self._draining.wait()
                 await self._finish()
         finally:
-            for station in self._stations:
-                station.close()
+            for worker_pool in self._worker_pools:
+                worker_pool.close()
             beating.cancel()
             await asyncio.wait((beating,))
             self._crew.close()
             if self._progress is not None:
                 await self._progress.close()
-        for station in self._stations:
-            await self._tell(self._registry.leave(station.worker), station)
+        for worker_pool in self._worker_pools:
+            await self._tell(self._registry.leave(worker_pool.worker), worker_pool)
 
-    def _how(self, station: Station) -> Consumption:
-        shared, *own = station.subjects
+    def _how(self, worker_pool: WorkerPool) -> Consumption:
+        shared, *own = worker_pool.subjects
         return Consumption(
             shared,
             subjects.WORKERS,
             also=tuple(own),
-            concurrency=station.places,
+            concurrency=worker_pool.places,
             ack_wait_ns=self._ack_wait_ns,
             judges_lost=True,
             lasting=not self._leases_last,
-            along=station.along,
+            along=worker_pool.along,
         )
 
     async def _finish(self) -> None:
         """Take nothing more; wait until all is done, the rest must be told to stop, or somebody is in a hurry."""
-        for station in self._stations:
-            station.drain()
+        for worker_pool in self._worker_pools:
+            worker_pool.drain()
         self._beat_now.set()
         say(_log, logging.INFO, "worker takes nothing more", worker=self.name, running=len(self.running()))
-        done = asyncio.gather(*(station.empty() for station in self._stations))
+        done = asyncio.gather(*(worker_pool.empty() for worker_pool in self._worker_pools))
         hurried = asyncio.create_task(self._hurried.wait())
         patience_ns = _patience_ns(self._grace_ns, self._cancel_grace_ns)
         try:
@@ -273,8 +279,8 @@ class Worker:
             done.cancel()
             hurried.cancel()
             await asyncio.gather(done, hurried, return_exceptions=True)  # not `wait`: the end of `done` is to be seen
-        for station in self._stations:
-            station.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
+        for worker_pool in self._worker_pools:
+            worker_pool.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
         self._hurried.set()
 
     async def _beat_on(self) -> None:
@@ -291,11 +297,11 @@ class Worker:
                 continue
 
     async def _beat(self) -> None:
-        for station in self._stations:
-            heartbeat = station.heartbeat(self._clock.now().wall, self._host, self._pid)
-            self._counts.beats += await self._tell(self._registry.record(heartbeat), station)
+        for worker_pool in self._worker_pools:
+            heartbeat = worker_pool.heartbeat(self._clock.now().wall, self._host, self._pid)
+            self._counts.beats += await self._tell(self._registry.record(heartbeat), worker_pool)
 
-    async def _tell(self, word: Coroutine[Any, Any, bool], station: Station) -> bool:
+    async def _tell(self, word: Coroutine[Any, Any, bool], worker_pool: WorkerPool) -> bool:
         """Tell the registry something. A worker that cannot say that it lives goes on living."""
         try:
             try:
@@ -307,13 +313,13 @@ class Worker:
                 raise Timeout(f"no answer within {BEAT_TIMEOUT_S:g} s") from None  # a store is slow: no riddle
         except Exception as error:  # noqa: BLE001 - whatever the registry's trouble is, it must not become ours
             self._counts.beats_failed += 1
-            self._unheard.met(error, worker=station.worker)
+            self._unheard.met(error, worker=worker_pool.worker)
             return False
         self._unheard.ended()
         return True
 
     def __repr__(self) -> str:
-        return f"<Worker {self.name!r} pools={[each.pool for each in self._stations]} active={len(self.running())}>"
+        return f"<Worker {self.name!r} pools={[each.pool for each in self._worker_pools]} active={len(self.running())}>"
 
 
 def _patience_ns(grace_ns: int, cancel_grace_ns: int) -> int:

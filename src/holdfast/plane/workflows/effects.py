@@ -73,7 +73,7 @@ class Following:
     submitted: int = 0  # jobs that were made
 
 
-class Consequences:
+class EffectRunner:
     """Does what runs want done."""
 
     def __init__(

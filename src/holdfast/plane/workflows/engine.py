@@ -32,7 +32,7 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.core.retry_delays import AnyDelays
 from holdfast.errors import BackendError, BadInput, RetryLater, Unavailable
 from holdfast.plane.bus.delivery_rules import Code as Undeliverable
-from holdfast.plane.db.batcher import Failed, Gathering, copy_of
+from holdfast.plane.db.batcher import Batcher, Failed, copy_of
 from holdfast.plane.db.ports import Bus, Consumer, Consumption, Handler
 from holdfast.plane.jobs.rules import Code
 from holdfast.plane.locks.item_lock import ItemLockStatistics
@@ -119,7 +119,7 @@ class Engine:
         self._name = check_text("name", name, ID_CHARS_MAX)
         self._stopping = False
         self._consumers: list[Consumer] = []
-        self._gatherings: WeakValueDictionary[str, Gathering[_Asked, ChangedRun]] = WeakValueDictionary()
+        self._gatherings: WeakValueDictionary[str, Batcher[_Asked, ChangedRun]] = WeakValueDictionary()
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -248,11 +248,11 @@ class Engine:
         if not isinstance(event, CancelWanted | GiveUp):
             self.runs.expression_quota.check(run_id)
 
-    def _gathering(self, run_id: str) -> Gathering[_Asked, ChangedRun]:
+    def _gathering(self, run_id: str) -> Batcher[_Asked, ChangedRun]:
         """The batches of one run; kept as long as a handler waits for one."""
         found = self._gatherings.get(run_id)
         if found is None:
-            found = self._gatherings[run_id] = Gathering(partial(self._move_together, run_id), most=BATCH_MAX)
+            found = self._gatherings[run_id] = Batcher(partial(self._move_together, run_id), most=BATCH_MAX)
         return found
 
     def _lock(

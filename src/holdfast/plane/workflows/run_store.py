@@ -38,7 +38,7 @@ from holdfast.plane.model.records import check_id
 from holdfast.plane.workflows.core.run import Advance, Heard, Run, RunStatus, RunWanted, StoredRun
 from holdfast.plane.workflows.core.run_codec import RunText
 from holdfast.plane.workflows.definitions import Definitions
-from holdfast.plane.workflows.effects import Consequences, Following, Gates, over
+from holdfast.plane.workflows.effects import EffectRunner, Following, Gates, over
 from holdfast.plane.workflows.expression_quota import ExpressionQuota
 from holdfast.plane.workflows.expressions.builtins import Budget, OverBudget
 from holdfast.plane.workflows.run_cache import Remembered, RunMemory
@@ -128,7 +128,7 @@ class RunStore:
         self._apart = asyncio.Semaphore()
         self.expression_quota = ExpressionQuota(clock, entropy.below)
         self.decided_apart = 0  # decisions that took too long for a transaction
-        self._consequences = Consequences(bus, definitions, gates, clock, quotas)
+        self._consequences = EffectRunner(bus, definitions, gates, clock, quotas)
         self._admission = Admission(
             *("plane:runs", family.name),
             names=("run",),

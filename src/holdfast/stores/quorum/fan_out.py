@@ -135,7 +135,7 @@ class _ThreadSignal:
         return self._set
 
 
-class _Hands:
+class _InFlight:
     """The threads of one node. They come when there is something to do and go when there has been nothing for long."""
 
     def __init__(self, name: str) -> None:
@@ -196,7 +196,7 @@ class ThreadCrew:
         self._names = names
         self._mutex = Mutex()
         self._pid = os.getpid()
-        self._hands: list[_Hands] = []
+        self._in_flight: list[_InFlight] = []
 
     def signal(self) -> Signal:
         """See `Crew`."""
@@ -204,32 +204,32 @@ class ThreadCrew:
 
     def start(self, node: int, job: Job) -> object:
         """See `Crew`."""
-        hands = self._present()[node]
-        hands.take(job)
-        return hands, job
+        in_flight = self._present()[node]
+        in_flight.take(job)
+        return in_flight, job
 
     def stop(self, started: object) -> None:
         """See `Crew`. A thread that has begun goes on."""
         if isinstance(started, tuple):
-            hands, job = started
-            hands.drop(job)
+            in_flight, job = started
+            in_flight.drop(job)
 
     async def close(self) -> None:
         """See `Crew`. What takes longer bounds itself, and its thread ends with it."""
         if self._pid != os.getpid():
             return  # those of the parent are not here
         with self._mutex:
-            hands, self._hands = self._hands, []
-        for each in hands:
+            in_flight, self._in_flight = self._in_flight, []
+        for each in in_flight:
             each.dismiss()
         until = time.monotonic() + CLOSING_NS / NS
-        for each in hands:
+        for each in in_flight:
             each.gone(max(0.0, until - time.monotonic()))
 
-    def _present(self) -> list[_Hands]:
+    def _present(self) -> list[_InFlight]:
         if self._pid != os.getpid():  # a thread of the parent may have held the mutex at the fork
-            self._mutex, self._pid, self._hands = Mutex(), os.getpid(), []
+            self._mutex, self._pid, self._in_flight = Mutex(), os.getpid(), []
         with self._mutex:
-            if not self._hands:
-                self._hands = [_Hands(f"holdfast-quorum {name}") for name in self._names]
-            return self._hands
+            if not self._in_flight:
+                self._in_flight = [_InFlight(f"holdfast-quorum {name}") for name in self._names]
+            return self._in_flight

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.core.ports import Entropy
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.types import NS
 from holdfast.web import static_files
 from holdfast.web.middleware.auth import Access, Expired, Principal
@@ -56,13 +56,15 @@ _TOO_LARGE: Final = f"the body may have {BODY_BYTES_MAX} bytes"
 class Intake:
     """The first thing that a request meets. Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Answers, vitals: Vitals) -> None:
-        """`answers` is kept for statistics, and has the rates of callers; `vitals` knows when the process ends."""
+    def __init__(
+        self, app: ASGIApp, *, access: Access, entropy: Entropy, answers: Answers, process_health: ProcessHealth
+    ) -> None:
+        """`answers` keeps statistics and the rates of callers; `process_health` knows when the process ends."""
         self._app = app
         self._access = access
         self._entropy = entropy
         self._answers = answers
-        self._vitals = vitals
+        self._process_health = process_health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -117,11 +119,11 @@ class Intake:
             return _FULL
         if ON_ADMITTED in scope["state"]:
             scope["state"][ON_ADMITTED]()
-        if self._vitals.draining and scope["path"] != METRICS_PATH:
+        if self._process_health.draining and scope["path"] != METRICS_PATH:
             return _CLOSING
-        if self._vitals.barred is not None and scope["path"] != METRICS_PATH:
+        if self._process_health.barred is not None and scope["path"] != METRICS_PATH:
             members, again = {"retry_after": 1.0}, {"retry-after": "1"}
-            return Problem(503, NOT_READY, f"not ready: {self._vitals.barred}", members, again)
+            return Problem(503, NOT_READY, f"not ready: {self._process_health.barred}", members, again)
         unreadable = None if scope["method"] in _BODILESS else _unreadable(headers)
         return unreadable or _ambiguous(scope, headers)
 

@@ -13,17 +13,17 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.types import Receive
 
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.resources.client_wait import Parting, Patience
 
 
 @asynccontextmanager
-async def patient(request: Request, vitals: Vitals) -> AsyncIterator[Patience]:
+async def patient(request: Request, process_health: ProcessHealth) -> AsyncIterator[Patience]:
     """The patience of whoever asks. The body of the request has been read before."""
     patience = Patience()
     watching = asyncio.create_task(_watch(request.receive, patience), name="connection of a waiter")
     try:
-        with vitals.waiting(patience):
+        with process_health.waiting(patience):
             yield patience
     finally:
         watching.cancel()

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from holdfast.core.ports import Clock
-from holdfast.core.token_bucket import Ration
+from holdfast.core.token_bucket import TokenBucket
 from holdfast.plane.model.records import check_whole
 from holdfast.types import NS
 
@@ -26,7 +26,7 @@ class Rates:
     def __init__(self, rate: int, clock: Clock, *, callers_max: int = CALLERS_MAX) -> None:
         """`rate`: requests a second; twice as many may come at once."""
         check_whole("rate", rate, 1, RATE_MAX)
-        self._ration = Ration(NS // rate, BURST_S * rate)
+        self._token_bucket = TokenBucket(NS // rate, BURST_S * rate)
         self._clock = clock
         self._most = check_whole("callers_max", callers_max, 1, 10**9)
         self._full_ns: OrderedDict[Hashable, int] = OrderedDict()
@@ -37,7 +37,7 @@ class Rates:
 
     def wait_ns(self, caller: Hashable) -> int:
         """Count one request of a caller: 0, or how long they have to wait for the next one."""
-        decision = self._ration.decide(self._full_ns.get(caller), self._clock.now().mono)
+        decision = self._token_bucket.decide(self._full_ns.get(caller), self._clock.now().mono)
         self._full_ns[caller] = decision.full_ns
         self._full_ns.move_to_end(caller)
         if len(self._full_ns) > self._most:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 
 from holdfast.errors import BackendError
-from holdfast.plane.process.health import OK, Vitals
+from holdfast.plane.process.health import OK, ProcessHealth
 from holdfast.web import problems
 from holdfast.web.middleware.auth import Access, Role
 from holdfast.web.middleware.authorization import needs
@@ -38,34 +38,34 @@ _SOON: Final = BackendError.retry_after
 _LATER: Final = {"retry-after": f"{max(1, math.ceil(_SOON))}"}
 
 
-def install(app: FastAPI, vitals: Vitals, access: Access, *, rates: Rates | None, jobs: bool) -> None:
+def install(app: FastAPI, process_health: ProcessHealth, access: Access, *, rates: Rates | None, jobs: bool) -> None:
     """Put in front of an application what every process of the plane answers alike, and let in whom `access` says.
 
     `jobs`: whether its metrics count the live jobs of the whole plane.
     """
-    app.state.vitals = vitals
+    app.state.process_health = process_health
     app.state.answers = answers = Answers(rates=rates)
     app.state.counts_jobs = jobs
-    vitals.serve(answers.reading, jobs=jobs)
+    process_health.serve(answers.reading, jobs=jobs)
     problems.install(app)
-    entropy = vitals.service.parts.store.entropy
-    app.add_middleware(Intake, access=access, entropy=entropy, answers=answers, vitals=vitals)
+    entropy = process_health.service.parts.store.entropy
+    app.add_middleware(Intake, access=access, entropy=entropy, answers=answers, process_health=process_health)
 
 
-def _vitals(request: Request) -> Vitals:
-    vitals = request.app.state.vitals
-    if not isinstance(vitals, Vitals):
+def _process_health(request: Request) -> ProcessHealth:
+    process_health = request.app.state.process_health
+    if not isinstance(process_health, ProcessHealth):
         raise TypeError("the application was not made by create_app or create_probe")
-    return vitals
+    return process_health
 
 
-Asked = Annotated[Vitals, Depends(_vitals)]
+Asked = Annotated[ProcessHealth, Depends(_process_health)]
 
 
 @router.get("/healthz", summary="Whether the process works", response_model=Alive)
-async def healthz(request: Request, vitals: Asked) -> Alive | Response:
+async def healthz(request: Request, process_health: Asked) -> Alive | Response:
     """Fails when the process lives and does not do its work: a restart would help."""
-    troubles = vitals.troubles()
+    troubles = process_health.troubles()
     if not troubles:
         return Alive(status="alive")
     members = {"reasons": troubles, "retry_after": _SOON}
@@ -74,9 +74,9 @@ async def healthz(request: Request, vitals: Asked) -> Alive | Response:
 
 
 @router.get("/readyz", summary="Whether it can be given work", response_model=Ready)
-async def readyz(request: Request, vitals: Asked) -> Ready | Response:
+async def readyz(request: Request, process_health: Asked) -> Ready | Response:
     """Asks every store that is needed, and says what is in the way."""
-    checks = await vitals.checks()
+    checks = await process_health.checks()
     wrong = [f"{name} ({answer})" for name, answer in checks.items() if answer != OK]
     if not wrong:
         return Ready(status="ready", parts=checks)
@@ -92,9 +92,9 @@ async def readyz(request: Request, vitals: Asked) -> Ready | Response:
     dependencies=[needs(Role.VIEWER, everywhere=True)],
     summary="What it counts",
 )
-async def counted(request: Request, vitals: Asked) -> Response:
+async def counted(request: Request, process_health: Asked) -> Response:
     """Prometheus text."""
     state = request.app.state
     accept = request.headers.get("accept", "")
-    text, content_type = await metrics.text(vitals, state.answers, accept, jobs=state.counts_jobs)
+    text, content_type = await metrics.text(process_health, state.answers, accept, jobs=state.counts_jobs)
     return Response(text, headers={"Content-Type": content_type})

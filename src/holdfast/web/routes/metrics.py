@@ -9,7 +9,7 @@ from typing import Protocol
 
 from holdfast.core.metric_reading import Reading, Value
 from holdfast.observe import prometheus
-from holdfast.plane.process.health import Vitals
+from holdfast.plane.process.health import ProcessHealth
 from holdfast.web.middleware.rate_limit import Rates
 
 
@@ -37,11 +37,11 @@ class Answers:
         return Reading("http", values)
 
 
-async def text(vitals: Vitals, answers: Answers, accept: str, *, jobs: bool) -> tuple[bytes, str]:
+async def text(process_health: ProcessHealth, answers: Answers, accept: str, *, jobs: bool) -> tuple[bytes, str]:
     """The text of a scrape and its content type, as the scraper accepts it.
 
     `jobs`: count the live jobs and runs of the plane too, which asks the database.
     """
-    live = await vitals.live() if jobs else []
-    readings = [*vitals.readings(), answers.reading(), *live]
-    return prometheus.rendered(readings, accept, vitals.service.parts.names.metrics)
+    live = await process_health.live() if jobs else []
+    readings = [*process_health.readings(), answers.reading(), *live]
+    return prometheus.rendered(readings, accept, process_health.service.parts.names.metrics)

@@ -37,7 +37,7 @@ router = APIRouter(tags=["resource locks"], route_class=JsonRoute)
 
 @router.post("/resource-locks/acquire", dependencies=[needs(Role.OPERATOR)], summary="Take a resource")
 async def acquire(
-    asked: AcquireResource, request: Request, service: Serving, caller: Asking, vitals: health.Asked
+    asked: AcquireResource, request: Request, service: Serving, caller: Asking, process_health: health.Asked
 ) -> GrantShown:
     """Take a resource, shared or alone. 409 with Retry-After while it cannot be had.
 
@@ -45,7 +45,7 @@ async def acquire(
     503 with Retry-After.
     """
     tenant = own_tenant(caller, asked.tenant)
-    async with patient(request, vitals) as patience:
+    async with patient(request, process_health) as patience:
         grant = await service.resources.acquire(
             tenant,
             asked.resource,

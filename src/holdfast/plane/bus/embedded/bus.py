@@ -33,7 +33,7 @@ from holdfast.plane.bus.envelope import check_subject, rows_of
 from holdfast.plane.bus.failure_counts import KEPT_NS
 from holdfast.plane.bus.inflight import Dead
 from holdfast.plane.bus.subscription import check_consumption
-from holdfast.plane.db.batcher import Gathering, finished
+from holdfast.plane.db.batcher import Batcher, finished
 from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Tx
 from holdfast.plane.model.messages import STOP
@@ -83,7 +83,7 @@ class EmbeddedBus:
         self._sweeping: asyncio.Task[None] | None = None
         self._closed = False
         self._tally: Counter[str] = Counter()
-        self._publications: Gathering[Sequence[Message], None] = Gathering(self._publish)
+        self._publications: Batcher[Sequence[Message], None] = Batcher(self._publish)
 
     async def prepare(self) -> None:
         """Make the tables if they are not there."""

@@ -23,7 +23,7 @@ from holdfast.core.ports import Clock, Entropy
 from holdfast.flows.log import Trouble, say
 from holdfast.plane.bus.delivery_rules import Ack, GiveBack
 from holdfast.plane.bus.envelope import Unreadable, message_of, unreadable_row
-from holdfast.plane.bus.inflight import Dead, Hands, Taken
+from holdfast.plane.bus.inflight import Dead, InFlight, Taken
 from holdfast.plane.db.migrations import script
 from holdfast.plane.db.ports import Along, Bell, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.model.records import Delivery
@@ -77,7 +77,7 @@ class EmbeddedConsumer:
         self._entropy = entropy
         self._poll_ns = poll_ns
         self._keep_ns = keep_ns
-        self._hands = Hands(
+        self._in_flight = InFlight(
             how, handler, dead, self._settle, clock=clock, entropy=entropy, backoff=backoff, freed=self._wakened
         )
         self._settled: list[_Settlement] = []
@@ -97,12 +97,12 @@ class EmbeddedConsumer:
     @property
     def handling(self) -> int:
         """See `ports.Consumer`."""
-        return self._hands.handling
+        return self._in_flight.handling
 
     @property
     def tally(self) -> Counter[str]:
         """What became of deliveries."""
-        return self._hands.tally
+        return self._in_flight.tally
 
     def pause(self) -> None:
         """See `ports.Consumer`."""
@@ -126,7 +126,7 @@ class EmbeddedConsumer:
     async def drain(self, grace_ns: int) -> None:
         """Take no more, let handlers finish for a while, give back the rest, and tell the database."""
         self._ending = True
-        await self._hands.drain(grace_ns)
+        await self._in_flight.drain(grace_ns)
         self._wakened()
         _, late = await asyncio.wait([self._turning], timeout=_LATE_S + _LAST_TURNS * _AGAIN_NS / NS)
         for task in late:
@@ -172,16 +172,16 @@ class EmbeddedConsumer:
                 await self._rest()
 
     def _over(self, failed: int) -> bool:
-        over = self._ending and not self._hands.held and (not self._settled or failed >= _LAST_TURNS)
-        return over and not self._hands.handling
+        over = self._ending and not self._in_flight.held and (not self._settled or failed >= _LAST_TURNS)
+        return over and not self._in_flight.handling
 
     async def _rest(self) -> None:
         """Wait until there is something to do."""
         loop = asyncio.get_running_loop()
         waits = [self._poll_ns / NS]
-        if self._hands.held:
+        if self._in_flight.held:
             waits.append(self._signal_s)
-        if self._next_ns is not None and not self._paused and self._hands.free:
+        if self._next_ns is not None and not self._paused and self._in_flight.free:
             waits.append(max(_REST_MIN_NS, self._next_ns - self._clock.now().wall) / NS)
         timer = loop.call_later(min(waits), self._wakened)
         try:
@@ -200,8 +200,8 @@ class EmbeddedConsumer:
         loop_s = asyncio.get_running_loop().time()
         due = self._next_ns is not None and self._next_ns <= now_ns
         self._look = self._look or loop_s - self._looked_s >= self._poll_ns / NS  # a hint may have been lost
-        most = 0 if self._paused or self._ending or not (self._look or due) else self._hands.free
-        silent = self._hands.silent_since(loop_s - self._signal_s) if self._hands.held else []
+        most = 0 if self._paused or self._ending or not (self._look or due) else self._in_flight.free
+        silent = self._in_flight.silent_since(loop_s - self._signal_s) if self._in_flight.held else []
         settled, self._settled = self._settled, []
         if not (most or settled or silent):
             return False
@@ -228,11 +228,13 @@ class EmbeddedConsumer:
         if along is not None:
             along.done()
         if most:
-            await self._hands.take([self._taken(row, loop_s) for row in found.rows])
+            await self._in_flight.take([self._taken(row, loop_s) for row in found.rows])
             self._look = self._look or len(found.rows) == most
             self._next_ns = found.next_ns
         self._remember(settled)
-        return bool(self._settled) or (self._look and self._hands.free > 0 and not self._paused and not self._ending)
+        return bool(self._settled) or (
+            self._look and self._in_flight.free > 0 and not self._paused and not self._ending
+        )
 
     async def _work(
         self,

@@ -39,7 +39,7 @@ from holdfast.plane.bus.nats.consumer import NatsConsumer
 from holdfast.plane.bus.nats.publish_acks import Outgoing
 from holdfast.plane.bus.outbox import POLL_NS, Outbox, key_of, waves
 from holdfast.plane.bus.subscription import check_consumption
-from holdfast.plane.db.batcher import Failed, Gathering, answered, finished
+from holdfast.plane.db.batcher import Batcher, Failed, answered, finished
 from holdfast.plane.db.migrations import prepare, script
 from holdfast.plane.db.ports import Consumer, Consumption, Database, Handler, Row, Tx
 from holdfast.plane.model.messages import STOP
@@ -87,7 +87,7 @@ class NatsBus:
         self._prepared = False
         self._closed = False
         self._tally: Counter[str] = Counter()
-        self._publications: Gathering[Row, None] = Gathering(self._publish, apart=key_of)
+        self._publications: Batcher[Row, None] = Batcher(self._publish, apart=key_of)
 
     async def prepare(self) -> None:
         """Make the tables if they are not there, and begin to relay. The server need not be there yet."""

@@ -42,7 +42,7 @@ from holdfast.flows.log import Trouble, say
 from holdfast.plane.bus.delivery_rules import Ack, GiveBack
 from holdfast.plane.bus.envelope import Unreadable, from_wire, unreadable_wire
 from holdfast.plane.bus.failure_counts import NatsFailures
-from holdfast.plane.bus.inflight import Dead, Hands, Taken
+from holdfast.plane.bus.inflight import Dead, InFlight, Taken
 from holdfast.plane.bus.nats.connection import NatsConnection
 from holdfast.plane.bus.nats.pull_sizes import PullQueue, next_requests
 from holdfast.plane.db.ports import Consumption, Handler
@@ -99,7 +99,7 @@ class NatsConsumer:
         self._subscription: Subscription | None = None
         self._inbox = ""
         self._withdrawing: set[asyncio.Task[None]] = set()
-        self._hands = Hands(
+        self._in_flight = InFlight(
             how, handler, dead, self._settle, clock=clock, entropy=entropy, backoff=backoff, freed=self._wakened
         )
         self._accepting = False
@@ -113,12 +113,12 @@ class NatsConsumer:
     @property
     def handling(self) -> int:
         """See `ports.Consumer`."""
-        return self._hands.handling
+        return self._in_flight.handling
 
     @property
     def tally(self) -> Counter[str]:
         """What became of deliveries."""
-        return self._hands.tally
+        return self._in_flight.tally
 
     def pause(self) -> None:
         """See `ports.Consumer`."""
@@ -144,7 +144,7 @@ class NatsConsumer:
         _, late = await asyncio.wait([sessions], timeout=2 * _LIMIT_S)
         for task in late:
             task.cancel()
-        await self._hands.drain(grace_ns)
+        await self._in_flight.drain(grace_ns)
         signals.cancel()
         await asyncio.wait([sessions, signals])
         if self._leave is not None:
@@ -205,7 +205,7 @@ class NatsConsumer:
         for queue in self._queues:
             if queue.asked and now_s - queue.heard_s > 3 * self._heartbeat_ns / NS + _LATE_S:
                 queue.asked = 0  # the request was lost, with a server or a connection
-        wanted = next_requests(self._queues, self._hands.free, self._how.concurrency)
+        wanted = next_requests(self._queues, self._in_flight.free, self._how.concurrency)
         if not client.is_connected:
             return
         if wanted.withdraw:
@@ -260,7 +260,7 @@ class NatsConsumer:
             queue.asked, queue.busy = max(0, queue.asked - 1), True
             queue.heard_s = asyncio.get_running_loop().time()
         try:
-            if not self._accepting or (self._how.also and not self._hands.free):
+            if not self._accepting or (self._how.also and not self._in_flight.free):
                 self.tally["passed_on"] += self._accepting
                 await _nak(msg, 0)
                 return
@@ -268,7 +268,7 @@ class NatsConsumer:
         except BackendError:
             await _nak(msg, _STORE_TROUBLE_NS)
         else:
-            await self._hands.take([taken])
+            await self._in_flight.take([taken])
         self._wakened()
 
     def _told(self, queue: PullQueue, status: str, headers: dict[str, str]) -> None:
@@ -278,7 +278,7 @@ class NatsConsumer:
             return  # it is still there
         left = headers.get("Nats-Pending-Messages", "")
         queue.asked = max(0, queue.asked - int(left)) if left.isdecimal() else 0
-        if status not in {"404", "408"} and "Batch Completed" not in headers.get("Description", ""):
+        if status not in {"404", "408"} and "Batch Completed" not in headers.get("LockSpec", ""):
             # The consumer or the stream is gone, or has moved; it may have to be made again.
             self._connection.forget_stream()
             self._broken = True
@@ -327,7 +327,7 @@ class NatsConsumer:
         while True:  # ends by cancellation
             await asyncio.sleep(every_s / 2)
             before_s = asyncio.get_running_loop().time() - every_s / 2
-            for taken in self._hands.silent_since(before_s):
+            for taken in self._in_flight.silent_since(before_s):
                 with contextlib.suppress(nats.errors.Error, OSError):
                     await taken.handle.in_progress()
 

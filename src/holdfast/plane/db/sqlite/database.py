@@ -34,7 +34,7 @@ from holdfast.plane.db.notifier import Bells, ChannelBell
 from holdfast.plane.db.ports import Tx, Work
 from holdfast.plane.db.sqlite.connection import PlaneFile, SqliteConnection, SqliteTx, Synchronous, warn_if_shared
 from holdfast.plane.db.sqlite.disk_space import check_room, described
-from holdfast.plane.db.sqlite.fsync_thread import POSSIBLE, Syncer
+from holdfast.plane.db.sqlite.fsync_thread import POSSIBLE, FsyncThread
 from holdfast.plane.db.sqlite.notify import Ear, Poll
 from holdfast.plane.db.sqlite.work_queue import CLOSED, Line
 from holdfast.plane.db.sqlite.writer import Counts, Reader, Writer
@@ -179,7 +179,7 @@ class SqliteDatabase:
     def _started(self, loop: asyncio.AbstractEventLoop) -> _Service:
         writing = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
         reading = Line(loop, room=self._queue_max, patience_ns=self._patience_ns)
-        syncer = Syncer(self.path) if self._synchronous == "full" and POSSIBLE else None
+        syncer = FsyncThread(self.path) if self._synchronous == "full" and POSSIBLE else None
         writer = Writer(
             writing,
             SqliteConnection(self._file, self._synchronous if syncer is None else "normal", writes=True),

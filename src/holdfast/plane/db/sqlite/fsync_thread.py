@@ -41,7 +41,7 @@ class _Commit(NamedTuple):
     told: Told
 
 
-class Syncer:
+class FsyncThread:
     """The thread. `trust` and `close` belong to the thread that writes."""
 
     def __init__(self, path: str) -> None:

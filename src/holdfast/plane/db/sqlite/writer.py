@@ -28,7 +28,7 @@ from holdfast.core.ports import Clock, Entropy
 from holdfast.errors import HoldfastError, Timeout, Unavailable
 from holdfast.plane.db.notifier import Bells
 from holdfast.plane.db.sqlite.connection import Busy, SqliteConnection, SqliteTx
-from holdfast.plane.db.sqlite.fsync_thread import Syncer
+from holdfast.plane.db.sqlite.fsync_thread import FsyncThread
 from holdfast.plane.db.sqlite.notify import Voice
 from holdfast.plane.db.sqlite.work_queue import Answer, Entry, Line
 from holdfast.stores.sqlite.errors import code_of
@@ -104,7 +104,7 @@ class Writer:
         patience_ns: int,
         clock: Clock,
         entropy: Entropy,
-        syncer: Syncer | None = None,
+        syncer: FsyncThread | None = None,
     ) -> None:
         """`syncer`: who makes commits safe; None: the connection does it itself."""
         self.counts = Counts()
@@ -245,7 +245,7 @@ class Reader:
         patience_ns: int,
         clock: Clock,
         entropy: Entropy,
-        syncer: Syncer | None = None,
+        syncer: FsyncThread | None = None,
     ) -> None:
         self.counts = Counts()
         self._syncer = syncer
