@@ -106,6 +106,11 @@ class Plane:
         return self._components
 
     @property
+    def ground(self) -> Components:
+        """The former name of `components`, kept for code that uses it."""
+        return self.components
+
+    @property
     def process_health(self) -> ProcessHealth:
         """How this process is, for whoever asks from outside. There is nothing to say before the start."""
         if self._process_health is None:
