@@ -59,9 +59,10 @@ def test_ctrl_c_stops_the_script_that_we_are_part_of(shell: Shell) -> None:
 
 def test_ctrl_z_and_fg_work_in_a_shell_with_job_control(shell: Shell) -> None:
     with typing(shell, "--norc", "--noprofile", "-i", program="/bin/bash") as session:
-        session.type(
-            f"{sys.executable} -m holdfast run n --ttl 600 -- sh -c 'read a; echo one-$a; read b; echo two-$b'\r"
-        )
+        session.sees("% ")
+        script = "echo reads-$((1+1)); read a; echo one-$a; read b; echo two-$b"
+        session.type(f"{sys.executable} -m holdfast run n --ttl 600 -- sh -c '{script}'\r")
+        session.sees("reads-2")  # a line typed earlier, into the editor of the shell, would have no end
         session.type("x\r")
         session.sees("one-x")
         session.type("\x1a")

@@ -75,6 +75,20 @@ async def test_a_part_that_has_failed_is_named_and_a_restart_asked_for(plane_ser
 
 
 @pytest.mark.asyncio
+async def test_a_process_that_refuses_requests_because_it_starts_is_not_ready(plane_service: Service) -> None:
+    process_health = ProcessHealth(plane_service, health=lambda: [Health("api", State.RUNNING)])
+    process_health.begun = False
+    transport = httpx.ASGITransport(create_app(plane_service, OPEN, process_health=process_health))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/api/v1/jobs")).status_code == 503
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["parts"]["process"]) == (503, "starting")
+        assert ready.json()["parts"]["database"] == "ok"
+        process_health.begun = True
+        assert [(await client.get(path)).status_code for path in ("/api/v1/jobs", "/readyz")] == [200, 200]
+
+
+@pytest.mark.asyncio
 async def test_a_process_that_drains_is_well_and_not_ready_and_takes_nothing_more(plane_service: Service) -> None:
     process_health = ProcessHealth(plane_service)
     transport = httpx.ASGITransport(create_app(plane_service, OPEN, process_health=process_health))

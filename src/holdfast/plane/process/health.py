@@ -136,6 +136,8 @@ class ProcessHealth:
             return {PROCESS: str(self.outgrown)}
         answers = await asyncio.gather(*(self._answer(name) for name in CHECKED))
         down = {each.part: str(each.state) for each in self._health() if not each.well}
+        if not self.begun:  # the stores may answer, and requests that need the plane are still refused
+            down[PROCESS] = str(State.STARTING)
         return {**dict(zip(CHECKED, answers, strict=True)), **down}
 
     def readings(self) -> Iterator[Reading]:
