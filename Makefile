@@ -134,6 +134,7 @@ docs: $(STAMPS)/dev ## Write the generated pages anew
 	@$(PY) tools/example_pages.py --write
 	@$(PY) tools/threats.py --write
 	@$(PY) tools/track_record.py --write
+	@$(PY) tools/walks.py --write
 	@$(PY) tools/ledger.py --write
 
 ledger: $(STAMPS)/dev ## Each requirement in full: proven, covered or open, by which tests; ARGS=R4 for one
