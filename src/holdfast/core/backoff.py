@@ -2,7 +2,7 @@
 
 A shared fixed delay makes contenders retry in phase; spreading them is a throughput control, not a nicety. Each shape
 here is bounded: it never returns less than zero or more than its cap, whatever the attempt number. Nothing keeps state:
-the caller passes the previous delay back in, so one description can serve any number of waiters at once.
+the caller passes the previous delay back in, so one description can serve any number of concurrent waiters.
 
 `draw(n)` returns a uniform integer in [0, n). Delays are nanoseconds.
 """
@@ -84,7 +84,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Decorrelated:
-    """Uniform in [base, 3 x previous], capped: spreads like full jitter, but rarely comes back at once."""
+    """Uniform in [base, 3 x previous], capped: spreads like full jitter, but rarely retries immediately."""
 
     base_ns: int
     cap_ns: int

@@ -9,7 +9,7 @@ Promises: while nothing is armed, a point costs one look at an empty dictionary,
 fault raises comes out of the point, as if the line there had raised it. An act is called in whatever thread or task
 arrives, and arming is for the whole process.
 
-Does not promise anything to code that arms points in production: nobody but a test or a drill should. What a fault
+Does not promise anything to code that arms points in production: only tests and drills should. What a fault
 can be is in `holdfast.testing.faults`; the points are in `failpoint_table`.
 
 Every failpoint of the package: its name, what is true there, and which of two kinds of code it is in.
@@ -64,7 +64,7 @@ _FLOWS: Final = (
     _awaited("flow.promote.send", "a degraded lease is about to ask for a grant after all"),
     _awaited("flow.promote.answered", "it was answered, and the lease has not been told"),
     _awaited("flow.release.send", "a release is about to be sent; the lease is already no longer held here"),
-    _awaited("flow.release.answered", "a release was answered, and nobody has been told"),
+    _awaited("flow.release.answered", "a release was answered, and the caller has not been told"),
 )
 
 _RUNTIME: Final = (_here("runtime.lost", "a lease was found to be lost, and neither its holder nor an event says so"),)
@@ -76,8 +76,8 @@ _STORES: Final = (
     _here("store.redis.send", "a request is about to be written to the socket, in a thread of the caller"),
     _here("store.redis.sent", "it is written, and no reply has been read"),
     _here("store.redis.replied", "the reply is read, and has not been given to the caller"),
-    _awaited("store.redis.asyncio.send", "a request is about to be put in line for the shared connection"),
-    _awaited("store.redis.asyncio.sent", "it is in line or written, and its reply has not been awaited"),
+    _awaited("store.redis.asyncio.send", "a request is about to be queued for the shared connection"),
+    _awaited("store.redis.asyncio.sent", "it is queued or written, and its reply has not been awaited"),
     _awaited("store.redis.asyncio.replied", "the reply has come, and has not been given to the caller"),
 )
 
@@ -95,16 +95,16 @@ _PLANE: Final = (
     _here("plane.sqlite.begin", "a group of works has the write lock of the file, and none of them has run"),
     _here("plane.sqlite.written", "a group of works has run, and nothing is committed"),
     _here("plane.sqlite.committed", "a group of works is committed, and neither synced nor told"),
-    _here("plane.sqlite.synced", "some groups of works are on the disk, and nobody has been told"),
+    _here("plane.sqlite.synced", "some groups of works are on the disk, and their callers have not been told"),
     _awaited("plane.postgres.begin", "a work is about to run on a connection"),
     _awaited("plane.postgres.written", "a work has run, and COMMIT has not been sent"),
-    _awaited("plane.postgres.committed", "the server has committed, and nobody has been told"),
+    _awaited("plane.postgres.committed", "the server has committed, and the caller has not been told"),
     _awaited("plane.job.submit", "jobs are about to be kept, each with the messages that it needs"),
-    _awaited("plane.job.submitted", "jobs are kept, and whoever submitted them does not know it"),
+    _awaited("plane.job.submitted", "jobs are kept, and the client does not know it"),
     _awaited("plane.job.change", "changes of jobs are about to be written, each under its fence"),
     _awaited("plane.job.changed", "changes of jobs are written with their messages, and no handler knows it"),
     _awaited("plane.run.start", "a workflow run is about to be kept"),
-    _awaited("plane.run.started", "a workflow run is kept, and whoever started it does not know it"),
+    _awaited("plane.run.started", "a workflow run is kept, and the client does not know it"),
     _awaited("plane.run.change", "a run is about to be moved, under its fence"),
     _awaited("plane.run.changed", "a run was moved with all that follows from it, and the engine does not know it"),
     _awaited("plane.heartbeat.record", "what a worker says about itself is about to be written"),
@@ -113,15 +113,15 @@ _PLANE: Final = (
     _awaited("plane.worker.started", "it has said that it begins, and the function has not been called"),
     _awaited("plane.worker.ran", "the function has ended, and its result has not been said"),
     _awaited("plane.worker.said", "the result is said, the lease is held, and the message is not acknowledged"),
-    _awaited("plane.worker.released", "the lease is given back, and the message is not acknowledged"),
-    _awaited("plane.bus.publish", "messages are about to be published by themselves, outside a transaction"),
-    _awaited("plane.bus.published", "they are published, and whoever did it does not know it"),
+    _awaited("plane.worker.released", "the lease is released, and the message is not acknowledged"),
+    _awaited("plane.bus.publish", "messages are about to be published alone, outside a transaction"),
+    _awaited("plane.bus.published", "they are published, and the publisher does not know it"),
     _awaited("plane.bus.claim", "a consumer is about to settle what is done and to claim what there is"),
-    _awaited("plane.bus.claimed", "that is committed, and no message that was claimed is in hand yet"),
-    _awaited("plane.bus.settle", "it is decided whether a message is acknowledged or given back, and nobody was told"),
+    _awaited("plane.bus.claimed", "that is committed, and no claimed message is in flight yet"),
+    _awaited("plane.bus.settle", "it is decided whether to ack or nack a message, and the consumer was not told"),
     _awaited("plane.nats.publish", "a message is about to be sent to the server"),
-    _awaited("plane.nats.published", "the server has stored a message, and nobody here knows it"),
-    _awaited("plane.nats.ack", "an acknowledgement, or a message given back, is about to be sent to the server"),
+    _awaited("plane.nats.published", "the server has stored a message, and this process does not know it"),
+    _awaited("plane.nats.ack", "an ack or a nack is about to be sent to the server"),
     _awaited("plane.nats.acked", "it was sent; the server never confirms it"),
     _awaited("plane.outbox.publish", "rows of the outbox are about to be published"),
     _awaited("plane.outbox.published", "they are published, and still in the outbox"),

@@ -1,7 +1,7 @@
 """How many bytes a value takes as JSON, how deep it is, and whether it can be stored at all. Pure.
 
 What a run hands on (a payload, a message, an input, an output) is measured where it is made, so that a value that no
-store will take fails the step that made it, and not whoever stores it.
+store will take fails the step that made it, and not the step that stores it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a part of a process counts, in one shape, for whoever shows it: metrics, a console, a report."""
+"""What a part of a process counts, in one form, for metrics, a console or a report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The seam between decisions and the world: everything a flow may await or ask for, and nothing else.
 
 Each method that is `async def` here is awaited by flows. Blocking implementations never suspend, so that a flow driven
-by `runtime.run_sync.run_now` runs to its end at once; asyncio implementations suspend as usual. Flows cannot tell.
+by `runtime.run_sync.run_now` runs to its end immediately; asyncio implementations suspend as usual. Flows cannot tell.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Store(Protocol):
     async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
         """Grant the key to the token if it is free, with a fence above every earlier one, in one atomic step.
 
-        Idempotent: an ask whose token already holds the key gets the same grant again, and its expiry set anew.
+        Idempotent: a request whose token already holds the key gets the same grant again, with a new expiry.
         With a ticket, the key is granted only at the head of the queue; the ticket is made, or its lease extended.
         """
         ...
 
     async def renew_many(self, renewals: Sequence[Renewal], timeout_ns: int) -> list[bool | None]:
-        """Set the expiry anew for each key that still has its token. True renewed, False not ours, None no answer."""
+        """Set a new expiry for each key that still has its token. True renewed, False not ours, None no answer."""
         ...
 
     async def release(self, key: str, token: str, claim: str | None, keep_ns: int, timeout_ns: int) -> bool:
@@ -106,7 +106,7 @@ class Store(Protocol):
         ...
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
-        """Take the key from its holder, raise the fence, leave an audit record, atomically. None: nobody held it."""
+        """Take the key from its holder, raise the fence, leave an audit record, atomically. None: it was not held."""
         ...
 
     async def audit(self, limit: int, timeout_ns: int) -> list[AuditRecord]:
@@ -150,13 +150,13 @@ class TellsTime(Protocol):
 
 @runtime_checkable
 class TakesMany(Protocol):
-    """A store that answers for many keys in one request. What each of them gets is what it would get by itself.
+    """A store that answers for many keys in one request. Each key gets the result that it would get alone.
 
-    Asks have no ticket: nobody waits with one of these. Errors are those of `Store`, and about all of the request.
+    Requests have no ticket: no caller waits with one of these. Errors are those of `Store`, for the whole request.
     """
 
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
-        """Grant each key that is free; see `Store.acquire`. Whoever gets an error may have been granted some."""
+        """Grant each key that is free; see `Store.acquire`. After an error some keys may have been granted."""
         ...
 
     async def release_many(self, grants: Sequence[Grant], timeout_ns: int) -> list[bool | None]:
@@ -172,16 +172,16 @@ class Moment(Protocol):
     """Locks that last as long as a transaction on the file in which the leases lie."""
 
     async def take(self, query: Query, keys: Sequence[str], *, unheard: bool = False) -> list[int | Busy]:
-        """A fence for each of some keys that differ, or who holds it. Until the transaction ends, nobody else can.
+        """A fence for each of some distinct keys, or its holder. Until the transaction ends, no other caller gets one.
 
-        `unheard`: nobody can have heard of these keys yet, so nobody holds them.
+        `unheard`: no other process can know these keys yet, so none holds them.
         """
         ...
 
 
 @runtime_checkable
 class LocksWithin(Protocol):
-    """A store whose locks can be had within somebody's own transaction."""
+    """A store whose locks can be acquired inside the caller's own transaction."""
 
     def within(self, database: str) -> Moment | None:
         """Locks in transactions on the database of that path; None: the leases are not in it."""
@@ -190,7 +190,7 @@ class LocksWithin(Protocol):
 
 @runtime_checkable
 class RidesAlong(Protocol):
-    """A store whose requests for many locks can share the transactions of somebody who writes to the same database."""
+    """A store whose requests for many locks can share the transactions of another writer to the same database."""
 
     def ride(self, database: object) -> bool:
         """From now on share the transactions of that database, if the leases lie in it and it can. Whether they do."""
@@ -232,7 +232,7 @@ class Held(Protocol):
 
 
 class Place(Protocol):
-    """One caller's place in line at the local mutex of one key."""
+    """One caller's position in the queue for the local mutex of one key."""
 
     asked: str | None
     """The token that the store may know while the caller does not know the answer. It outlives the flow that asked: an
@@ -252,8 +252,8 @@ class Place(Protocol):
     async def enter(self, timeout_ns: int | None) -> bool:
         """Wait for this caller's turn. First come, first served.
 
-        False: the time is over, and the caller stands in line until it leaves or goes on waiting here. Zero does not
-        wait, and does not join the line.
+        False: the time is over, and the caller stays in the queue until it leaves or goes on waiting here. Zero
+        does not wait, and does not join the queue.
         """
         ...
 
@@ -267,11 +267,11 @@ class Gate(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the `Locks` was closed: then nobody gets in, and those who wait are sent away with `Closed`."""
+        """Whether the `Locks` was closed: then no caller gets in, and waiting callers get `Closed`."""
         ...
 
     def place(self, key: str, caller: object = None) -> Place:
-        """A place for one caller; it is not in line until it enters."""
+        """A position for one caller; it is not in the queue until it enters."""
         ...
 
     def inside(self, key: str) -> Place | None:
@@ -321,22 +321,22 @@ class Journal(Observer, Gauging, Protocol):
     """What flows report to. Most of what happens is only counted, and costs no record."""
 
     def tally(self, kind: Kind, family: str) -> bool:
-        """Count it. True when somebody wants the whole record as well: then make it and `note` it."""
+        """Count the event. True when a listener wants the whole record: then make it and `note` it."""
         ...
 
     def waits(self, who: object, family: str) -> None:
-        """Somebody waits for a lock of this family, from now on."""
+        """This caller waits for a lock of this family from now on."""
         ...
 
     def waits_no_more(self, who: object) -> None:
-        """Somebody has got it, or has given up. Whoever does not wait is passed over."""
+        """This caller has got the lock, or has given up. A caller that does not wait is ignored."""
         ...
 
 
 class Exercises(Protocol):
     """Whether a store error is to be pretended, so that the fallback path is walked before it is needed."""
 
-    running: bool  # False: there is no exercise, and nobody needs to be asked
+    running: bool  # False: there is no exercise, and no request is needed
 
     def drawn(self, family: str, risk: str | None, on_error: Callable[[str | None], OnError]) -> bool:
         """Whether this acquisition is to meet a pretended error. Asked once for each acquisition."""

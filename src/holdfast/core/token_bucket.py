@@ -1,8 +1,8 @@
-"""How often somebody may ask: a steady rate, and a burst of so many at once. Pure.
+"""How often a caller may ask: a steady rate, and bursts. Pure.
 
 One number is kept for each caller: when their bucket will be full again. Everything that was allowed moves it on by one
 period; a request that would move it further than a burst ahead of now has to wait for the difference. Allowing takes no
-more memory than that, and whoever has been quiet for a burst's time needs no memory at all.
+more memory than that, and a caller that has been quiet for a burst's time needs no memory at all.
 
 Clock: the caller's, in nanoseconds, which must not go back.
 """
@@ -27,7 +27,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """One request each `every_ns`, and `burst` at once after a quiet time."""
+    """One request each `every_ns`, and `burst` in quick succession after a quiet time."""
 
     every_ns: int
     burst: int

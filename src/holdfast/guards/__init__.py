@@ -1,6 +1,6 @@
 """Guards: storage that refuses a stale writer.
 
-A fence that nobody checks protects nothing. Each guard checks it where the data is written, in the same step as the
+A fence that is not checked protects nothing. Each guard checks it where the data is written, in the same step as the
 write, and registers it before the first read, so that neither a late write nor a write made from a stale read can take
 effect:
 

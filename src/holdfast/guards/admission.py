@@ -41,7 +41,7 @@ class GuardStatistics:
     entered: int = 0  # registrations before a read
     accepted: int = 0  # writes
     refused: int = 0  # stale: the storage, or its memory, had met a newer fence
-    lost: int = 0  # not sent: the lease was no longer held, though nobody newer was seen
+    lost: int = 0  # not sent: the lease was no longer held, though no newer fence was seen
     not_entered: int = 0  # the registration of a section was gone
     missing: int = 0  # nothing to update or delete
     existing: int = 0  # something where an insert was asked for
@@ -57,7 +57,7 @@ class Presented(NamedTuple):
     owner: str
     fence: int | None
     rule: Rule
-    began_ns: int | None = None  # on the wall clock; None when nobody is told about the step
+    began_ns: int | None = None  # on the wall clock; None when the step is not recorded
 
     @property
     def checked_fence(self) -> int:

@@ -1,7 +1,7 @@
 """Fence records in Postgres, through psycopg 3: shared by all processes that reach the database.
 
 Promises: what `records` says; what was noted is on disk before `note` returns, whatever the database's default for
-`synchronous_commit`. The ledger is made with the first use if the role may do so; otherwise somebody who may makes it
+`synchronous_commit`. The ledger is made with the first use if the role may do so; otherwise an operator makes it
 from `guards/sql/ledger_postgres.sql`. Does not promise to outlive a failover to a standby that lags behind: for that
 the standby must be synchronous.
 
@@ -45,7 +45,7 @@ _SETTLE: Final[LiteralString] = (
     "SELECT set_config('statement_timeout', %s, false), set_config('synchronous_commit', "
     "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)"
 )
-# Somebody else made the ledger at the same moment, which IF NOT EXISTS does not cover.
+# Another client made the ledger at the same moment, which IF NOT EXISTS does not cover.
 _MADE_ALREADY: Final = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateTable,

@@ -158,7 +158,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
             connection.execute(sql("ledger_sqlite")).close()
             return  # noqa: TRY300 - the loop is left here, and only here
         except sqlite3.OperationalError as error:
-            # Two processes that turn the same new file into WAL mode: SQLite tells one of them at once that it is
+            # Two processes that turn the same new file into WAL mode: SQLite tells one of them immediately that it is
             # locked, whatever the connection's time limit.
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
@@ -168,14 +168,14 @@ def _prepare(connection: sqlite3.Connection) -> None:
 class ThreadedRecord:
     """A blocking record for an event loop: every question is asked on a thread of its own, so the loop never waits.
 
-    One thread, in the order of asking: a record has one writer at a time anyhow. A question that was cancelled while it
-    was still in line is not asked. Started with the first question, ended by `close`; a forked child starts its own.
+    One thread, in the order of the calls: a record has one writer at a time anyhow. A question that was cancelled while
+    it was still queued is not asked. Started with the first question, ended by `close`; a forked child starts its own.
     """
 
     blocking: ClassVar[bool] = False
 
     def __init__(self, record: FenceRecord, *, timeout: Duration = 10) -> None:
-        """`timeout` is for one question, waiting in line included; after it `Timeout`, for it may take effect yet."""
+        """`timeout` is for one question and its time in the queue; after it `Timeout`, for it may take effect yet."""
         self._record = check_record(record)
         self._timeout_ns = duration_ns("timeout", timeout, low_ns=1)
         self._mutex = threading.RLock()
@@ -207,7 +207,7 @@ class ThreadedRecord:
         except BaseException:
             question.close()
             raise
-        # A question that is never asked is closed all the same, or Python complains that nobody awaited it.
+        # A question that is never asked is closed all the same, or Python warns that it was never awaited.
         asked.add_done_callback(lambda _done: question.close())
         try:
             async with asyncio.timeout(self._timeout_ns / NS):

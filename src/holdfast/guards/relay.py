@@ -4,8 +4,8 @@
     relay.run()                                                # until stop(); or run_once() from a loop of your own
 
 Promises: a message is marked as sent only after `publish` has returned; the messages of one key are sent in the order
-of their commits, each after the one before it was sent, however many relays run at once; one that cannot be sent holds
-back its own key and no other (`relayflow` says when it is tried again and when it is parked). In Postgres relays share
+of their commits, each after the one before it was sent, however many relays run; one that cannot be sent holds
+back its own key and no other (`relay_flow` says when it is tried again and when it is parked). In Postgres relays share
 the work; on a SQLite file one at a time is let in, and the others find nothing to do.
 
 Does not promise that a message is sent once. After a crash or a broken connection one is sent again under the same id,
@@ -61,7 +61,7 @@ class Relay:
         skip_parked: bool = False,
         outages: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`connect` opens a connection that the relay has for itself; it is closed, and opened anew, after errors.
+        """`connect` opens a connection that the relay has for itself; it is closed, and opened again, after errors.
 
         A message that the bus refuses is tried `max_attempts` times, with pauses from `backoff` up to `backoff_max`.
         `outages` are what the bus's own library raises when the bus is not there, if those are not the built-in errors:

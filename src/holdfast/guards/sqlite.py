@@ -1,7 +1,7 @@
 """A guarded table in SQLite, through the standard library's `sqlite3`.
 
 Promises: what `rows` says, between all connections to one file. The connection is the caller's: if it has a transaction
-open, every step is part of it (and of its rollback); otherwise each step is committed by itself, whatever the
+open, every step is part of it (and of its rollback); otherwise each step is committed alone, whatever the
 connection's `isolation_level` or `autocommit`. The steps take the write lock first (`BEGIN IMMEDIATE`), so they wait
 for other writers as long as the connection's `timeout` says and then raise sqlite3's own error, with nothing changed.
 
@@ -48,14 +48,14 @@ class SqliteRows:
             yield
             execute(commit)
         except BaseException:
-            # SQLite rolls back by itself on some errors (a full disk); then there is nothing left to undo.
+            # SQLite rolls back automatically on some errors (a full disk); then there is nothing left to undo.
             if self._connection.in_transaction:
                 for statement in undo:
                     execute(statement)
             raise
 
     async def sees_commits(self) -> bool:
-        """See `RowStore`: whoever writes is alone, and whoever has an older snapshot is refused by SQLite."""
+        """See `RowStore`: only one connection writes at a time, and SQLite refuses one with an older snapshot."""
         return True
 
     async def look(self, row: RowId) -> tuple[int | None] | None:

@@ -47,7 +47,7 @@ def traced(error: BaseException) -> str:
         trace, skipped = _without_its_middle(error.__traceback__)
         found = traceback.TracebackException(type(error), error, trace, limit=-DEPTH_MAX, compact=True)
         text = "".join(found.format())
-    except Exception as trouble:  # noqa: BLE001 - the error of somebody may be unable to describe itself
+    except Exception as trouble:  # noqa: BLE001 - an application's error may be unable to describe itself
         return f"{type(error).__qualname__} (its traceback cannot be shown: {type(trouble).__name__})"
     return bounded(text.rstrip("\n"), skipped)
 
@@ -204,7 +204,7 @@ def shown_time(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - arguments that do not fit are somebody's mistake, and not worth losing the line
+    except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         return f"{record.msg} {record.args}"
 
 

@@ -4,7 +4,7 @@
 
     prometheus.register(locks)  # beside the application's own metrics, in the default registry
 
-Counting costs the hot path nothing more for it: numbers are read when somebody scrapes. Reading asks no store. Any
+The hot path pays nothing for it: numbers are read when Prometheus scrapes. Reading asks no store. Any
 number of `Locks` may be registered: their counts are added up.
 """
 

@@ -49,7 +49,7 @@ class Kind(TextEnum):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Record:
-    """One thing that happened, as one process saw it. Whoever gets one does not change it.
+    """One event, as one process saw it. Readers do not change it.
 
     It is not frozen, because that would make it ten times as expensive to make, and one is made for every grant.
     """

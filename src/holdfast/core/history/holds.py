@@ -63,7 +63,7 @@ class Hold:
 
     @property
     def free_for_ns(self) -> int | None:
-        """How long nobody had the key afterwards; below zero: clocks differ, or somebody had it too early."""
+        """How long the key was free afterwards. Negative: clocks differ, or the next grant came too early."""
         return None if self.next is None or self.until_ns is None else self.next.since_ns - self.until_ns
 
     @property

@@ -3,10 +3,10 @@
     C1   fences of one key are unique and above zero
     C2   a grant that was confirmed before another was asked for has the lower fence; the store hands them out rising
     C3   the same across restarts that forget
-    C4   nobody acts on a lease, or believes to hold it, when the store has given the key to another
+    C4   no process acts on a lease, or believes that it holds it, after the store has given the key to another
     C5   the fences of the writes that a resource accepted never go down
     C6   no accepted write is based on anything but the accepted write before it: nothing acknowledged is lost; and
-         nothing is read that nobody wrote
+         every value that is read was written before
     C7   every refused write had a fence below one that the resource had seen
     C8   only the live owner's renewal and release are granted, once; a lost lease is not released
     C9   no answer belongs to another request: a grant that a holder saw is one that the store handed to that holder
@@ -190,7 +190,7 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
         # A resource that records only that a fence was shown to it, as that of the drills, says nothing about values.
         read = record.value if record.kind is Kind.READ else None
         if read is not None and read != (last.value if last is not None else 0):
-            yield Violation("C6", record.key, "a read saw what nobody had written", last, record)
+            yield Violation("C6", record.key, "a read returned a value that was never written", last, record)
         if record.kind is Kind.WRITE:
             if last is not None and _fence(last) > record.fence:
                 yield Violation("C5", record.key, "a write with a lower fence was accepted later", last, record)
@@ -201,7 +201,7 @@ def _guarded(records: list[Record]) -> Iterator[Violation]:
 
 def _owned(records: list[Record]) -> Iterator[Violation]:
     """C8, seen at the store (who is the owner) and by holders (a lost lease is left alone)."""
-    live: dict[str, Record | None] = {}  # the last grant; None: nobody's. A key that is absent is not known
+    live: dict[str, Record | None] = {}  # the last grant; None: no owner. An absent key is unknown
     lost: dict[tuple[str, int], Record] = {}
     for record in records:
         if record.kind is Kind.FORGOT:

@@ -1,14 +1,14 @@
-"""What the records of holders prove, when nobody has watched the store itself: the rules for audit ledgers.
+"""Rules for audit ledgers: what the holders' records prove without a view of the store itself.
 
-A holder sees an operation begin and sees its answer; when it took effect in between, nobody knows. So each rule here
-compares only what is certain:
+A holder sees an operation begin and sees its answer. It does not know when in between the operation took effect. So
+each rule here compares only what is certain:
 
     a lease is certainly held    from the answer that granted it until its holder was last seen to hold it: asked at the
                                  release, or at its loss, but never past its local deadline;
     a write is certainly after   another when it began after the other one was answered.
 
 A lease whose end is not in the history (the process was killed, the record was dropped or is damaged) proves nothing
-after its grant: it may have been given back at once. Nothing is claimed across a forced release, and records without
+after its grant: it may have been released immediately. Nothing is claimed across a forced release, and records without
 these times (what was seen at the store, virtual histories) are left to the other rules.
 """
 
@@ -72,8 +72,8 @@ def _overlaps(key: str, leases: list[_Held], forced: list[int], skew_ns: int) ->
 
 def _together_text(longer: _Held, other: _Held, together_ns: int) -> str:
     text = (
-        f"held twice for {together_ns / NS:.6f} s: fence {longer.grant.fence} by {longer.grant.owner or 'somebody'}, "
-        f"and fence {other.grant.fence} by {other.grant.owner or 'somebody'}"
+        f"held twice for {together_ns / NS:.6f} s: fence {longer.grant.fence} by {longer.grant.owner or 'unknown'}, "
+        f"and fence {other.grant.fence} by {other.grant.owner or 'unknown'}"
     )
     if longer.end.reason == "stolen":
         text += "; the store gave the key away early, unless it was released by force where no ledger is kept"

@@ -1,6 +1,6 @@
 """Which keys of a long history need a closer look: one quick sweep that lets the ordinary ones pass.
 
-An ordinary key has been granted, given back and granted again, with a higher fence each time, and its guards accepted
+An ordinary key was granted, released and granted again, with a higher fence each time, and its guards accepted
 writes under the fence of the last grant and nothing else. No rule of `core.history.invariants` can be broken by such a
 key, whatever the clocks may be apart:
 

@@ -14,8 +14,9 @@ NEGLIGIBLE: Final = 1e-9
 RENEWAL = "renew the lease while the work runs, with a TTL that the SLO allows; the length of the work no longer counts"
 SHORTER_WORK = "cut the work under the lock into shorter pieces, each with a lock of its own"
 MECHANISMS = (
-    "a supervisor that knows of the death breaks the lock at once: holdfast release NAME --reason …",
-    "leases in a SQLite file: those of a process that died on the same host are given away at once, whatever their TTL",
+    "a supervisor that knows of the death breaks the lock immediately: holdfast release NAME --reason …",
+    "leases in a SQLite file: those of a process that died on the same host are granted again immediately, whatever "
+    "their TTL",
     "a store that ends leases with the session of their holder",
     "take over before the lease is over, under a higher fence, where guarded storage refuses the old holder's writes",
 )
@@ -51,8 +52,8 @@ def _sentences(demand: Demand, found: Recommendation) -> Iterator[str]:
         yield from _trust(found)
     for each in found.too_long:
         yield (
-            f"a pause of {shown(each.ns)} was seen ({each.source}): within the takeover SLO nobody can tell that from "
-            "a death, so no TTL budgets for it; fences keep its late writes out"
+            f"a pause of {shown(each.ns)} was seen ({each.source}): within the takeover SLO it looks like a "
+            "death, so no TTL budgets for it; fences keep its late writes out"
         )
     if demand.slo is None:
         yield (
@@ -148,5 +149,5 @@ def _trust(found: Recommendation) -> Iterator[str]:
 
 
 def chance(value: float) -> str:
-    """A probability for people. What is smaller than this nobody can know."""
+    """A probability for people. Smaller values cannot be known."""
     return f"below {NEGLIGIBLE:g}" if value < NEGLIGIBLE else f"{value:.2g}"

@@ -5,11 +5,11 @@ lease is lost when every one of those attempts stays without an answer for as lo
 and how long each may take is asked of the library itself (`core.lease.states`), so that both speak of the same
 attempts; how often a request takes longer than that is counted in the recorded ones.
 
-Two figures bracket the truth. *Apart*: each attempt fails by itself, as with lost packets; then their chances multiply.
-*Together*: once one fails all do, as in an outage that lasts; then the first decides. Where nothing that slow was seen
-among n requests, 3/n stands in its place: with 95 % certainty it is no more (the rule of three), and the figure is an
-upper bound. Fewer than 100 requests say nothing, and then there is no figure. Pauses of the process are not in it: they
-are budgeted for in the TTL itself.
+Two figures bracket the truth. *Apart*: each attempt fails independently, as with lost packets; then their chances
+multiply. *Together*: once one fails all do, as in an outage that lasts; then the first decides. Where nothing that slow
+was seen among n requests, 3/n stands in its place: with 95 % certainty it is no more (the rule of three), and the
+figure is an upper bound. Fewer than 100 requests say nothing, and then there is no figure. Pauses of the process are
+not in it: they are budgeted for in the TTL itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which retry delay suits a recorded contention: the same arrivals and holds, replayed once with each delay.
 
 The replay is a discrete-event simulation: who came when, and how long each held the lock, are as recorded; only the
-delay between attempts differs. Whoever finds the lock held waits `patience` for it (and then has it first, as wake-ups
-make it), and after that comes again after the delay. It is deterministic: chance comes from a seed, and equal input
-gives equal output. It leaves out what a delay does not change: the store, its latency, and lost leases.
+delay between attempts differs. A caller that finds the lock held waits `patience` for it (and then has it first, as
+wake-ups make it), and after that comes again after the delay. It is deterministic: chance comes from a seed, and equal
+input gives equal output. It leaves out what a delay does not change: the store, its latency, and lost leases.
 
 Compared are the p95 of the wait, the number of attempts in vain, and how bunched those are (`core.tuning.burstiness`,
 the worst minute). The guardrails are those of `core.backoff`: a spread below the TTL's safety budget, and a delay above
@@ -30,7 +30,7 @@ ATTEMPTS_MAX: Final = 2_000_000  # of one replay; what needs more is a lock that
 
 
 class Arrival(NamedTuple):
-    """Somebody who wanted a key, from when on, and for how long it was held then."""
+    """When a caller asked for a key, and how long the caller then held it."""
 
     at_ns: int
     key: str
@@ -75,7 +75,7 @@ def guardrails(backoff: Backoff, ttl_ns: int, median_hold_ns: int | None) -> lis
 
 
 class _Replay:
-    """One run. Events are told apart by their place in line, so that equal times have one order."""
+    """One run. Events are told apart by their sequence number, so that equal times have one order."""
 
     def __init__(self, backoff: Backoff, patience_ns: int, draw: Draw) -> None:
         self._backoff = backoff

@@ -32,7 +32,7 @@ USUAL_PARTS: Final = 3  # a renewal every third of the TTL
 MOST_PARTS: Final = 10  # more often than that loads the store, and gains little
 TAILS: Final = 4
 _TAILS_WHY: Final = "the answer that a pause cost, and for the next the third of what remains that one renewal may take"
-DEATH_NS: Final = 60 * NS  # without an SLO: a pause that nobody would wait for
+DEATH_NS: Final = 60 * NS  # without an SLO: a pause too long to wait for
 
 
 class Binding(StrEnum):

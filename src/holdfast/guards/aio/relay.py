@@ -44,7 +44,7 @@ class Relay:
         skip_parked: bool = False,
         outages: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`connect` opens a connection that the relay has for itself; it is closed, and opened anew, after errors.
+        """`connect` opens a connection that the relay has for itself; it is closed, and opened again, after errors.
 
         A message that the bus refuses is tried `max_attempts` times, with pauses from `backoff` up to `backoff_max`.
         `outages` are what the bus's own library raises when the bus is not there, if those are not the built-in errors:

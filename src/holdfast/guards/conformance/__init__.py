@@ -1,4 +1,4 @@
-"""The contract of a guard, as a kit that anybody can point at their own guard.
+"""The contract of a guard, as a kit that applications can run on their own guards.
 
     from holdfast.guards.conformance import check_guard
 
@@ -9,8 +9,8 @@
 
 Promises: each sentence of the contract is proven by trying to break it at a resource of its own: rising fences in
 order, equal and lower ones, reads that register, things that are deleted, fences at the edges of 64 bits, things that
-are no fences, writers at once in threads (or tasks) and processes, and writers that are killed. Does not promise what
-the kit cannot cause: power failures, failovers of the storage, clients that bypass the guard.
+are no fences, concurrent writers in threads (or tasks) and processes, and writers that are killed. Does not promise
+what the kit cannot cause: power failures, failovers of the storage, clients that bypass the guard.
 
 Resources are named `kit-…`, and are left behind: use a table, folder or database of its own. Clock: waits are bounded,
 and nothing is asserted about speed. With a test runner, make one case per check:
@@ -78,7 +78,7 @@ def checks_for(*, deletes: bool = True, processes: bool = True) -> list[Check]:
 def run_check(check: Check, factory: Factory, *, asynchronous: bool = False, threads: int = 8) -> None:
     """Run one check, and close what it opened. Raises `Violation`, or the guard's own error.
 
-    `threads` is how many writers are at work at once; half as many where each is a process.
+    `threads` is the number of concurrent writers; half as many where each is a process.
     """
     _check_arguments(factory, threads, check.processes)
     world = world_of(factory, asynchronous=asynchronous, threads=threads, processes=max(2, threads // 2))
@@ -90,7 +90,7 @@ def check_guard(
 ) -> Report:
     """Run every check; raise `Nonconforming` with all that failed.
 
-    `factory` is given the name of a resource and opens it over the same storage, at each call anew; it is called in
+    `factory` is given the name of a resource and opens it over the same storage, again at each call; it is called in
     other threads and, unless `processes` is False, in other processes. The leases that the subject is given are those
     of a lock with the resource's name. Without `deletes` the subject's `delete` is never called.
     """

@@ -70,8 +70,8 @@ class AsyncSubject(Protocol):
 
 
 Factory: TypeAlias = Callable[[str], Any]
-"""Opens the named resource anew over the same storage, from any thread or process: `Subject`, `AsyncSubject`, or an
-awaitable of one. The name is also the key of the leases that will be presented. Picklable, for the other processes."""
+"""Opens the named resource over the same storage, again at each call, from any thread or process: `Subject`,
+`AsyncSubject`, or an awaitable of one. The name is also the key of the leases that will be presented. Picklable, for other processes."""
 
 
 class Guarded:

@@ -1,4 +1,4 @@
-"""Guard kit: many writers at once, in threads or tasks and in processes of their own."""
+"""Guard kit: many concurrent writers, in threads or tasks and in processes of their own."""
 
 # ruff: noqa: D103 - the name of a check is the sentence that it proves
 

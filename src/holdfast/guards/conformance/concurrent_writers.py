@@ -19,7 +19,7 @@ from holdfast.guards.conformance.checks import expect, expect_equal, shown
 from holdfast.guards.conformance.environment import World
 
 PAUSE_S = 0.002  # the longest pause between two steps; long enough for another writer to come in between
-BACKOFF_S = 0.004  # after a refusal, for each one in a row: whoever enters last wins, so all at once nobody would
+BACKOFF_S = 0.004  # after a refusal, for each one in a row: the last one to enter wins, so without pauses none would
 RUN_S = 10.0  # a writer that is overtaken again and again gives up its quota after this
 
 
@@ -73,7 +73,7 @@ async def update_in_sections(world: World, writer: Writer, guarded: Guarded) -> 
 
 
 async def write_blindly(world: World, writer: Writer, guarded: Guarded) -> Tally:
-    """Write the own fence, without reading; often so late that somebody newer was faster."""
+    """Write the own fence, without reading; often so late that a newer writer was faster."""
     tally, chance = Tally(), Random(writer.seed)  # noqa: S311 - pauses, not secrets
     deadline = time.monotonic() + RUN_S
     while len(tally.issued) < writer.quota * 10 and time.monotonic() < deadline:
@@ -115,14 +115,14 @@ async def audit_blind(guarded: Guarded, tallies: Sequence[Tally]) -> None:
 def _audit(fence: int | None, tallies: Sequence[Tally]) -> None:
     faults = [fault for tally in tallies for fault in tally.faults]
     expect(not faults, f"{len(faults)} times: {faults[0] if faults else ''}")
-    expect(any(tally.acknowledged for tally in tallies), "nothing was acknowledged, though somebody was always newest")
+    expect(any(tally.acknowledged for tally in tallies), "no write was acknowledged, though one was always newest")
     expect_equal(fence, max(each for tally in tallies for each in tally.entered), "the fence that is left on top")
     issued = {each for tally in tallies for each in tally.issued}
     for tally in tallies:
         for presented, carried, seen in tally.refused:
             expect_equal(carried, presented, "the fence that a refusal carries")
             expect(seen > presented, f"fence {presented} was refused because of {seen}, which is not newer")
-            expect(seen in issued, f"fence {presented} was refused because of {seen}, which nobody ever had")
+            expect(seen in issued, f"fence {presented} was refused because of {seen}, which no writer ever had")
 
 
 async def _write_late(tally: Tally, guarded: Guarded) -> None:
@@ -155,7 +155,7 @@ def _next_fence(writer: Writer, tally: Tally) -> int:
 
 
 async def _pause(world: World, chance: Random, longest_s: float) -> None:
-    """None at all half of the time: what follows at once is as important as what comes late."""
+    """None at all half of the time: what follows immediately is as important as what comes late."""
     if chance.random() < 0.5:
         await world.sleep(chance.random() * longest_s)
 

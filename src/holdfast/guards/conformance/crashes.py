@@ -86,7 +86,7 @@ async def a_writer_that_is_killed_at_any_moment_loses_nothing_that_was_acknowled
         for _ in range(KILLS):
             loop = partial(_write_on, world.factory, world.asynchronous, resource, fence)
             life = nurse.raise_one(loop, kill_after_s=chance.random() * KILL_AFTER_S)
-            expect(life.killed, "the writer ended by itself")
+            expect(life.killed, "the writer ended before it was killed")
             acknowledged = int(life.said[-1])
             [fence] = await world.together([world.borrow(resource, partial(_survey, acknowledged))])
 

@@ -33,7 +33,7 @@ class World(ABC):
     def __init__(
         self, factory: Factory, *, threads: int = 8, processes: int = 4, patience_s: float = PATIENCE_S
     ) -> None:
-        """`threads` and `processes` are how many write at once; `patience_s` bounds each wait for them."""
+        """`threads` and `processes` are how many writers are concurrent; `patience_s` bounds each wait for them."""
         self.factory = factory
         self.threads = threads
         self.processes = processes
@@ -43,7 +43,7 @@ class World(ABC):
         self._numbers = itertools.count()
 
     def fresh(self) -> str:
-        """The name of a resource that nobody else uses."""
+        """The name of an unused resource."""
         return f"{self._name}-{next(self._numbers)}"
 
     async def open(self, resource: str) -> Guarded:
@@ -79,7 +79,7 @@ class World(ABC):
 
     @abstractmethod
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run all at once, and return their results in order. Raises the first error."""
+        """Run all concurrently, and return their results in order. Raises the first error."""
 
 
 class BlockingWorld(World):
@@ -97,7 +97,7 @@ class BlockingWorld(World):
         self._never.wait(seconds)
 
     async def together(self, jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run each job in a thread of its own; all begin at once."""
+        """Run each job in a thread of its own; all start together."""
         results: dict[int, T] = {}
         errors: list[BaseException] = []
         start = threading.Barrier(len(jobs))

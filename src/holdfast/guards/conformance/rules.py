@@ -1,4 +1,4 @@
-"""Guard kit: the rule, one holder after the other. No two steps happen at once here."""
+"""Guard kit: the rule, one holder after the other. No two steps are concurrent here."""
 
 # ruff: noqa: D103 - the name of a check is the sentence that it proves
 
@@ -86,7 +86,7 @@ async def entering_leaves_the_value_as_it_is(world: World) -> None:
 async def entering_what_does_not_exist_is_remembered(world: World) -> None:
     older = await world.open_new()
     newer = await world.open(older.resource)
-    expect_equal(await older.look(), (None, None), "a resource that nobody has met")
+    expect_equal(await older.look(), (None, None), "an unused resource")
     expect_equal(await newer.enter(2), None, "what was read where there is nothing")
     expect_equal(await older.look(), (None, 2), "value and fence after entering nothing")
     await expect_fenced_out(older.overwrite(1, "stale"), fence=1, seen=2, what="a lower insert after a higher enter")
@@ -155,7 +155,7 @@ async def resources_do_not_share_their_fences(world: World) -> None:
     name = world.fresh()
     high, low = await world.open(name), await world.open(f"{name}0")
     await high.overwrite(1000, "high")
-    expect_equal(await low.look(), (None, None), "a resource that nobody has met")
+    expect_equal(await low.look(), (None, None), "an unused resource")
     expect_equal(await low.enter(1), None, "what was read where there is nothing")
     await low.write(1, "low")
     expect_equal((await high.look(), await low.look()), (("high", 1000), ("low", 1)), "the two resources")

@@ -77,7 +77,7 @@ class Child:
 
 
 def children_at_work(tasks: Sequence[Callable[[], T]], patience_s: float) -> list[T]:
-    """Run each task in a process of its own, all at once, and return what they return."""
+    """Run each task in a process of its own, all concurrently, and return what they return."""
     check_picklable(tasks)
     children: list[Child] = []
     try:
@@ -122,7 +122,7 @@ class Nursery:
     """A process that has children and lets them die."""
 
     def __init__(self, factory: Callable[[str], object], patience_s: float) -> None:
-        """The factory is sent ahead, so that what it imports is imported once, and before anybody is waited for."""
+        """The factory is sent ahead, so that its imports are done once, and before a wait begins."""
         check_picklable(factory)
         self._patience_s = patience_s
         self._child = Child(_nurse, factory)

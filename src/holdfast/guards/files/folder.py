@@ -115,7 +115,7 @@ class Folder:
             yield folder, generation
 
     def _settle(self, folder: int, name: str) -> None:
-        """Make durable what everybody can see already."""
+        """Make durable what other processes can see already."""
         reach("guard.replaced")
         try:
             sync(folder)
@@ -164,7 +164,7 @@ def _read(folder: int, name: str) -> Outcome[bytes]:
 
 
 def _discard(folder: int, name: str) -> None:
-    """Remove what a killed process left. The caller holds the lock, so nobody is writing it."""
+    """Remove what a killed process left. The caller holds the lock, so no other process writes it."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft_name(name), dir_fd=folder)
 
@@ -174,7 +174,7 @@ def _draft(folder: int, name: str, before: os.stat_result | None, data: bytes) -
     """The new content, safe on stable storage under another name; gone again if the block raises."""
     _discard(folder, name)
     try:
-        # Nobody else may read it before it has the mode of what it replaces. A new file gets the mode that any has.
+        # No other user may read it before it has the mode of what it replaces. A new file gets the default mode.
         with opened(draft_name(name), _DRAFT, mode=0o666 if before is None else 0o600, folder=folder) as descriptor:
             left = memoryview(data)
             while left:

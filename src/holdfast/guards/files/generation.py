@@ -1,7 +1,7 @@
 """The generation file: the memory of one guarded file, and the lock that its steps are taken under.
 
 Promises: `seen` is the highest fence that was ever raised to, also after a crash or a power failure in the middle of
-raising it; `raise_to` returns when the new one is on stable storage. While a `Generation` is open, nobody else has it.
+raising it; `raise_to` returns when the new one is on stable storage. Only one process can have a `Generation` open.
 
 The file is made once, never renamed and never deleted, so the lock lives as long as what it protects: there is no lock
 file that a cleaner of old files could take away from under its holder. It is written in place. Two records lie in
@@ -28,7 +28,7 @@ from holdfast.guards.files.flock import locked, opened
 from holdfast.guards.files.names import generation_name
 from holdfast.runtime.fsync import sync
 
-_BLOCK: Final = 4096  # what a drive writes at once, at most; the two records never share one
+_BLOCK: Final = 4096  # what a drive writes in one step, at most; the two records never share one
 _RECORD: Final = 64
 _LINE: Final = re.compile(rb"(holdfast-fence 1 (none|0|[1-9][0-9]{0,18})) ([0-9a-f]{8}) *\n\Z")
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW
@@ -54,8 +54,8 @@ class Generation:
     def raise_to(self, fence: int) -> None:
         """Remember the fence, and return when that is safe. It is written even if it is the highest already.
 
-        For it may stand there since a moment ago, by somebody who was killed before it was on stable storage. For the
-        same reason the highest record is synced before the other one is touched: never are both at risk at once.
+        For it may have been written a moment ago, by a process that was killed before it was on stable storage. For the
+        same reason the highest record is synced before the other one is written: never are both at risk together.
         """
         sync(self._descriptor)
         block = 0 if _rank(self._blocks[0]) < _rank(self._blocks[1]) else 1
@@ -81,7 +81,8 @@ def open_generation(folder: int, name: str, deadline_ns: int) -> Iterator[Genera
             opened(generation_name(name), _FLAGS | os.O_CREAT, folder=folder) as descriptor,
             locked(descriptor, deadline_ns, name),
         ):
-            # Whoever waited for the lock of a file that was deleted meanwhile holds a lock that nobody else can see.
+            # A process that waited for the lock of a file that was deleted meanwhile holds a lock that no other can
+            # see.
             if _same(descriptor, folder, name):
                 yield Generation(descriptor, folder, name)
                 return
@@ -122,7 +123,7 @@ def _blocks(descriptor: int, name: str) -> tuple[_Block, _Block]:
     found = _fence_at(descriptor, 0), _fence_at(descriptor, _BLOCK)
     if found == ((), ()):
         raise Misconfigured(
-            f"{generation_name(name)} is damaged: which fence was seen is not known, so nobody is let in. Put it back "
+            f"{generation_name(name)} is damaged: the last fence is unknown, so no write is admitted. Put it back "
             "from a copy, or delete it when no holder of an older lease is left"
         )
     return found

@@ -11,7 +11,7 @@ handlers of one lock run in the order of their fences (`http_lanes`).
 Does not promise anything about what a handler writes in *another* process: a request that was admitted there can be
 slow. Such a handler takes `fence_of(request)` and hands it on to the guard of the storage it writes to.
 
-Handlers of safe methods (GET, HEAD, OPTIONS, TRACE) wait for their turn, and nobody waits for them: they are not
+Handlers of safe methods (GET, HEAD, OPTIONS, TRACE) wait for their turn, and no handler waits for them: they are not
 supposed to write, and a paused client must not hold up the next one by not reading. A handler that still waits for a
 request body, or for a message of a WebSocket, when a newer holder registers, is told that its client is gone; the
 client is told 412 then, whatever the handler says.
@@ -70,7 +70,7 @@ class HttpStatistics(GuardStatistics):
 
 
 def writes(scope: Mapping[str, Any]) -> bool:
-    """For `required=writes`: whoever changes something needs a fence, whoever only reads may have one."""
+    """For `required=writes`: a client that changes something needs a fence, a client that only reads may have one."""
     return scope["type"] != "http" or scope["method"] not in wire.SAFE_METHODS
 
 
@@ -88,8 +88,8 @@ def fence_of(request: object) -> CarriedFence:
 def problem_of(error: FencedOut, request: object) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body with which a handler answers when the guard of its *storage* has refused.
 
-    It is the answer that the middleware gives, so the client gets the same error whoever found out. Call it from the
-    framework's exception handler for `FencedOut`; `request` is the ASGI scope, or has one.
+    It is the answer that the middleware gives, so the client gets the same error wherever it was found. Call it from
+    the framework's exception handler for `FencedOut`; `request` is the ASGI scope, or has one.
     """
     problem = wire.fenced_out(CarriedFence(error.key, error.fence), error.seen)
     body = problem.body(_path(_scope_of(request)))
@@ -263,7 +263,7 @@ class FenceMiddleware:
 
 
 async def _nothing() -> int | None:
-    """A fence that was carried here has no lease that could be lost, so nobody asks."""
+    """A carried fence has no lease that could be lost here, so there is no check."""
     return None
 
 

@@ -38,7 +38,7 @@ class CutOff:
 
     @property
     def unanswered(self) -> bool:
-        """Whether the handler was cut off before it had its whole request, and nobody has answered the client."""
+        """Whether the handler was cut off before it had its whole request, and the client has no answer yet."""
         return self._cut and not self._started
 
     async def receive(self) -> Message:

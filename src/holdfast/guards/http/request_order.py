@@ -4,7 +4,7 @@ A record says who may come in, not who is still inside. A request of the fence 1
 write; the fence 2 is noted, and its handler reads; then the first one writes. The record has seen everything in the
 right order, and the update of the second is made from a stale read. So the requests of one lock share a lane:
 
-    arriving   from before the record is asked, so that whoever comes back from it late finds out what happened since
+    arriving   from before the record is asked, so that a request whose answer comes late finds out what happened since
     running    its handler was started; equal fences run side by side
 
 Promises: no handler is started under a fence below one that has been met in the lane; a handler starts only when no
@@ -29,7 +29,7 @@ class Lane:
 
     def __init__(self) -> None:
         self.members = 0
-        self.met = -1  # the highest fence that the record has confirmed to somebody in this lane
+        self.met = -1  # the highest fence that the record has confirmed to a request in this lane
         self._running: Counter[int] = Counter()
         self._changes: set[asyncio.Future[None]] = set()
 
@@ -99,7 +99,7 @@ class Lanes:
 
     @contextmanager
     def join(self, key: str) -> Iterator[Lane]:
-        """Be in the lane of this lock. It exists as long as somebody is in it."""
+        """Join the lane of this lock. It exists while it has members."""
         lane = self._lanes.setdefault(key, Lane())
         lane.members += 1
         try:

@@ -8,8 +8,8 @@
     install.remove("sqlite:///app.db", "invoices")
 
 Promises: each of them is one transaction, so that a crash leaves what was before or what is wanted; each can be run
-again, and does nothing then; two at once both succeed. A table that is in use is not waited for longer than a few
-seconds (`Unavailable`), because everybody else would have to wait behind us. The database is a URL, a
+again, and does nothing then; two concurrent ones both succeed. A table that is in use is not waited for longer than a
+few seconds (`Unavailable`), because every other client would have to wait behind us. The database is a URL, a
 `sqlite3.Connection` or a `psycopg.Connection`; a transaction that is open on a connection is used, and not committed.
 """
 
@@ -144,7 +144,7 @@ def _run(
             steps = planned(found)
         if steps and not dry:
             with opened.changing():
-                found = opened.inspect(names)  # somebody else may have been quicker
+                found = opened.inspect(names)  # another process may have been quicker
                 steps = planned(found)
                 for step in steps:
                     opened.execute(step.sql)

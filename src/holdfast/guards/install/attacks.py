@@ -1,6 +1,6 @@
 """What `guard check` tries on a row, and who has promised that it does not work.
 
-Each attack gets a row that nobody has touched, in a transaction that is rolled back, and returns what happened if it
+Each attack gets an untouched row, in a transaction that is rolled back, and returns what happened if it
 was held off. `GotThrough` says that it was not, `CannotTry` that this table does not let it be tried.
 """
 
@@ -57,7 +57,7 @@ def late(row: Target) -> str:
 
 
 def returning(row: Target) -> str:
-    """The row is gone, and its fence with it, unless somebody remembers."""
+    """The row is gone, and its fence with it, unless the ledger remembers."""
     row.enter(row.high)
     values = row.all_values()
     row.delete(row.high)
@@ -197,7 +197,7 @@ def unfenced_delete(row: Target) -> str:
 
 
 def truncated(row: Target) -> str:
-    """Looked up rather than tried: it would lock everybody out of the table."""
+    """Checked in the catalog rather than tried: it would lock every other client out of the table."""
     wrong = [each for each in problems(row.found) if "truncate" in each]
     if row.found.trigger is Trigger.NONE or wrong:
         raise GotThrough("; ".join(wrong) or "there is no trigger for it")

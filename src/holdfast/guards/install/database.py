@@ -1,8 +1,8 @@
 """A database whose tables are to be guarded: what `install`, `check` and `remove` ask of it, whatever the engine.
 
-Promises: `changing` is one transaction, in which nobody else installs or removes; `trying` leaves no trace. A database
-that was opened from a URL is closed again; a connection of the caller stays his, and if he has a transaction open then
-everything is part of it.
+Promises: `changing` is one transaction, in which no other process installs or removes; `trying` leaves no trace. A
+database that was opened from a URL is closed again; a connection of the caller stays his, and if he has a transaction
+open then everything is part of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.runtime.postgres_driver import missing_driver
 from holdfast.stores.registry import redacted
 
 DATABASE_VARIABLE: Final = "HOLDFAST_GUARD_DATABASE"
-"""The application's own. `$HOLDFAST_DATABASE` is the plane's, which nobody should guard by mistake."""
+"""The application's own. `$HOLDFAST_DATABASE` is the plane's, which must not be guarded by mistake."""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -53,7 +53,7 @@ class Database(Protocol):
         ...
 
     def changing(self) -> AbstractContextManager[None]:
-        """Change it, in one transaction, alone. `Unavailable` if somebody else has the table for too long."""
+        """Change it, in one transaction, alone. `Unavailable` if other clients use the table for too long."""
         ...
 
     def trying(self) -> AbstractContextManager[None]:

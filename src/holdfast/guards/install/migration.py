@@ -47,7 +47,7 @@ class Inspected:
     id_problem: str | None = None  # why the text of an id is not one and the same for guard and trigger
     ledger: tuple[str, ...] = ()  # the columns of the ledger; none: there is no ledger
     remembered: int = 0  # ledger entries of this table
-    ledger_shared: bool = False  # somebody else has entries in it, or is prepared for it
+    ledger_shared: bool = False  # another table has entries in it, or is prepared for it
     mark: bool = False
     mark_shared: bool = False
     parts: Mapping[str, str] = field(default_factory=dict)  # our triggers on the table, and how they are defined
@@ -102,7 +102,7 @@ def removing(found: Inspected, keep_ledger: bool) -> tuple[Step, ...]:
             forget = f"DELETE FROM {found.names.ledger_sql} WHERE place = '{found.names.table}'"
             steps.append(Step(f"forget the fences of {found.names.shown} in the ledger", forget))
     else:
-        steps.append(Step("drop the ledger, which nobody else uses", f"DROP TABLE {found.names.ledger_sql}"))
+        steps.append(Step("drop the ledger, which no other table uses", f"DROP TABLE {found.names.ledger_sql}"))
     return tuple(steps)
 
 

@@ -1,6 +1,6 @@
 """A Postgres database whose tables are to be guarded: its catalogue, its transactions, and patience that ends.
 
-A migration waits for a lock of its table no longer than `LOCK_TIMEOUT_S`: while an ALTER TABLE waits, everybody who
+A migration waits for a lock of its table no longer than `LOCK_TIMEOUT_S`: while an ALTER TABLE waits, every client that
 comes after it waits behind it, readers too, so a busy table is better left alone than held up.
 """
 
@@ -30,7 +30,7 @@ from holdfast.stores.registry import redacted
 LOCK_TIMEOUT_S: Final = 3.0
 IMPATIENT_S: Final = 0.25  # how long the second connection of a check waits to see that it has to wait
 
-_INSTALLERS: Final = 0x686F6C64  # the advisory lock of everybody who installs or removes guards
+_INSTALLERS: Final = 0x686F6C64  # the advisory lock of all processes that install or remove guards
 _PLACE: Final = re.compile(r"(?<!:):([a-z]\w*)")
 _ID_TYPES: Final = {"smallint", "integer", "bigint", "text", "character varying", "uuid"}
 _KINDS: Final = {
@@ -164,7 +164,7 @@ class PostgresDatabase:
     def reading(self) -> Iterator[None]:
         """See `Database`."""
         with self.translating(), self._connection.transaction(), self._patient():
-            # Nobody changes what we look at in several statements, or a table that was there is gone in the next one.
+            # No other client changes what several statements read, or a table of the first is gone in the next one.
             self.execute("SELECT pg_advisory_xact_lock_shared(:number)", {"number": _INSTALLERS})
             yield
 

@@ -56,7 +56,7 @@ class SqliteDatabase:
     def _connected(cls, path: str, timeout_s: float) -> SqliteDatabase:
         if not Path(path).is_file():
             raise Misconfigured(f"there is no file {path}; a table has to exist before it can be guarded")
-        # A file that vanishes meanwhile is not made anew.
+        # A file that vanishes meanwhile is not created again.
         where = f"file:{quote(str(Path(path).absolute()))}?mode=rw"
         try:
             connection = sqlite3.connect(where, uri=True, timeout=timeout_s, isolation_level=None)
@@ -160,7 +160,7 @@ class SqliteDatabase:
                 execute("RELEASE holdfast_guard_install" if inside else "COMMIT")
                 kept = True
         finally:
-            # SQLite rolls back by itself on some errors (a full disk); then there is nothing left to undo.
+            # SQLite rolls back automatically on some errors (a full disk); then there is nothing left to undo.
             if not kept and self._connection.in_transaction:
                 for statement in _UNDO_SAVEPOINT if inside else ("ROLLBACK",):
                     execute(statement)

@@ -88,7 +88,7 @@ class Target:
         return power if power <= FENCE_MAX - ROOM else self.met + ROOM // 2
 
     def lease(self, fence: int) -> CarriedFence:
-        """Somebody who holds this fence."""
+        """A lease with this fence."""
         return CarriedFence(KEY, fence)
 
     def fence(self) -> Any:
@@ -206,7 +206,7 @@ class Target:
         return quoted(self.names.fence_column)
 
     def _refusal(self, error: Exception) -> str:
-        """What a trigger of ours said. `CannotTry` if it was somebody else who refused."""
+        """The text of our trigger's refusal. `CannotTry` if the refusal came from elsewhere."""
         refusal = self.database.refusal(error)
         if refusal is None:
             return ""

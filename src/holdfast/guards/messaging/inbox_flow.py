@@ -84,5 +84,5 @@ class InboxFlow:
 
 
 async def _nothing() -> int | None:
-    """A fence that was carried here has no lease that could be lost, so nobody asks."""
+    """A carried fence has no lease that could be lost here, so there is no check."""
     return None

@@ -1,7 +1,7 @@
 """An outbox in Postgres, through psycopg 3, in both colours.
 
-Several relays work at once: each takes a message with a row lock and skips what others have taken. The lock lasts until
-the message is marked, in the same transaction, and goes away with the connection of a relay that dies.
+Several relays work concurrently: each takes a message with a row lock and skips those that others have. The lock lasts
+until the message is marked, in the same transaction, and goes away with the connection of a relay that dies.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class SqliteOutboxStore:
             yield
             execute("RELEASE holdfast_outbox" if inside else "COMMIT")
         except BaseException:
-            # SQLite rolls back by itself on some errors (a full disk); then there is nothing left to undo.
+            # SQLite rolls back automatically on some errors (a full disk); then there is nothing left to undo.
             if self._connection.in_transaction:
                 for undo in ("ROLLBACK TO holdfast_outbox", "RELEASE holdfast_outbox") if inside else ("ROLLBACK",):
                     execute(undo)
@@ -146,8 +146,8 @@ class SqliteOutboxStore:
     async def turn(self) -> AsyncIterator[bool]:
         """See `OutboxStore`. A lock of the operating system beside the file: it ends with the process that has it.
 
-        Not SQLite's own write lock, for that would stop everybody who writes to the database while the bus is slow; and
-        not a claim that runs out, for then a relay that was stopped would send an old message after newer ones.
+        Not SQLite's own write lock, for that would block every writer of the database while the bus is slow. And not a
+        claim that expires, for then a relay that was stopped would send an old message after newer ones.
         """
         from holdfast.guards.files.flock import locked, opened  # where there is no flock, the rest works all the same
 
@@ -167,7 +167,7 @@ class SqliteOutboxStore:
 
     @contextlib.asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """See `OutboxStore`. Whoever has the turn is alone already."""
+        """See `OutboxStore`. The relay whose turn it is, is alone already."""
         yield
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A message that says under which lock and fence it was published, so that whoever receives it can refuse a stale one.
+"""A message that carries the lock and fence under which it was published, so that its receiver can refuse a stale one.
 
 The envelope is one JSON object, and these are all of its members:
 
@@ -43,7 +43,7 @@ def sealed(key: str, fence: int | None, message: str) -> bytes:
 
 
 def opened(data: str | bytes) -> GuardedMessage:
-    """Read an envelope; `BadInput` for anything else, whoever sent it. Checks its form, not whether it is stale."""
+    """Read an envelope; `BadInput` for anything else. Checks its form, not whether it is stale."""
     fix = "publish through a guard; see holdfast.guards.redis.pubsub for the form"
     try:
         found = json.loads(data)

@@ -1,6 +1,6 @@
 """What an answer of Redis means to a guard: an outcome, or an error of ours that says what may be concluded from it.
 
-redis-py repeats by itself what was lost with a connection, unless it was told not to, and does not say that it did. So
+redis-py repeats requests that a broken connection lost, unless `retry` forbids it, and does not report that it did. So
 `Unavailable` (certainly no effect) speaks about the last try; a client made with `retry=Retry(NoBackoff(), 0)` has only
 that one. Where nothing was answered the error is `Timeout`: it may have taken effect, or may still. Texts never quote
 arguments: a server may, and those are the caller's data.
@@ -109,7 +109,7 @@ def _unanswered(error: Exception, said: str, client: Any) -> BackendError:
     if "connecting to" in said:
         if _repeats(client):
             return Timeout(
-                f"redis could not be reached ({said}); this client repeats lost requests by itself, so an earlier try "
+                f"redis could not be reached ({said}); this client repeats lost requests, so an earlier try "
                 "of this step may have taken effect"
             )
         return Unavailable(f"redis could not be reached: {said}")

@@ -2,7 +2,7 @@
 
 Promises: what `rows` says, between all connections to one database. The connection is the caller's: if it has a
 transaction open, every step is part of it (and of its rollback), in a savepoint where it takes several statements;
-otherwise each step is committed by itself, with `autocommit` on or off, and leaves the connection as idle as it was.
+otherwise each step is committed separately, with `autocommit` on or off, and leaves the connection as idle as it was.
 Its row factory and cursor factory do not matter. A transaction that has failed stays failed: psycopg says so.
 
 Does not promise anything for a connection that two threads or tasks use at a time: they share one transaction, and one
@@ -42,7 +42,7 @@ class PostgresRows(ABC):
 
     @abstractmethod
     async def _fetch(self, query: Query) -> Found | None:
-        """Run one statement, committed by itself unless a transaction is open, and return the row that it found."""
+        """Run one statement, committed alone unless a transaction is open, and return the row that it found."""
 
     async def sees_commits(self) -> bool:
         """See `RowStore`."""

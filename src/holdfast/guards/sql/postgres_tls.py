@@ -1,8 +1,8 @@
 """How Postgres on another host is spoken to when its URL does not say: with TLS, and only if it proves who it is.
 
-Left alone, Postgres's own library takes TLS if the server offers it, from anybody, and plain text otherwise, so that
-whoever stands in between gets the password. On this machine, over a unix socket or the loopback interface, nothing is
-changed; nor is anything where the URL, a service or the environment (`PGSSLMODE`) says what is wanted.
+By default, Postgres's own library takes TLS if the server offers it, without a check of its certificate, and plain text
+otherwise: a man in the middle gets the password. On this machine, over a unix socket or the loopback interface, nothing
+is changed; nor is anything where the URL, a service or the environment (`PGSSLMODE`) says what is wanted.
 """
 
 from __future__ import annotations

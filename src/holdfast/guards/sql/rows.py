@@ -11,8 +11,8 @@ So an update or a read of a row that exists is one statement, whose `WHERE` is t
 entering one that does not exist yet, is one transaction. A caller that has a transaction open gets a savepoint in it.
 
 Locks are taken in one order, so that no two steps wait for each other: a row that exists before its ledger entry, and
-whoever holds the entry waits for no row. (Deleting starts with the row; entering and making, which start with the
-entry, give it up when they find a row.) Steps on several rows in one transaction are the caller's to order.
+the client that holds the entry waits for no row. (Deleting starts with the row; entering and making, which start with
+the entry, give it up when they find a row.) Steps on several rows in one transaction are the caller's to order.
 
 Isolation: READ COMMITTED is enough for all of it. A stricter transaction may end with the database's own conflict
 error, and cannot enter a row that does not exist: one that was made after its snapshot would stay invisible there, and
@@ -43,7 +43,7 @@ Found: TypeAlias = dict[str, Any]
 
 V = TypeVar("V")
 
-_TRIES: Final = 5  # a row that comes and goes under our hands; each round is a definite change by somebody else
+_TRIES: Final = 5  # for a row that comes and goes; each try fails because of a definite change by another client
 
 
 class RowStore(Protocol):
@@ -186,7 +186,8 @@ async def _enter_absent(rows: RowStore, row: RowId, fence: int) -> Outcome[Found
         )
     await _note(rows, row, fence, Rule.AT_LEAST)
     reach("guard.reserved")
-    # Whoever makes the row holds its ledger entry while doing so: if there is none now, there is none while we hold it.
+    # A client that makes the row holds its ledger entry while doing so: if there is none now, there is none while we
+    # hold it.
     if await rows.look(row) is not None:
         raise _Undo(None)
     return Absent()
@@ -206,7 +207,7 @@ async def _upsert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, val
     outcome = await _update(rows, row, fence, rule, values)
     if isinstance(outcome, Absent):
         outcome = await insert(rows, row, fence, rule, values)
-    return None if isinstance(outcome, Present) else outcome  # somebody has made it meanwhile: update that
+    return None if isinstance(outcome, Present) else outcome  # another client has made it meanwhile: update that
 
 
 async def _remembered(rows: RowStore, row: RowId) -> int | None:
@@ -219,7 +220,7 @@ async def _remembered(rows: RowStore, row: RowId) -> int | None:
 
 
 async def _absent(rows: RowStore, row: RowId, fence: int | None) -> Stale | Absent:
-    """There was no row. Whether that is all, or somebody newer is about to make it, or has deleted it."""
+    """There was no row. `Stale` if a newer holder is about to make it, or has deleted it."""
     newest = await _remembered(rows, row)
     return Stale(newest) if newest is not None and fence is not None and newest > fence else Absent()
 
@@ -305,7 +306,7 @@ async def _alone(rows: RowStore, step: Callable[[], Awaitable[Outcome[V] | None]
 
 
 async def _settled(row: RowId, attempt: Callable[[], Awaitable[Outcome[V] | None]]) -> Outcome[V]:
-    """Try until nobody has changed the row between two statements of ours; each other round somebody definitely has."""
+    """Try until no other client has changed the row between two of our statements."""
     for _ in range(_TRIES):
         outcome = await attempt()
         if outcome is not None:

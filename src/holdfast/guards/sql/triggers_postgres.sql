@@ -1,27 +1,29 @@
 -- Contract: holds every client of one table to the guard, also one that knows nothing of Holdfast.
 --
 -- In both modes: a fence that is set is not negative, and not below what the row or the ledger has met; it never goes
--- down, nor back to NULL; the id of a row does not change; a row that is deleted leaves its fence in the ledger. `rising`:
--- what does not mention the fence is let through, and a row that comes back so carries on with the fence that is
--- remembered; TRUNCATE remembers all rows. `strict`: an INSERT or UPDATE that does not set the fence is refused, and so is
--- TRUNCATE. A DELETE cannot set a column, so it is announced: in the same transaction, before it, the ledger entry of the
--- row is raised to a fence that is not below the row's (the Python guards do so); a DELETE without that is refused.
+-- down, nor back to NULL; the id of a row does not change; a row that is deleted leaves its fence in the ledger.
+-- `rising`: what does not mention the fence is let through, and a row that comes back so carries on with the fence that
+-- is remembered; TRUNCATE remembers all rows. `strict`: an INSERT or UPDATE that does not set the fence is refused, and
+-- so is TRUNCATE. A DELETE cannot set a column, so it is announced: in the same transaction, before it, the ledger
+-- entry of the row is raised to a fence that is not below the row's (the Python guards do so); a DELETE without that is
+-- refused.
 --
--- A refusal has an SQLSTATE of its own: HF001 a newer fence was met (DETAIL has it), HF002 no fence, HF003 a delete that
--- was not announced, HF004 not a fence, HF005 a changed id.
+-- A refusal has an SQLSTATE of its own: HF001 a newer fence was met (DETAIL has it), HF002 no fence, HF003 a delete
+-- that was not announced, HF004 not a fence, HF005 a changed id.
 --
--- How a statement is known to set the fence: a column trigger fires only then. It turns the fence f into -1 - f, and the
--- next trigger turns it back and refuses what was not turned. Postgres fires triggers by name, so nobody comes between
--- the two; triggers of others see the true value. What is finally stored is judged AFTER the row, when no other trigger
--- can change it any more. Whoever makes a row holds its ledger entry until the end of the transaction, as the guards do.
+-- How a statement is known to set the fence: a column trigger fires only then. It turns the fence f into -1 - f, and
+-- the next trigger turns it back and refuses what was not turned. Postgres fires triggers by name, so no trigger comes
+-- between the two; triggers of others see the true value. What is finally stored is judged AFTER the row, when no other
+-- trigger can change it any more. The client that makes a row holds its ledger entry until the end of the transaction,
+-- as the guards do.
 --
--- The functions that read the ledger run with the rights of whoever installed them, so clients need none on the ledger
+-- The functions that read the ledger run with the rights of their installer, so clients need none on the ledger
 -- (but to announce a DELETE). Does not cover: sessions with session_replication_role = replica, disabled triggers,
 -- DROP TABLE. A foreign key that updates or deletes rows here counts as any other client.
 
 -- part: present (strict)
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $holdfast$
-BEGIN
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $holdfast$ BEGIN
     -- Holdfast guard: {mode}.
     IF NEW.{fence} IS NULL THEN
         RAISE EXCEPTION 'no fence: {fence_shown} of {shown} cannot be NULL' USING ERRCODE = 'HF002';
@@ -35,8 +37,8 @@ $holdfast$
 -- trigger: BEFORE UPDATE OF {fence} ON {table} FOR EACH ROW
 
 -- part: require (strict)
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $holdfast$
-BEGIN
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $holdfast$ BEGIN
     -- Holdfast guard: {mode}.
     IF NEW.{fence} IS NULL OR NEW.{fence} >= 0 THEN
         RAISE EXCEPTION 'no fence: a write to {shown} has to set {fence_shown}' USING ERRCODE = 'HF002',
@@ -49,20 +51,21 @@ $holdfast$
 -- trigger: BEFORE UPDATE ON {table} FOR EACH ROW
 
 -- part: update
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $holdfast$
-DECLARE
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path =
+pg_catalog, pg_temp AS $holdfast$ DECLARE
     seen bigint;
 BEGIN
     -- Holdfast guard: {mode}.
     IF {id_changed} THEN
-        RAISE EXCEPTION 'the id of a row of {shown} cannot be changed' USING ERRCODE = 'HF005', HINT = 'Insert another row.';
+        RAISE EXCEPTION 'the id of a row of {shown} cannot be changed' USING ERRCODE = 'HF005', HINT = 'Insert another
+        row.';
     ELSIF NEW.{fence} IS NULL THEN
         RAISE EXCEPTION 'no fence: {fence_shown} of {shown} cannot go back to NULL' USING ERRCODE = 'HF002';
     ELSIF NEW.{fence} < 0 THEN
         RAISE EXCEPTION 'not a fence: % for {fence_shown} of {shown}', NEW.{fence} USING ERRCODE = 'HF004';
     END IF;
-    SELECT greatest(OLD.{fence}, (SELECT fence FROM {ledger} WHERE place = {place} AND resource = {resource_new})) INTO seen;
-    IF NEW.{fence} < seen THEN
+    SELECT greatest(OLD.{fence}, (SELECT fence FROM {ledger} WHERE place = {place} AND resource = {resource_new})) INTO
+    seen; IF NEW.{fence} < seen THEN
         RAISE EXCEPTION 'stale fence: % for {shown} %, which has met a newer one', NEW.{fence}, {resource_new}
             USING ERRCODE = 'HF001', DETAIL = 'seen ' || seen;
     END IF;
@@ -72,8 +75,8 @@ $holdfast$
 -- trigger: AFTER UPDATE ON {table} FOR EACH ROW WHEN (NEW.{fence} IS DISTINCT FROM OLD.{fence} OR {id_changed})
 
 -- part: reserve
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $holdfast$
-DECLARE
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path =
+pg_catalog, pg_temp AS $holdfast$ DECLARE
     seen bigint;
 BEGIN
     -- Holdfast guard: {mode}.
@@ -95,8 +98,8 @@ $holdfast$
 -- trigger: BEFORE INSERT ON {table} FOR EACH ROW
 
 -- part: insert
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $holdfast$
-DECLARE
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path =
+pg_catalog, pg_temp AS $holdfast$ DECLARE
     seen bigint;
 BEGIN
     -- Holdfast guard: {mode}.
@@ -131,15 +134,16 @@ $holdfast$
 -- trigger: AFTER INSERT ON {table} FOR EACH ROW
 
 -- part: delete
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $holdfast$
-DECLARE
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path =
+pg_catalog, pg_temp AS $holdfast$ DECLARE
     seen bigint;
 BEGIN
     -- Holdfast guard: {mode}.
     -- if strict
     SELECT fence INTO seen FROM {ledger} WHERE place = {place} AND resource = {resource_old};
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'not announced: a delete from {shown} has to be announced in {ledger_shown}' USING ERRCODE = 'HF003',
+        RAISE EXCEPTION 'not announced: a delete from {shown} has to be announced in {ledger_shown}' USING ERRCODE =
+        'HF003',
             HINT = 'Raise the entry (place {shown_place}, resource ' || {resource_old}
                 || ') to the fence of your lease first, in the same transaction.';
     ELSIF seen < OLD.{fence} THEN
@@ -160,11 +164,12 @@ $holdfast$
 -- trigger: BEFORE DELETE ON {table} FOR EACH ROW
 
 -- part: truncate
-CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $holdfast$
-BEGIN
+CREATE OR REPLACE FUNCTION {schema}.{function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path =
+pg_catalog, pg_temp AS $holdfast$ BEGIN
     -- Holdfast guard: {mode}.
     -- if strict
-    RAISE EXCEPTION 'not announced: {shown} cannot be truncated, for that would forget its fences' USING ERRCODE = 'HF003',
+    RAISE EXCEPTION 'not announced: {shown} cannot be truncated, for that would forget its fences' USING ERRCODE =
+    'HF003',
         HINT = 'Delete the rows under a fence, or take the guard away: holdfast guard remove {shown}';
     -- end
     -- if rising

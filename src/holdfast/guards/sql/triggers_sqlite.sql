@@ -1,21 +1,22 @@
 -- Contract: holds every client of one table to the guard, also one that knows nothing of Holdfast.
 --
--- In both modes: a fence that is set is a whole number from 0, and not below what the row or the ledger has met; it never
--- goes down, nor back to NULL; the id of a row does not change; a row that is deleted, or replaced, leaves its fence in
--- the ledger. `rising`: what does not mention the fence is let through, and a row that comes back so carries on with the
--- fence that is remembered. `strict`: an INSERT or UPDATE that does not set the fence is refused. A DELETE cannot set a
--- column, so it is announced: in the same transaction, before it, the ledger entry of the row is raised to a fence that
--- is not below the row's (the Python guards do so); a DELETE without that is refused.
+-- In both modes: a fence that is set is a whole number from 0, and not below what the row or the ledger has met; it
+-- never goes down, nor back to NULL; the id of a row does not change; a row that is deleted, or replaced, leaves its
+-- fence in the ledger. `rising`: what does not mention the fence is let through, and a row that comes back so carries
+-- on with the fence that is remembered. `strict`: an INSERT or UPDATE that does not set the fence is refused. A DELETE
+-- cannot set a column, so it is announced: in the same transaction, before it, the ledger entry of the row is raised to
+-- a fence that is not below the row's (the Python guards do so); a DELETE without that is refused.
 --
 -- A refusal is RAISE(ABORT): the statement changes nothing, whatever its OR clause says. Its text begins with
--- `holdfast HF…`: HF001 a newer fence was met, HF002 no fence, HF003 a delete that was not announced, HF004 not a fence,
--- HF005 a changed or missing id.
+-- `holdfast HF…`: HF001 a newer fence was met, HF002 no fence, HF003 a delete that was not announced, HF004 not a
+-- fence, HF005 a changed or missing id.
 --
 -- How an UPDATE is known to set the fence: only then does BEFORE UPDATE OF fire. `begin` opens a level for the row,
--- `present` writes the fence into the highest, `update` wants it there and closes the level. So an update that a trigger
--- makes inside another has to set the fence itself, and cannot lend its own to the outer one; the level of an update that
--- was cancelled (UPDATE OR IGNORE) is never the highest for anybody else. `begin` has to fire before `present`: SQLite
--- fires the youngest trigger first, so it is made after it. In another order every write would be refused.
+-- `present` writes the fence into the highest, `update` wants it there and closes the level. So an update that a
+-- trigger makes inside another has to set the fence itself, and cannot lend its own to the outer one; the level of an
+-- update that was cancelled (UPDATE OR IGNORE) is never the highest for other statements. `begin` has to fire before
+-- `present`: SQLite fires the youngest trigger first, so it is made after it. In another order every write would be
+-- refused.
 --
 -- Does not cover: a row that is replaced because of a partial or expression index (its fence is forgotten); triggers of
 -- others that update the table themselves and do not set the fence (refused in strict mode: let them set it to

@@ -13,10 +13,10 @@ For mapped classes there is `GuardedEntity`, whose section hands out the instanc
 
 Promises: what `rows` says. **The guard never commits**: a step is part of the transaction that the connection or
 session is in, or that SQLAlchemy begins with the first statement, and takes effect when you commit it. Until then the
-row (on SQLite: the database) is locked, so nobody overtakes you. If you commit inside a section the lock is gone, and
-the next write checks the fence again; if you roll back, the registration is gone too, and the next write raises
-`NotEntered`. A refused step changes nothing and ends nothing: the transaction is still yours to finish, and on SQLite
-it may hold the write lock until then.
+row (on SQLite: the database) is locked, so no other writer overtakes you. If you commit inside a section the lock is
+gone, and the next write checks the fence again; if you roll back, the registration is gone too, and the next write
+raises `NotEntered`. A refused step changes nothing and ends nothing: the transaction is still yours to finish, and on
+SQLite it may hold the write lock until then.
 
 Needs SQLite 3.35 or Postgres, and a connection that is not set to AUTOCOMMIT.
 """

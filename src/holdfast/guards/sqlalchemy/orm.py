@@ -107,7 +107,7 @@ class EntityFlow(TableFlow):
                 "row_id", f"{self.resource(row)} is a {type(instance).__name__}", f"this guard is for {self._shown}"
             )
         if instance is None and known is not None and known in self.session:
-            self.session.expunge(known)  # it was deleted by somebody else; another one can be added in its place
+            self.session.expunge(known)  # another client deleted it; a new one can be added in its place
         sections = Watch.of(self.session).sections
         before = sections.get(self._place(row))
         sections[self._place(row)] = Entered(self, lease, row)

@@ -30,7 +30,7 @@ async def hold(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Out
 async def hold_place(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Outcome[int | None]:
     """Hold the place of a row that is to be made; the fence that it must carry."""
     if fence is None:
-        # What the ledger remembers is not lost; if somebody raises it between the two, theirs is not lowered.
+        # What the ledger remembers is not lost; if another client raises it between the two, theirs is not lowered.
         carried = await rows.noted(row)
         await rows.note(row, carried or 0, Rule.AT_LEAST)
         return Accepted(carried)

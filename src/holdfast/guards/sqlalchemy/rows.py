@@ -74,7 +74,7 @@ class SqlalchemyRows:
     async def sees_commits(self) -> bool:
         """See `RowStore`."""
         if self._dialect == "sqlite":
-            return True  # whoever writes is alone, and whoever has an older snapshot is refused by SQLite
+            return True  # one connection writes at a time; SQLite refuses one with an older snapshot
         return self._run(sa.text("SHOW transaction_isolation"))[0][0] in ("read committed", "read uncommitted")
 
     async def look(self, row: RowId) -> tuple[int | None] | None:
@@ -201,7 +201,7 @@ class SqlalchemyRows:
 
 
 def _check_transaction(connection: sa.Connection, dialect: str) -> None:
-    """A connection that commits each statement by itself cannot check and write in one step."""
+    """A connection that commits each statement alone cannot check and write in one step."""
     driver = connection.connection.driver_connection
     alone = not getattr(driver, "in_transaction", True) if dialect == "sqlite" else getattr(driver, "autocommit", False)
     if alone is True:

@@ -87,7 +87,7 @@ class Watch:
             return
         sections = {place: self._section(place, *found) for place, found in changes.items()}
         # All are admitted before the first savepoint, which takes the write lock on SQLite: a process that is paused
-        # between the two keeps nobody waiting.
+        # between the two blocks no other writer.
         admitted = {place: run_now(each.flow.admitted(each.lease, each.row)) for place, each in sections.items()}
         with ExitStack() as savepoints:
             for entered in {id(each.flow.connection()): each for each in sections.values()}.values():
@@ -130,7 +130,7 @@ class Watch:
 
 @contextmanager
 def unguarded(session: Session | AsyncSession) -> Iterator[None]:
-    """Let this session write guarded classes without a lease: for imports, migrations, rows that nobody knows yet.
+    """Let this session write guarded classes without a lease: for imports, migrations, rows that are not known yet.
 
     Nothing is checked in the block, a newer holder's work can be overwritten, and what is deleted leaves no memory.
     Flush or commit before it ends.

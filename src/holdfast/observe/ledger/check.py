@@ -93,7 +93,7 @@ def _size(file: Path) -> int:
 
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
-    """What is made here in great numbers stays, or goes at once: looking for garbage in it would take longest."""
+    """The many objects made here are kept, or freed immediately: garbage collection would only cost time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -108,7 +108,7 @@ def has_sums(text: bytes) -> bool:
 def parse_block(lines: Sequence[bytes], *, sums: bool = False) -> list[Record | Remark | Damaged]:
     """What many lines say, each in its place, in a fraction of the time that one after the other takes.
 
-    Lines of a ledger are decoded together. If one of them is not what a ledger writes, each is looked at by itself.
+    Lines of a ledger are decoded in one batch. If a line is not in the ledger's form, each line is decoded alone.
     """
     with contextlib.suppress(ValueError, RecursionError, LookupError, TypeError):  # also `Damaged`
         return _block(lines, _decoder.decode(f"[{b','.join(lines).decode('ascii')}]"))
@@ -233,7 +233,7 @@ def _check(said: dict[str, Any]) -> None:
 
 
 def _fits(number: int) -> bool:
-    """Whether others can count with it: a time or a fence of a thousand digits is no number that anybody wrote."""
+    """Whether other programs can use it: no process writes a time or a fence of a thousand digits."""
     return -1 <= number >> _BITS <= 0
 
 

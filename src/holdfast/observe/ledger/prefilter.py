@@ -102,7 +102,7 @@ class Survey:
         self.meaning += others.meaning
 
     def keys_granted(self) -> int:
-        """How many keys were granted to somebody."""
+        """How many keys were granted at least once."""
         usual = set(compress(self.key, map(prefilter.GRANT.__eq__, self.meaning)))
         return len(usual | self.granted)
 
@@ -185,7 +185,7 @@ def _look(found: Survey, block: Block, first: int, wanted: Wanted | None) -> lis
 
 
 def _numbers(digits: Iterable[bytes]) -> list[int]:
-    """Many numbers at once, in half the time that it takes one by one. The pattern has seen that they are digits."""
+    """Many numbers in one step, in half the time that it takes one by one. The pattern has matched digits only."""
     numbers: list[int] = json.loads(f"[{b','.join(digits).decode()}]")
     return numbers
 

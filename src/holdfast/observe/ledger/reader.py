@@ -117,7 +117,7 @@ def read(
 def load(
     path: str | os.PathLike[str], wanted: Callable[[Record], bool] | None = None, findings: Findings | None = None
 ) -> list[Record]:
-    """All records at once, those of one process after those of another: for checkers, which sort them themselves.
+    """All records in one list, process by process: for checkers, which sort them themselves.
 
     Half the time of `read`, and about 350 bytes of memory for each record.
     """
@@ -194,7 +194,7 @@ def _without(
 
 
 def sums_in(file: Path) -> bool:
-    """Whether a file is one with checksums: then a line without has lost its own, and is not somebody else's."""
+    """Whether a file has checksums: then a line without one has lost it, and does not come from other software."""
     try:
         with file.open("rb") as opened:
             return has_sums(opened.read(_PEEK_BYTES))

@@ -3,7 +3,7 @@
 A ledger is a directory. Each process that writes to it has files of its own there (`HOST-PID-START.000001.jsonl`, …):
 several processes, also on several hosts of one shared file system, need no lock between them, and no line is torn by a
 neighbour. A file is full at `file_bytes` or after `file_age`, and then the next one is begun. When the directory has
-more than `keep_bytes`, or files older than `keep_age`, the oldest files that nobody is writing to are deleted.
+more than `keep_bytes`, or files older than `keep_age`, the oldest files without a writer are deleted.
 
 Promises: `note` never blocks, never raises and never waits for the disk; memory is bounded by `room`. What could not be
 written (the line was full, the disk is) is counted, and the count is written as a line of its own as soon as that is
@@ -129,7 +129,7 @@ class Ledger:
         self._deleted = 0
 
     def note(self, record: Record) -> None:
-        """Something happened. Returns at once."""
+        """Record an event. Returns immediately."""
         kind = record.kind
         if self._everything or (kind in AUDITED and not (kind is Kind.WRITE and record.ok)):
             self._background_writer.put(record, rare=kind in _RARE)
@@ -189,7 +189,7 @@ class Ledger:
         for record in batch:
             try:
                 lines.append(line(record))
-            except (TypeError, ValueError, RecursionError):  # made by somebody's own code, of what is not JSON
+            except (TypeError, ValueError, RecursionError):  # made by an application, of values that are not JSON
                 dropped += 1
                 self._unfit += 1
         written = len(lines)
@@ -203,7 +203,7 @@ class Ledger:
             self._settle(self._file)
 
     def _settle(self, file: int) -> None:
-        """Have the lines on the disk, and the name of their file too: without it nobody would find them."""
+        """Have the lines on the disk, and the name of their file: without it the lines could not be found."""
         os.fsync(file)
         if not self._name_is_safe:
             sync_directory(self._path)
@@ -256,7 +256,7 @@ class Ledger:
                 os.close(file)
 
     def _prune(self, now_ns: int) -> None:
-        """Make room for one more file: delete the oldest that nobody is writing to."""
+        """Make room for one more file: delete the oldest one without a writer."""
         found = sorted(_files(self._path), key=lambda each: each[0])
         total = sum(size for _, size, _ in found) + self._file_bytes
         for changed_ns, size, path in found:

@@ -4,7 +4,7 @@ Counts are added up, histograms too; of what cannot be added (how far a keeper i
 worst is taken. A `Locks` that is taken out leaves its counts behind: a sum that fell would look like a restart, and a
 rate over it like a burst of everything that was ever counted.
 
-Reading asks no store and waits for nobody.
+A snapshot sends no request to a store and waits for no lock.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class _Instruments:
             manager.recorder.gauge_no_more(self._recorders.pop(manager))
 
     def _observations(self, metric: Metric, _options: api.CallbackOptions) -> list[api.Observation]:
-        """A reader asks each instrument by itself. All are answered from one reading, until one is asked again."""
+        """A reader asks each instrument separately. All answers come from one snapshot, until one is asked again."""
         with self._mutex:
             if not self._read or metric in self._told:
                 self._told.clear()

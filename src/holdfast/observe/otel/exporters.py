@@ -78,7 +78,7 @@ def _complete(endpoint: str, name: str) -> str:
 
 
 def _check_temporality() -> None:
-    """Deltas would need somebody who remembers what was lost on the way. The collector can make them."""
+    """Delta temporality would need a sender that remembers lost points. The collector can compute deltas."""
     asked = os.environ.get(_TEMPORALITY, "").strip().lower()
     if asked not in ("", "cumulative"):
         fix = "use cumulative, and the processor cumulativetodelta in the collector"

@@ -4,7 +4,7 @@
         ...
         sending.send(vitals.readings())
 
-Promises: `send` returns at once, whatever the collector does: each exporter has a thread of its own, at most two
+Promises: `send` returns immediately, whatever the collector does: each exporter has a thread of its own, at most two
 moments wait for it, and others are left out (everything is cumulative, so the next one says it all). That a collector
 does not take them is said once, now and then while it lasts, and once when it does again. Closing sends what waits, and
 takes at most `CLOSE_S` for each exporter. The resource is the process: the service's name and version, and an instance
@@ -48,7 +48,7 @@ class _Moment(NamedTuple):
 
 
 class Sending:
-    """Sends what a process counts, every `interval` seconds by whoever has its loop."""
+    """Sends what a process counts, every `interval` seconds, from the caller's loop."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Sender:
             with _reasons() as reasons:
                 try:
                     taken = self._exporter.export(data) is MetricExportResult.SUCCESS
-                except Exception as error:  # noqa: BLE001 - exporters are anybody's, and none may cost the thread
+                except Exception as error:  # noqa: BLE001 - exporters are third-party code; none may end the thread
                     taken = False
                     reasons.append(f"{type(error).__name__}: {error}")
             self._counts["sent" if taken else "failed"] += 1

@@ -64,7 +64,7 @@ class _AsyncioWatch:
         try:
             self._loop.call_soon_threadsafe(self._hint.set)
         except RuntimeError:
-            # The waiter's loop is closed, so nobody waits any more.
+            # The waiter's loop is closed, so it waits no more.
             self._unlisten()
 
     async def wait(self, timeout_ns: int) -> bool:
@@ -174,7 +174,7 @@ _shared: dict[str, MemoryTable] = {}
 
 
 def open_engine(url: str) -> MemoryEngine:
-    """`memory://` is a table of its own for each call; `memory://name` is one table for everybody in this process."""
+    """`memory://` is a table of its own for each call; `memory://name` is one table shared within this process."""
     try:
         parts = urlsplit(url)
     except ValueError:  # half a bracket, or letters that a host cannot have

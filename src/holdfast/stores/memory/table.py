@@ -43,7 +43,7 @@ class _Entry:
     fence: int
     granted_wall_ns: int
     expires_ns: int  # on the boot clock
-    kept: bool = False  # released, and kept for a while: it answers to nobody's token any more
+    kept: bool = False  # released, and kept for a while: it matches no token any more
 
     def owned_by(self, token: str) -> bool:
         """Whether this is the lease that the token was granted."""
@@ -121,7 +121,7 @@ class MemoryTable:
             return [self._renew(renewal, now) for renewal in renewals]
 
     def release(self, key: str, token: str, keep_ns: int) -> bool:
-        """Compare and delete, or compare and keep for a while as nobody's."""
+        """Compare and delete, or compare and keep for a while without an owner."""
         self._refuse_reentry()
         with self._mutex:
             now = self._clock.now()

@@ -1,8 +1,8 @@
 """One question to the nodes of a quorum: who was asked, what came back, and what becomes of what comes later.
 
-Whoever asks waits until it has heard enough, closes the ballot and goes on; the nodes that have not answered by then
-are not waited for. What they say later is handed to `afterwards`, on the job that asked them: that is where a late
-grant of a lost election is given back, and where a node that has lost a lease gets it again.
+The caller waits until it has enough answers, closes the ballot and goes on; the nodes that have not answered by then
+are not waited for. Their late answers are passed to `afterwards`, on the job that asked them: there a late grant of a
+lost election is released, and a node that has lost a lease gets it again.
 
 Colour-free: it knows jobs and a signal (`quorum_crew`). Casting is safe from any thread.
 """
@@ -37,7 +37,7 @@ class Ballot(Generic[T]):
         self._closed = False
 
     def cast(self, node: int, answer: T | BackendError) -> Afterwards[T] | None:
-        """A node has answered. Returns what is to be done with it if nobody counts any more."""
+        """A node has answered. Returns what is to be done with the answer if the ballot is closed."""
         with self._mutex:
             if self._closed:
                 return self._afterwards
@@ -63,7 +63,7 @@ class Ballot(Generic[T]):
         return bool(missing)
 
     def fail(self, error: Exception) -> None:
-        """Asking has failed in a way that is no answer; whoever waits raises it."""
+        """Asking has failed in a way that is no answer; the waiting caller raises it."""
         self.broken = error
         self.signal.set()
 

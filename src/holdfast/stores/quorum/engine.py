@@ -2,16 +2,16 @@
 
 Promises, for 3, 5, 7 or 9 nodes of which a majority answers: a lease is granted when a majority has granted it, with a
 fence that the same majority has settled on (`core.lease.quorum`), while enough of its time is left; it is renewed, and
-given back, by a majority as well. A minority of nodes may be dead, slow or cut off, and nobody waits for it. Fences
+released, by a majority as well. A minority of nodes may be dead, slow or cut off, and is not waited for. Fences
 rise from grant to grant for as long as one node of the last majority remembers, so guards work with it:
 `Guarantee.FENCED`. Every node that has lost a lease of ours gets it again with the next renewal.
 
 Does not promise exclusion when a node *forgets*: a lease that exactly a majority has granted is gone with one node that
-restarts without its memory, and the nodes that are free then may be a majority for somebody else. The same happens with
-a node whose clock jumps over the rest of a lease. Fences still tell the two apart, if the clocks of the nodes are not
-further apart than the time for which the node was away; so what is guarded stays right, and what is not can overlap.
-Either let nodes write before they answer (Redis: `appendonly yes`, `appendfsync always`), or let a node that lost its
-memory stay away for as long as the longest lease: then whatever it has forgotten has run out.
+restarts without its memory, and the nodes that are free then may be a majority for another caller. The same happens
+with a node whose clock jumps over the rest of a lease. Fences still tell the two apart, if the clocks of the nodes are
+not further apart than the time for which the node was away; so what is guarded stays right, and what is not can
+overlap. Either let nodes write before they answer (Redis: `appendonly yes`, `appendfsync always`), or let a node that
+lost its memory stay away for as long as the longest lease: then whatever it has forgotten has run out.
 Nor does it promise wake-ups (waiters poll) or fair queues.
 
 Why a fence of its own, and not none: Redlock gives none, because numbers of different nodes have no order. Raising the

@@ -1,10 +1,10 @@
 """Asking several nodes at the same time, in either colour: all of a quorum that knows about loops and threads.
 
-A *job* is a coroutine that asks one node and bounds itself. It runs beside whoever started it and is not cut short when
-that one is cancelled or has heard enough. A *signal* is what the starter waits on meanwhile.
+A *job* is a coroutine that asks one node and bounds itself. It runs beside its starter and is not cut short when the
+starter is cancelled or has enough answers. A *signal* is what the starter waits on meanwhile.
 
 `LoopCrew` runs jobs as tasks of one event loop. `ThreadCrew` drives each on a thread of its node: a few threads for
-each, so that a node that does not answer holds up nobody but those who ask it. Clock: the loop's, or the monotonic one.
+each, so that a node that does not answer holds up only its own callers. Clock: the loop's, or the monotonic one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.types import NS
 Job: TypeAlias = Coroutine[Any, Any, None]
 
 CLOSING_NS = 2 * NS  # how long a store that is closed waits for what is under way
-THREADS_MAX = 8  # for each node; whoever comes when all are waiting for it stands in line
+THREADS_MAX = 8  # for each node; jobs are queued when all are waiting for it
 IDLE_S = 10.0
 
 
@@ -41,7 +41,7 @@ class Signal(Protocol):
         ...
 
     async def wait(self, timeout_ns: int) -> bool:
-        """Wait until somebody says so. False: nobody did in time."""
+        """Wait until it is set. False: it was not set in time."""
         ...
 
 
@@ -57,7 +57,7 @@ class Crew(Protocol):
         ...
 
     def stop(self, started: object) -> None:
-        """Nobody wants to know any more. What cannot be stopped goes on, and ends by itself."""
+        """The answers are no longer needed. A job that cannot be stopped goes on, and ends within its own bound."""
         ...
 
     async def close(self) -> None:
@@ -156,7 +156,7 @@ class _InFlight:
             self._changed.notify()
 
     def drop(self, job: Job) -> bool:
-        """Take a job back that nobody has begun."""
+        """Take a job back that no thread has begun."""
         with self._mutex:
             if job not in self._jobs:
                 return False

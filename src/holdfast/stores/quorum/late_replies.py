@@ -1,10 +1,10 @@
 """What a quorum remembers of votes that are under way, and of keys that were busy. In memory, and for any thread.
 
-A node that is slow, or is being reached again, may grant a lease after its holder was told the outcome, and after it
-has given the lease back: the release found nothing there, and the vote would stand in everybody's way for a TTL. So
-votes that are under way are counted for each token, and whoever brings one in asks whether the lease is over by then.
+A node that is slow, or is being reached again, may grant a lease after its holder was told the outcome and has released
+the lease: the release found nothing there, and the vote would block every caller for a TTL. So votes that are under way
+are counted for each token, and the job that brings one in asks whether the lease is over by then.
 
-A key that is busy at one node and free at a majority is free. Whoever is told *busy* by one node believes it, because
+A key that is busy at one node and free at a majority is free. A caller that one node tells *busy* believes it, because
 that is nearly always so and costs one request; but only so often. `Doubts` says when to ask the others as well.
 
 Bounded by what is under way, and by so many keys. A forked child begins with nothing: the requests are the parent's.
@@ -33,7 +33,7 @@ class Memory:
         _memories.add(self)
 
     def forget(self) -> None:
-        """Begin anew, in a child: another thread of the parent may have held a mutex at the fork."""
+        """Start empty, in a child: another thread of the parent may have held a mutex at the fork."""
         self.late.forget()
         self.doubts.forget()
 
@@ -45,7 +45,7 @@ class Late:
         self.forget()
 
     def forget(self) -> None:
-        """Know of nothing, and of nobody who is looking."""
+        """Forget all keys and all checks under way."""
         self._mutex = Mutex()
         self._under_way: dict[str, int] = {}
         self._over: set[str] = set()
@@ -57,7 +57,7 @@ class Late:
                 self._under_way[token] = self._under_way.get(token, 0) + votes
 
     def over(self, token: str) -> bool:
-        """The lease is given back, or was never had: votes that come from now on are too. Returns whether any may."""
+        """The lease is released, or was never granted: votes that come from now on are too. Returns whether any may."""
         with self._mutex:
             if token not in self._under_way:
                 return False
@@ -70,7 +70,7 @@ class Late:
             return token in self._over
 
     def ended(self, token: str, votes: int = 1) -> bool:
-        """So many votes have come, or will not. Returns whether they are to be given back."""
+        """So many votes have come, or will not. Returns whether they are to be released."""
         with self._mutex:
             over = token in self._over
             left = self._under_way.get(token, 0) - votes
@@ -94,7 +94,7 @@ class Doubts:
         self.forget()
 
     def forget(self) -> None:
-        """Know of nothing, and of nobody who is looking."""
+        """Forget all keys and all checks under way."""
         self._mutex = Mutex()
         self._asked_ns: dict[str, int] = {}  # key -> when it was busy first, or a majority was asked last; oldest first
 

@@ -1,7 +1,7 @@
 """What the nodes of a quorum show of a key, put together to what operators see. Pure functions of the answers.
 
-A key is free when it is free at a majority. Otherwise whoever has it at most nodes is shown: it may have fewer than a
-majority (votes are split, or nodes are away), and it is in everybody's way all the same. What one grant looks like
+A key is free when it is free at a majority. Otherwise the owner at most nodes is shown: it may have fewer than a
+majority (votes are split, or nodes are away), and it blocks every caller all the same. What one grant looks like
 differs from node to node (each has its own clock), so the times shown are those of the earliest.
 """
 

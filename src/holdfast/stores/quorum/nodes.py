@@ -1,8 +1,8 @@
-"""The nodes of a quorum: asking them all at once, hearing as many as decide, and knowing which of them are well.
+"""The nodes of a quorum: asks all of them concurrently, waits for as many as decide, and tracks which are healthy.
 
 Every question has a deadline, on the monotonic clock of this host, which each node's request keeps as well. When a
 majority has decided, the other nodes are heard for a moment more, so that usually all of them have what was decided. A
-node that failed, or took longer than that, is asked last for a while, and nobody waits for it. Whoever is cancelled
+node that failed, or took longer than that, is asked last for a while, and is not waited for. A caller that is cancelled
 while it asks takes back what has not been answered; what may have come of it is unknown, as with any other store.
 """
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 Call: TypeAlias = Callable[[Store, int], Awaitable[T]]
 Enough: TypeAlias = Callable[[Answers[T]], bool]
 
-SHY_NS = 5 * NS  # for how long a node that kept somebody waiting is asked last
+SHY_NS = 5 * NS  # for how long a slow node is asked last
 
 
 class Nodes:
@@ -33,7 +33,7 @@ class Nodes:
     ) -> None:
         """`shy_until_ns`: until when each node is asked last; shared by the stores of one engine.
 
-        `hedge_ns`: how much longer than the others a node may take before nobody waits for it.
+        `hedge_ns`: how much longer than the others a node may take before it is not waited for.
         """
         self.stores = stores
         self.hedge_ns = hedge_ns
@@ -53,7 +53,7 @@ class Nodes:
         return sorted(range(self.number), key=lambda node: self._shy_until_ns[node] > now)
 
     def is_slow(self, node: int) -> None:
-        """It has kept somebody waiting."""
+        """It has kept a caller waiting."""
         self._shy_until_ns[node] = self.now_ns() + SHY_NS
 
     async def all_that_are_well(self, what: str, call: Call[T], timeout_ns: int) -> dict[int, T]:
@@ -78,7 +78,7 @@ class Nodes:
     async def open(
         self, nodes: Iterable[int], call: Call[T], deadline: int, enough: Enough[T], wait_until: int | None = None
     ) -> Ballot[T]:
-        """The same, and whoever asks closes the ballot. `wait_until`: the caller's own deadline, if it is another."""
+        """The same, and the caller closes the ballot. `wait_until`: the caller's own deadline, if it is another."""
         wait_until = deadline if wait_until is None else wait_until
         ballot: Ballot[T] = Ballot(self.crew.signal(), enough)
         try:
@@ -115,7 +115,7 @@ class Nodes:
         except BackendError as error:
             answer = error
             self.is_slow(node)
-        except Exception as error:  # noqa: BLE001 - a bug, or refused input: it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - a bug, or refused input: it belongs to the caller
             ballot.fail(error)
             return
         else:
@@ -125,7 +125,7 @@ class Nodes:
             await quietly(afterwards(node, answer))
 
     def abandon(self, ballot: Ballot[T]) -> None:
-        """Whoever asked is gone, and gives back what may have come of it."""
+        """The caller is gone, and releases what may have come of its requests."""
         for node in ballot.silent:
             self.crew.stop(ballot.asked[node])
 
@@ -147,7 +147,7 @@ def unanswered(node: int) -> Timeout:
 
 
 async def quietly(work: Awaitable[object]) -> None:
-    """What is done for good measure: when it fails, a key expires by itself."""
+    """Best-effort work: when it fails, a key expires on its own."""
     try:
         await work
     except BackendError:

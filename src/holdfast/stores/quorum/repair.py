@@ -2,8 +2,8 @@
 
 A node that has lost a lease which a majority has renewed gets it again: otherwise one that is held for long would lose
 its nodes one by one, with each that restarts. A node that has renewed one which a majority has lost gives it up: it
-would be in everybody's way for another TTL, and nobody has it. Nothing is taken for a lease that was given back
-meanwhile (`quorum_late`).
+would block every caller for another TTL, and has no holder. Nothing is taken for a lease that was released meanwhile
+(`late_replies`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""`ports.Store` over several stores, of which a majority decides. See `quorum` for the promises.
+"""`ports.Store` over several stores, of which a majority decides. See `stores.quorum.engine` for the promises.
 
 Colour-free: the nodes are stores of one colour, the crew asks them at the same time in that colour, and nothing else
 here knows whether that blocks or suspends. It knows no engine either: the simulator runs it over simulated nodes.
 
-An acquire knocks at one node first, the first in order that is well. If that says busy, so is the key, for the price of
-one request; and of many who ask at once, one gets past it and the others leave its votes alone. Only then all are
-asked, with the first node's fence as the least that will do. A node that keeps its visitor waiting is not waited for:
-the next one is tried after the time of the hedge. A key that stays busy is looked at everywhere now and then: if it is
-free at a majority, somebody has left a vote at the first node, and one of those is knocked at that are free.
+An acquire asks one node first, the first in order that is healthy. If that is busy, so is the key, for the price of one
+request; and of many concurrent callers one gets past it and the others leave its votes alone. Only then all are asked,
+with the first node's fence as the least that will do. A node that is slow is not waited for: the next one is tried
+after the time of the hedge. A key that stays busy is checked everywhere now and then: if it is free at a majority, a
+vote was left at the first node, and one of the free nodes is asked first.
 
-What is left at the nodes by an acquire that ends without an answer (`Timeout`, a cancellation) is given back by whoever
-asked, as with any other store. What is left by one that ends in `Busy` is given back here; where that is not certain
+Votes that an acquire leaves at the nodes when it ends without an answer (`Timeout`, a cancellation) are released by the
+caller, as with any other store. Votes of one that ends in `Busy` are released here; where that is not certain
 yet, the answer says that its token is *spent*: a release that is late must not meet a new vote of the same token. And a
-vote that comes when its lease is over is given back when it comes (`quorum_late`).
+vote that comes when its lease is over is released when it comes (`late_replies`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class QuorumStore:
     async def _enter(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy | None:
         """Get past one node. Puts what was said into `votes`, and into `doubtful` who has not answered yet."""
         doors = self._nodes.in_order()
-        while True:  # ends with a grant, or when there is nobody else to ask
+        while True:  # ends with a grant, or when there is no other node to ask
             door = await self._knock(ask, doors, deadline)
             votes.update(door.so_far())
             granted = any(isinstance(each, Grant) for each in votes.values())
@@ -93,7 +93,7 @@ class QuorumStore:
             try:
                 doors = [] if granted or busy is None else await self._free_elsewhere(ask, votes, deadline)
             except BaseException:
-                self._close(door, ask, lost=False)  # whoever asked gives back what may come of it
+                self._close(door, ask, lost=False)  # the caller releases what may come of it
                 raise
             votes.update(self._close(door, ask, lost=not granted and not doors))
             doubtful.update(door.silent)
@@ -140,21 +140,21 @@ class QuorumStore:
         return ballot
 
     async def _turned_away(self, ask: Ask, busy: Busy | None, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
-        """Nobody has let us in. Those that are slower may still grant it."""
+        """No node has granted the key. Slower ones may still grant it."""
         if busy is None:
             raise self._nodes.failed(f"acquire lock {ask.key}", votes, harmless=True)
         certain = await self._give_back(ask, votes, doubtful, deadline)
         return busy._replace(spent=not certain or bool(doubtful))
 
     def _close(self, ballot: Ballot[Grant | Busy], ask: Ask, *, lost: bool) -> Answers[Grant | Busy]:
-        """Count no more. Votes that come later are given back if the lease is over by then; `lost`: it is by now."""
+        """Count no more. Votes that come later are released if the lease is over by then; `lost`: it is by now."""
         self._late.begin(ask.token, len(ballot.asked))
         if lost:
             self._late.over(ask.token)
 
         async def settle(node: int, answer: Grant | Busy | BackendError) -> None:
             ours = isinstance(answer, Grant | Timeout)
-            if ours and self._late.is_over(ask.token):  # it counts as under way until it is given back
+            if ours and self._late.is_over(ask.token):  # it counts as under way until it is released
                 await quietly(self._nodes.stores[node].release(ask.key, ask.token, None, 0, CLEANUP_NS))
                 ours = False
             if self._late.ended(ask.token) and ours:
@@ -209,7 +209,7 @@ class QuorumStore:
         return None
 
     async def _outvoted(self, ask: Ask, votes: Votes, doubtful: set[int], deadline: int) -> Busy:
-        """Others have too many votes. Ours are given back before anybody is told, so that they are in nobody's way."""
+        """Other callers have too many votes. Ours are released before the caller is told, so that they block none."""
         certain = await self._give_back(ask, votes, doubtful, deadline)
         refusals = [each for each in votes.values() if isinstance(each, Busy)]
         owners = [each.owner for each in refusals]
@@ -247,7 +247,7 @@ class QuorumStore:
         """
         if not renewals:
             return []
-        for each in renewals:  # who is given back before it is decided must not be taken again afterwards
+        for each in renewals:  # a lease released before the decision must not be taken again afterwards
             self._late.begin(each.token, 1)
         try:
             return await self._renew(renewals, timeout_ns)
@@ -335,8 +335,8 @@ class QuorumStore:
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
         """See `ports.Store.force_release`. Each node takes it away, raises its fence and writes it down in one step.
 
-        A key that is free at a majority is left alone: what one node still has of it ends with its TTL, and a log that
-        told of a holder whom nobody sees would be wrong. So whatever any node wrote down is an act, and is returned.
+        A key that is free at a majority is left alone: what one node still has of it ends with its TTL, and a log with
+        a holder that no client sees would be wrong. So any audit record of a node is an act, and is returned.
         """
         deadline = self._clock.now().mono + timeout_ns
         if await self.inspect(key, timeout_ns) is None:
@@ -360,8 +360,8 @@ class QuorumStore:
         """There is no queue."""
 
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
-        """Nobody is woken: a release is a majority's, and no single node knows of it."""
-        raise Misconfigured("a quorum wakes nobody; its waiters poll")
+        """No waiter is woken: a release is a majority's, and no single node knows of it."""
+        raise Misconfigured("a quorum wakes no waiter; its waiters poll")
 
     async def ping(self, timeout_ns: int) -> None:
         """Return when a majority answers."""

@@ -3,8 +3,9 @@
     redlock://[user:password@]host[:port],[user:password@]host[:port],…[/db]
 
 Three, five, seven or nine Redis or Valkey servers that know nothing of each other; not replicas of one. The options are
-those of `redis_url` and hold for every node; besides them there are `tls` (`true`: each node is reached with TLS) and
-`hedge`, in seconds: how much longer than the others a node may take to answer before nobody waits for it (0.05).
+those of `stores.redis.url` and hold for every node; besides them there are `tls` (`true`: each node is reached with
+TLS) and `hedge`, in seconds: how much longer than the others a node may take to answer before it is not waited for
+(0.05).
 
 Promises: nothing is sent anywhere; no text made here contains a password, for no error shows the URL.
 """

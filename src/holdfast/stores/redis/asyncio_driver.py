@@ -34,9 +34,9 @@ from holdfast.stores.redis.protocol import (
 from holdfast.stores.redis.url import RedisAddress
 from holdfast.types import NS
 
-CONNECT_NS = 5 * NS  # a new connection may take so long, whoever waits for it
-TOGETHER_MAX = 128  # so many commands are written at once: the server begins with them while we pack the next
-ROOM_BYTES = 16 * 1024  # received at once: 128 short replies, or one record of TLS; what is longer takes several turns
+CONNECT_NS = 5 * NS  # a new connection may take so long
+TOGETHER_MAX = 128  # so many commands are written in one call: the server begins with them while we pack the next
+ROOM_BYTES = 16 * 1024  # received in one call: 128 short replies, or one record of TLS; more takes several turns
 SILENCE_NS = NS  # a connection past a deadline that has said nothing for so long is given up
 
 # Transports inherited by a forked child. Closing them would unregister them from the parent's selector, and to forget
@@ -119,7 +119,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(b"".join(out))
 
     def sever(self, why: str) -> None:
-        """Give the connection up. Nobody is left waiting."""
+        """Give the connection up. No caller is left waiting."""
         if self.closed:
             return
         self.closed = True
@@ -181,7 +181,7 @@ class Link(asyncio.BufferedProtocol):
             while (reply := reader.gets()) is not False:
                 if not slots:
                     if self.on_push is None:
-                        self.sever("an answer that nobody asked for")
+                        self.sever("an answer without a request")
                         return
                     self.on_push(reply)
                     continue
@@ -208,7 +208,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(when_ns / NS, self._look)
 
     def _look(self) -> None:
-        """End the calls whose deadline has passed, and find out whether anybody is still at the other end."""
+        """End the calls whose deadline has passed, and find out whether the other end is still alive."""
         self._timer = None
         if not self._slots or self.closed:
             return
@@ -261,7 +261,7 @@ async def open_link(address: RedisAddress) -> Link:
 
 
 async def _watched(link: Link, packed: bytes, count: int, deadline_ns: int) -> Any:
-    """A request that faults may meet. Whoever does not come back for its reply leaves its place in the order."""
+    """A request that faults may meet. A caller that does not come back for its reply leaves its place in the order."""
     await areach("store.redis.asyncio.send")
     future = link.submit(packed, count, deadline_ns)
     try:
@@ -298,7 +298,7 @@ class Mux:
         return await link.submit(packed, 1, deadline_ns)
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
-        """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
+        """Send `count` commands in one write and return their replies: at least one, fewer if the answers broke off."""
         link = await self.link(deadline_ns)
         replies = await (_watched if ARMED else Link.submit)(link, packed, count, deadline_ns)
         return replies if count > 1 else [replies]
@@ -322,7 +322,7 @@ class Mux:
         return self._link
 
     async def _open(self) -> Link | BackendError:
-        """Connect on behalf of everybody: no caller's cancellation ends it, and its error waits for nobody."""
+        """Connect for all callers: no caller's cancellation ends it, and its error waits for no caller."""
         try:
             self._link = await open_link(self._address)
         except BackendError as error:
@@ -343,7 +343,7 @@ class Mux:
             await link.close()
 
     def _check_home(self) -> None:
-        """Make sure that process and loop are still those the connection belongs to; else start anew."""
+        """Make sure that process and loop are still those the connection belongs to; else start again."""
         loop = asyncio.get_running_loop()
         if self._pid == os.getpid():
             if self._loop is loop:

@@ -2,7 +2,7 @@
 
 Promises: an ear hears what was published to it after `open` returned, or is woken because it may have missed something:
 when the connection breaks, and again when it is back. Never raises from `hear`. A subscription serves one waiter after
-the other; only so many are kept while nobody uses them. Clock: the loop's.
+the other; only a few are kept while idle. Clock: the loop's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AsyncioEars:
         self._again: asyncio.Task[None] | None = None
 
     async def open(self, timeout_ns: int) -> AsyncioEar:
-        """An ear that the server has confirmed: an idle one, confirmed anew if its connection was long silent."""
+        """An ear that the server has confirmed: an idle one, confirmed again if its connection was long silent."""
         self._check_home()
         if self._idle:
             ear = self._idle.pop()
@@ -69,7 +69,7 @@ class AsyncioEars:
         return ear
 
     def _check_home(self) -> None:
-        """In another process or on another loop everything begins anew; the mux says when that is not allowed."""
+        """In another process or on another loop everything starts empty; the mux says when that is not allowed."""
         home = (os.getpid(), asyncio.get_running_loop())
         if self._home != home:
             self._start()
@@ -95,7 +95,7 @@ class AsyncioEars:
         link.write(pack((verb, ear.channel)))
 
     def give_back(self, ear: AsyncioEar, *, sound: bool) -> None:
-        """The waiter is done. The ear is kept for the next one, or nobody listens to its channel any more."""
+        """The waiter is done. The ear is kept for the next one, or its channel is unsubscribed."""
         if self._home is None or self._home[0] != os.getpid() or self._ears.get(ear.channel) is not ear:
             return  # of a connection that is gone, or of another process
         if sound and ear.settled.is_set() and ear.refused is None and len(self._idle) < IDLE_MAX:
@@ -135,7 +135,7 @@ class AsyncioEars:
             self._again = asyncio.get_running_loop().create_task(self._listen_again())
 
     async def _listen_again(self) -> None:
-        """Come back, for as long as anybody waits."""
+        """Reconnect for as long as a waiter is left."""
         pause = AGAIN_MIN_S
         try:
             while self._ears and (self._link is None or self._link.closed):
@@ -162,7 +162,7 @@ class AsyncioEars:
 
 
 class AsyncioEar:
-    """One channel, and the waiter that it is lent to: a `redis_watch.Ear`."""
+    """One channel, and the waiter that it is lent to: a `waiter.Ear`."""
 
     __slots__ = ("_channel", "_ears", "_hint", "_number", "_waiter", "broken", "channel", "refused", "settled")
 
@@ -179,7 +179,7 @@ class AsyncioEar:
 
     @property
     def word(self) -> str:
-        """See `redis_watch.Ear`."""
+        """See `waiter.Ear`."""
         return f"{self._channel} {self._number}"
 
     def wake(self) -> None:
@@ -189,7 +189,7 @@ class AsyncioEar:
             self._waiter.set_result(None)
 
     async def hear(self, timeout_ns: int) -> bool:
-        """See `redis_watch.Ear`."""
+        """See `waiter.Ear`."""
         if not self._hint:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -203,7 +203,7 @@ class AsyncioEar:
         return heard
 
     def close(self, *, sound: bool) -> None:
-        """See `redis_watch.Ear`."""
+        """See `waiter.Ear`."""
         self._number += 1
         self._hint = False
         self._ears.give_back(self, sound=sound)

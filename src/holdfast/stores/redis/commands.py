@@ -1,6 +1,7 @@
 """Asking the server through a driver of either colour: scripts by hash, and what may be asked twice.
 
-When a connection breaks after a request was sent, nobody knows whether it took effect. Asking again is allowed once,
+When a connection breaks after a request was sent, the client does not know whether it took effect. Asking again is
+allowed once,
 within the same deadline, because every request of a lease names its token: a repeated acquire gets the same grant, a
 repeated renewal sets the same expiry, a repeated release deletes nothing that is not ours. What must not happen is that
 the second try hides the doubt of the first: if it is refused or cannot be sent, the outcome is still unknown, and the
@@ -28,7 +29,7 @@ class Driver(Protocol):
         ...
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
-        """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
+        """Send `count` commands in one write and return their replies: at least one, fewer if the answers broke off."""
         ...
 
     async def close(self) -> None:

@@ -14,8 +14,8 @@ persistence setting.
 Clocks: expiry, tickets and `granted` are the server's clock; deadlines of calls are this host's monotonic clock.
 
 Names: the lock is `<prefix><name>`; besides it there are `<namespace>:fence` (one counter for the database),
-`<namespace>:audit` (a stream), and while somebody waits `<namespace>:ears:{<lock>}` (who is woken next, see
-`redis_watch`), a channel `<namespace>:ear:<id>` for each waiter, and for fair locks `<namespace>:queue:{<lock>}` and
+`<namespace>:audit` (a stream), and while a caller waits `<namespace>:ears:{<lock>}` (who is woken next, see
+`waiter`), a channel `<namespace>:ear:<id>` for each waiter, and for fair locks `<namespace>:queue:{<lock>}` and
 `<namespace>:tickets:{<lock>}`. Lock names contain no braces, so the braces here put what belongs to a lock into its own
 hash slot: nothing has to be renamed for a cluster. (There, waiters would have to listen at the node of the lock, for a
 release counts the listeners of its own node.)
@@ -58,7 +58,7 @@ class RedisEngine:
         return ManyRedisStore(self._address, Mux(self._address), AsyncioEars(self._address))
 
     def close(self) -> None:
-        """Close the idle connections of the blocking store. Asyncio stores are closed by whoever uses them."""
+        """Close the idle connections of the blocking store. Asyncio stores are closed by their users."""
         self._ears.close_idle()
         self._pool.close_idle()
 
@@ -67,5 +67,5 @@ class RedisEngine:
 
 
 def open_engine(url: str) -> RedisEngine:
-    """Open the engine that a URL names; see `redis_url` for its form."""
+    """Open the engine that a URL names; see `stores.redis.url` for its form."""
     return RedisEngine(parse_redis_url(url))

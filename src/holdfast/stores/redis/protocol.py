@@ -22,7 +22,7 @@ from holdfast.stores.redis.url import RedisAddress
 
 __all__ = ["ProtocolError", "Reader", "Reply", "ReplyError", "Script", "Severed", "pack"]
 
-Reply: TypeAlias = Any  # bytes, int, None, a list of these, or a `ReplyError`: whoever reads one checks what it is
+Reply: TypeAlias = Any  # bytes, int, None, a list of these, or a `ReplyError`: its reader checks its type
 Word: TypeAlias = str | bytes  # never an int, see `pack`
 
 CLIENT_NAME = "holdfast"
@@ -57,7 +57,7 @@ class Reader:
     """Reads replies of RESP2, and refuses any other, and one of impossible size, before anything is made of it.
 
     A list is made as long as its header says, and then waited for: a server that is none, or one gone mad, would take
-    sixteen gigabytes with thirteen bytes. And hiredis knows RESP3 too, which nobody asked for here: its flags would
+    sixteen gigabytes with thirteen bytes. And hiredis knows RESP3 too, which is not requested here: its flags would
     pass for numbers, and its tables can have keys that are no keys of Python. So headers are looked at beforehand.
     """
 
@@ -206,7 +206,7 @@ def refusal(error: ReplyError, address: RedisAddress, key: str | None = None) ->
 
 
 def keep_alive(end: Any) -> None:
-    """Send what is written at once, and find out within a minute when nobody is at the other end any more."""
+    """Send written data immediately, and find out within a minute when the other end is gone."""
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds_or_count in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):

@@ -1,6 +1,6 @@
 """Many keys in one request to a Redis or Valkey server: the scripts of one key, sent together and answered together.
 
-Promises: what each key gets is what it would get by itself (see `redis_store`); they are not one atomic step, and need
+Promises: each key gets the result that it would get alone (see `RedisStore`); they are not one atomic step, and need
 not be. A server that does not answer for some of them is asked for those again where that is harmless: an ask is, since
 its token has the key or has it not; a release is not, so what became of it stays unknown.
 
@@ -53,7 +53,7 @@ CAPABILITIES: Final = Capabilities(
 )
 
 AUDIT_MAX = 10_000
-KEYS_A_CALL = 250  # the server serves nobody else while a script runs: about 0.3 ms for so many keys
+KEYS_A_CALL = 250  # the server serves no other client while a script runs: about 0.3 ms for so many keys
 _SCAN_COUNT = 1000
 
 ACQUIRE, _ACQUIRE_FAIR = Script("acquire", "fence"), Script("acquire_fair", "fence")
@@ -80,7 +80,7 @@ class RedisStore:
         self._queues = f"{address.namespace}:queue:"
         self._tickets = f"{address.namespace}:tickets:"
         # The newest waiter of each lock. Of all waiters of a process only one gets past the local mutex and asks;
-        # others that come here all the same get in line by themselves when they wait.
+        # others that come here all the same join the queue when they wait.
         self._watches: dict[str, RedisWatch] = {}
 
     @property
@@ -119,7 +119,7 @@ class RedisStore:
         return (self._lock(ask.key), self._fence_key, head, ask.token, milliseconds(ask.ttl_ns))
 
     async def _ask_in_line(self, ask: Ask, lock: str, head: str, watch: RedisWatch | None, deadline: int) -> Reply:
-        """Ask with a ticket, with an ear, or with both. If the key is taken, the ear is in line by the same step."""
+        """Ask with a ticket, with an ear, or with both. If the key is taken, the same step queues the ear."""
         if watch is not None and not watch.may_ask:
             watch = None
         keys: tuple[Word, ...] = (lock, self._fence_key)
@@ -261,7 +261,7 @@ class RedisStore:
         return refused
 
     async def inspect(self, key: str, timeout_ns: int) -> Holding | None:
-        """See `ports.Store.inspect`. Waiters: the tickets, or the ears in line, whichever is more."""
+        """See `ports.Store.inspect`. Waiters: the tickets, or the queued ears, whichever is more."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
         reply = await self._asker.run(_INSPECT, 3, self._inspection([lock]), deadline)
@@ -324,7 +324,7 @@ class RedisStore:
         return result
 
     async def force_release(self, key: str, actor: str, reason: str, timeout_ns: int) -> AuditRecord | None:
-        """See `ports.Store.force_release`. Never asked twice: the act would be written down twice, or as "nobody"."""
+        """See `ports.Store.force_release`. Never asked twice: that would write a second, or an empty, audit record."""
         deadline = self._driver.deadline(timeout_ns)
         lock = self._lock(key)
         words = (lock, self._fence_key, self._audit_key, self._line(lock), key, actor, reason, str(AUDIT_MAX))
@@ -364,7 +364,7 @@ class RedisStore:
             raise refusal(reply, self._address, lock)
 
     async def watch(self, key: str, timeout_ns: int = LISTEN_NS) -> Watch:
-        """See `ports.Store.watch`. The next ask for the key puts the waiter in line, or its wait if it does not."""
+        """See `ports.Store.watch`. The next ask for the key queues the waiter; if it does not, its wait does."""
         lock = self._lock(key)
         watch = RedisWatch(self._asker, await self._ears.open(timeout_ns), lock, self._line(lock), self._forget)
         try:
@@ -417,7 +417,7 @@ class ManyRedisStore(RedisStore):
     async def acquire_many(self, asks: Sequence[Ask], timeout_ns: int) -> list[Grant | Busy]:
         """See `ports.TakesMany`."""
         if any(ask.ticket is not None or ask.floor for ask in asks):
-            raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it by itself")
+            raise BadInput("asks", "one has a ticket, or wants a fence from some number on", "ask for it alone")
         deadline = self._driver.deadline(timeout_ns)
         heads = [self._head(ask) for ask in asks]
         calls = [self._acquire_words(ask, head) for ask, head in zip(asks, heads, strict=True)]

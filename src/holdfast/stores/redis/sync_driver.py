@@ -7,7 +7,7 @@ at most the connection at hand, and never its place in the pool: that ends with 
 the parent's connections are left alone. Clock: monotonic.
 
 Cost: a call is one send and one receive. The kernel bounds both (SO_SNDTIMEO, SO_RCVTIMEO), because Python's own socket
-timeout would add a poll before each; the bound is set anew only when it changes. With TLS Python's timeout it is.
+timeout would add a poll before each; the bound is set again only when it changes. With TLS Python's timeout it is.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Connection:
         return reply
 
     def ask_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
-        """Send `count` commands at once and return their replies: fewer than that, if the answers broke off."""
+        """Send `count` commands in one write and return their replies: fewer, if the answers broke off."""
         self.send(packed, deadline_ns)
         replies: list[Reply] = []
         try:
@@ -155,7 +155,7 @@ class Connection:
         return True
 
     def stale(self) -> bool:
-        """Whether the server has closed an idle connection, or said something nobody asked for."""
+        """Whether the server has closed an idle connection, or sent an unexpected message."""
         try:
             if self._bound_by_kernel:
                 self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -174,14 +174,14 @@ class Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        """Close one that an interrupt has lost, without a warning that nobody could act on."""
+        """Close a connection that an interrupt has lost, without a warning that no caller could act on."""
         lost = getattr(self, "_socket", None)
         if lost is not None:
             lost.close()
 
 
 class Slot:
-    """Room for one connection in a pool. Whoever loses the object has given it back."""
+    """Room for one connection in a pool. It returns to the pool when its last reference goes away."""
 
     __slots__ = ("__weakref__",)
 
@@ -220,7 +220,7 @@ class Pool:
         return reply
 
     async def call_all(self, packed: bytes, count: int, deadline_ns: int) -> list[Reply]:
-        """Send `count` commands at once and return their replies: at least one, fewer if the answers broke off."""
+        """Send `count` commands in one write and return their replies: at least one, fewer if the answers broke off."""
         connection = self.take(deadline_ns)
         try:
             replies = connection.ask_all(packed, count, deadline_ns)
@@ -234,7 +234,7 @@ class Pool:
         return replies
 
     def take(self, deadline_ns: int) -> Connection:
-        """A connection for one caller: an idle one, a new one, or the next that is given back."""
+        """A connection for one caller: an idle one, a new one, or the next that is returned to the pool."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         while True:

@@ -95,7 +95,7 @@ class BlockingEars:
 
 
 class BlockingEar:
-    """One channel, and the connection that listens to it and to nothing else: a `redis_watch.Ear`."""
+    """One channel, and the connection that listens to it and to nothing else: a `waiter.Ear`."""
 
     def __init__(self, ears: BlockingEars, address: RedisAddress) -> None:
         self._ears = ears
@@ -107,7 +107,7 @@ class BlockingEar:
 
     @property
     def word(self) -> str:
-        """See `redis_watch.Ear`."""
+        """See `waiter.Ear`."""
         return f"{self._channel} {self._number}"
 
     def listen(self, deadline_ns: int) -> None:
@@ -124,7 +124,7 @@ class BlockingEar:
         channel = self._channel.encode()
         connection.send(pack(("SUBSCRIBE", channel)), deadline_ns)
         while True:
-            # Hints for earlier waiters may come before it; they are nobody's any more.
+            # Hints for earlier waiters may come before it; they are obsolete.
             reply = connection.next_reply(deadline_ns)
             if isinstance(reply, ReplyError):
                 raise refusal(reply, self._address)
@@ -150,7 +150,7 @@ class BlockingEar:
         return True
 
     async def hear(self, timeout_ns: int) -> bool:
-        """See `redis_watch.Ear`. Losing the connection is a hint too: a release may have gone unheard."""
+        """See `waiter.Ear`. Losing the connection is a hint too: a release may have gone unheard."""
         deadline_ns = time.monotonic_ns() + max(MS, timeout_ns)  # a hint that is there already is found in any case
         if self._connection is None:
             return self._listen_again(deadline_ns)
@@ -169,7 +169,7 @@ class BlockingEar:
         return True
 
     def close(self, *, sound: bool) -> None:
-        """See `redis_watch.Ear`. In a forked child the ear is the parent's, and only this end of it is closed."""
+        """See `waiter.Ear`. In a forked child the ear is the parent's, and only this end of it is closed."""
         connection = self._connection
         if self._pid != os.getpid():
             self.hang_up()
@@ -184,7 +184,8 @@ class BlockingEar:
         try:
             self.listen(deadline_ns)
         except BackendError:
-            # Away. The waiter asked to sleep, and a server that refuses at once must not turn that into a busy loop.
+            # Away. The waiter asked to sleep, and a server that refuses immediately must not turn that into a busy
+            # loop.
             time.sleep(max(0, deadline_ns - time.monotonic_ns()) / NS)
             return False
         return True

@@ -6,7 +6,7 @@
 
 Options: `prefix` goes before every lock name (none by default: the Redis key *is* the lock name), `namespace` begins
 the names of what the store keeps besides locks (default `holdfast`), `db`, and for TLS `ssl_ca_certs`, `ssl_certfile`,
-`ssl_keyfile`, `ssl_cert_reqs` (`required`, or `none` to trust anybody) and `ssl_check_hostname`.
+`ssl_keyfile`, `ssl_cert_reqs` (`required`, or `none` to trust any server) and `ssl_check_hostname`.
 
 Promises: nothing is sent anywhere; no text made here contains a password, for no error shows the URL.
 """

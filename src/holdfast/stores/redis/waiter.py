@@ -1,16 +1,17 @@
 """A waiter's place in the line of one key: `ports.Watch` on Redis, written once for both colours.
 
-A release wakes one waiter, not all of them: a thousand processes that wait for one key must not ask all at once. So
-each waiter has an ear of its own (a channel that nobody else listens to) and stands in line for a hint in the store. It
-stands there from the very step in which its ask found the key taken (`lua/acquire.lua`), so that no release can fall
-between the ask and the wait; only a waiter that waits without having asked has to get in line first (`lua/listen.lua`).
+A release wakes one waiter, not all of them: a thousand processes that wait for one key must not all ask together. So
+each waiter has an ear of its own (a channel that no other process listens to) and is queued for a hint in the store. It
+has been queued since the very step in which its ask found the key taken (`lua/acquire.lua`), so that no release can
+fall between the ask and the wait; only a waiter that waits without having asked has to join the queue first
+(`lua/listen.lua`).
 
 Promises: a hint that was sent to a waiter which gives up is passed on to the next one, in the same step in which it
-leaves the line (`lua/unlisten.lua`). An ear that may be in line without anybody behind it is never used again but given
-up: at a channel without listeners a release goes on to the next ear.
+leaves the queue (`lua/unlisten.lua`). An ear that may be queued without a waiter behind it is never used again but
+given up: at a channel without listeners a release goes on to the next ear.
 
-Does not promise: that a hint which was sent to a process that is stopped, or dies with it in hand, reaches somebody
-else. Each ear can cost one hint in that way, and no more: it is out of line by then. The other waiters find out by
+Does not promise: that a hint which was sent to a process that is stopped, or dies holding it, reaches another one.
+Each ear can cost one hint in that way, and no more: it has left the queue by then. The other waiters find out by
 asking at the slow end of their back-off, and when the time of the holder they met is over.
 """
 
@@ -25,10 +26,10 @@ from holdfast.stores.redis.commands import Asker
 from holdfast.stores.redis.protocol import Script, Word
 from holdfast.types import MS, NS
 
-LINE_NS = 600 * NS  # the line of a key is forgotten when nobody has joined or asked for so long: nothing leaks
+LINE_NS = 600 * NS  # the queue of a key is forgotten when no waiter has joined or asked for so long: nothing leaks
 LEAVE_NS = 500 * MS
 _JOIN_LEAST_NS, _JOIN_MOST_NS = 20 * MS, 2 * NS
-_AHEAD_US = 10**15  # whoever was woken and came too late stands before all who were not woken yet
+_AHEAD_US = 10**15  # a waiter that was woken and came too late precedes all that were not woken yet
 
 _LISTEN, _UNLISTEN = Script("listen"), Script("unlisten")
 
@@ -38,7 +39,7 @@ class Ear(Protocol):
 
     @property
     def word(self) -> str:
-        """What stands in line: "<channel> <number>". The number is new for each waiter, so old hints are known."""
+        """The entry in the queue: "<channel> <number>". The number is new for each waiter, so old hints are known."""
         ...
 
     async def hear(self, timeout_ns: int) -> bool:
@@ -74,7 +75,7 @@ class RedisWatch:
         self._forget = forget
         self._pid = os.getpid()
         self._in_line = False  # as far as is known
-        self._doubtful = False  # a request that would put it in line was sent, and may still take effect
+        self._doubtful = False  # a request that would queue it was sent, and may still take effect
         self._woken = False  # a hint was heard, and no ask was answered since
         self._waiting = False
         self._closed = False
@@ -91,7 +92,7 @@ class RedisWatch:
 
     @property
     def word(self) -> str:
-        """What stands in line."""
+        """The entry in the queue."""
         return self._ear.word
 
     @property
@@ -100,7 +101,7 @@ class RedisWatch:
         return _AHEAD_US if self._woken else 0
 
     def answered(self, granted: bool) -> None:
-        """An ask that named this ear was answered: it is in line now, or certainly is not."""
+        """An ask that named this ear was answered: it is queued now, or certainly is not."""
         self._in_line = not granted
         self._woken = False
 
@@ -124,12 +125,12 @@ class RedisWatch:
             if await self._ear.hear(min(left_ns, longest)):
                 self._in_line, self._woken = False, True
                 return True
-            return timeout_ns > longest  # to ask again is what keeps the place in line
+            return timeout_ns > longest  # asking again is what keeps the position in the queue
         finally:
             self._waiting = False
 
     async def _free(self, timeout_ns: int) -> bool:
-        """Get in line, unless the key is free. A server that is away is no news here: the next ask will say so."""
+        """Join the queue, unless the key is free. A server that is away is no error here: the next ask reports it."""
         words: tuple[Word, ...] = (*self._keys, self._ear.word, str(LINE_NS // MS))
         limit_ns = min(max(timeout_ns, _JOIN_LEAST_NS), _JOIN_MOST_NS)
         try:
@@ -152,7 +153,7 @@ class RedisWatch:
                 sound = await self._out_of_line()
         finally:
             self._forget(self)
-            self._closed = True  # not sooner: an interrupted call is made again. Not later: an ear is given back once
+            self._closed = True  # not sooner: an interrupted call is made again. Not later: an ear is returned once
             self._ear.close(sound=sound)
 
     async def _out_of_line(self) -> bool:

@@ -1,10 +1,10 @@
-"""Many leases in one transaction on the SQLite file: one of our own, or one of somebody who writes to the file anyway.
+"""Many leases in one transaction on the SQLite file: one of our own, or one of another writer in this process.
 
-Promises: each key is granted, refused or given back as it would be by itself; all of it is done, or nothing.
+Promises: each key is granted, refused or released as it would be alone; all of it is done, or nothing.
 
 The write lock of a file is one for all. A program that keeps its own tables in the file of its leases, as the plane
-does, has one thread that writes; leases that are taken by another thread wait for that one, and it for them. So whoever
-writes to the file may carry our steps in its own transactions: see `Carrier`.
+does, has one thread that writes; leases that are taken by another thread wait for that one, and it for them. So a
+thread that writes to the file may carry our steps in its own transactions: see `Carrier`.
 
 Clock: that of the ledger; see `sqlite_judge`. The monotonic clock of the event loop, for time limits only.
 """
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Carrier(Protocol):
-    """Somebody who writes to a SQLite file from an event loop, and takes others along."""
+    """A writer to a SQLite file, driven from an event loop, that runs other steps in its transactions."""
 
     @property
     def path(self) -> str:
@@ -58,7 +58,7 @@ class Carrier(Protocol):
 async def carried(
     carrier: Carrier, step: Callable[[sqlite3.Connection], T], timeout_ns: int, *, lasting: bool = True
 ) -> T:
-    """Have a step carried, within a time limit. `Timeout`: nobody knows whether it was, or will be."""
+    """Have a step carried, within a time limit. `Timeout`: it is unknown whether it was, or will be."""
     try:
         async with asyncio.timeout(timeout_ns / NS):
             return await carrier.carry(step, lasting=lasting)
@@ -115,14 +115,14 @@ class ManyLeases:
         return self._told(step)
 
     def _told(self, step: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
-        """The step, with errors that speak of leases, whoever's transaction it is."""
+        """The step, with errors in terms of leases, whichever transaction it runs in."""
 
         def told(connection: sqlite3.Connection) -> T:
             try:
                 return step(connection)
             except sqlite3.Error as error:
                 if is_busy(error):
-                    raise  # whoever has the transaction tries again
+                    raise  # the owner of the transaction tries again
                 raise translated(error, self._ledger.file.path) from error
             except UnicodeDecodeError as error:  # what SQLite says of a damaged file may quote the damage
                 raise damaged(self._ledger.file.path) from error

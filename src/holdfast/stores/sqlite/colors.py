@@ -1,7 +1,7 @@
 """The two colours of the SQLite store: in the caller's own thread, and on a worker thread for an event loop.
 
 Promises: no blocking call ever suspends; no asynchronous one ever blocks the loop. Ending a wait early (cancellation,
-Ctrl-C) leaves at worst a registration behind, which is forgotten by itself.
+Ctrl-C) leaves at worst a registration behind, which expires.
 
 Clock: the monotonic clock, for time limits only.
 """
@@ -53,11 +53,11 @@ class ThreadColour:
             return ThreadWatch(store, self.ears, key, ear)
         except BaseException:
             store.stop_listening(ear.address)
-            ear.close()  # it may be registered all the same: with the socket closed, whoever rings forgets it
+            ear.close()  # it may be registered all the same: with the socket closed, the next notifier removes it
             raise
 
     async def close(self) -> None:
-        """Close the sockets that nobody uses, and what the engine has."""
+        """Close the idle sockets, and what the engine has open."""
         self.ears.close()
         self._close()
 
@@ -104,7 +104,7 @@ class ThreadWatch:
             if self._store.stop_listening(ear.address):
                 self._store.stop_waiting(self._key, ear.address, ear.wait(0), HINT_NS)
         except BackendError:
-            ear.close()  # still registered: with the socket closed, whoever rings finds nobody and forgets it
+            ear.close()  # still registered: with the socket closed, the next notifier removes it
         except BaseException:
             ear.close()
             raise
@@ -211,7 +211,7 @@ class LoopWatch:
         hinted = self._hint.is_set()
 
         def step(left: int) -> None:
-            # Errors stay here: what is still registered is forgotten by itself.
+            # Errors stay here: a registration that is left expires.
             with contextlib.suppress(BackendError):
                 self._store.stop_waiting(self._key, self._address, hinted, left)
 

@@ -6,7 +6,7 @@ when needed: SQLite keeps its own account of file locks in memory, which would b
 deleted or replaced is noticed, and the new one is used.
 
 One connection for all threads, behind a mutex, is on purpose: SQLite has one writer at a time anyway, threads that
-queue here are woken at once where SQLite's own wait would sleep and poll, and the page cache stays warm.
+queue here are woken immediately where SQLite's own wait would sleep and poll, and the page cache stays warm.
 
 Clock: the monotonic clock, for time limits only.
 """
@@ -206,7 +206,7 @@ class SqliteFile:
             self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        """Start anew in a child. A connection is inherited only when the fork came from C code without our hooks.
+        """Start again in a child. A connection is inherited only when the fork came from C code without our hooks.
 
         An idle one is closed, for while it exists SQLite believes that this process has file locks which only the
         parent has; the parent's own locks, and its file, are not touched by that. One that another thread was using can

@@ -1,7 +1,7 @@
 """Leases in one SQLite file: for all threads and processes of one machine, with nothing to install or to run.
 
 Promises: exclusion and rising fences between all processes that open the same file, through crashes of any of them; the
-lease of a killed process is free at once, not after its TTL; a fair queue; wake-ups on Linux. Does not promise:
+lease of a killed process is free immediately, not after its TTL; a fair queue; wake-ups on Linux. Does not promise:
 anything across machines (a file on a network file system is warned about), or to serve while another program holds a
 long write transaction in the same file: then calls end with `Unavailable`.
 

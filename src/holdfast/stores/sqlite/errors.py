@@ -1,9 +1,9 @@
 """What an error of SQLite lets the caller conclude.
 
-Busy is not here: whoever waits for the write lock decides when to stop. Of the rest, only an input/output error leaves
-the outcome open (the commit may have reached the file before the report of it failed), unless it was the writing itself
-that failed, for a commit that is not complete in the log is none. Every other error means that the statement, and with
-it the transaction, was rolled back.
+Busy is not here: the caller that waits for the write lock decides when to stop. Of the rest, only an input/output error
+leaves the outcome open (the commit may have reached the file before the report of it failed), unless it was the writing
+itself that failed, for a commit that is not complete in the log is none. Every other error means that the statement,
+and with it the transaction, was rolled back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FileBusy(Unavailable):
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else has the write lock: nothing was done, and it may be tried again at once."""
+    """Whether another connection has the write lock: nothing was done, and it may be tried again immediately."""
     return code_of(error) in _BUSY
 
 

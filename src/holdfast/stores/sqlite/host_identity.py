@@ -1,14 +1,14 @@
 """Who this process is, on which boot of which machine: what it takes to say for certain that another one is dead.
 
 Promises: `Host.gone` says True only on proof. A process is proven dead when it ran under our boot, our pid namespace
-and our time namespace, and its pid is now free, a zombie, or somebody else's (another start time). The start time is
-what the kernel tells on the boot-time clock of whoever reads it, so another time namespace reads another one of the
+and our time namespace, and its pid is now free, a zombie, or another process's (another start time). The start time is
+what the kernel reports on the boot-time clock of its reader, so another time namespace reads another one of the
 very same process. Whatever cannot be read, or comes from elsewhere, counts as alive. `Host.rebooted` says True only for
 an earlier boot of this very machine.
 
 Clock: none is read here; a `Host.clock` names the boot-time clock that other readings belong to. Linux only in this
-much detail: where there is no `/proc`, the clock's name is made up for each process, so that nobody else believes its
-readings and everything is judged by the wall clock, and no process is ever proven dead.
+much detail: where there is no `/proc`, the clock's name is made up for each process, so that no other process trusts
+its readings and everything is judged by the wall clock, and no process is ever proven dead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEAD_STATES = "ZXx"  # zombie, dead: it runs no instruction any more, only its 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """This process and the ground it stands on. Made anew in a forked child."""
+    """This process, its boot and its namespaces. Created again in a forked child."""
 
     machine: str  # '': not known, so no other row can be said to come from this machine
     boot: str  # '': not known
@@ -35,7 +35,7 @@ class Host:
     process: str  # '': not known
 
     def rebooted(self, clock: str) -> bool:
-        """Whether a reading was taken by this machine under another boot: whoever took it cannot have survived."""
+        """Whether a reading was taken by this machine under another boot: its process cannot have survived."""
         machine, _, rest = clock.partition(".")
         boot, dot, _ = rest.partition(".")
         return bool(dot and self.machine and self.boot and machine == self.machine and boot != self.boot)

@@ -1,11 +1,11 @@
 """Locks for the length of one transaction: where the leases lie in the very file that is being written.
 
-Nobody else can write to the file while the transaction is open. So a lock that is needed in it, and no longer, is had
-by looking that nobody holds it, and by raising the fence; when the transaction ends, so does the lock. No row is
-written for it, and nothing is left behind by a process that dies on the way.
+No other connection can write to the file while the transaction is open. So a lock that is needed in it, and no longer,
+is acquired by checking that the key is free, and by raising the fence; when the transaction ends, so does the lock. No
+row is written for it, and nothing is left behind by a process that dies on the way.
 
-Promises: refuses a key that somebody holds, in whatever process; the fences are above every earlier one of the file; a
-row of somebody who is dead is removed, as a grant would have done. All of it is undone with the transaction.
+Promises: refuses a key that any process holds; the fences are above every earlier one of the file; a dead process's row
+is removed, as a grant would have done. All of it is undone with the transaction.
 
 Clock: that of the ledger; see `sqlite_judge`.
 """

@@ -47,8 +47,8 @@ _SWEEP_LEASES: Final = sql("sweep_leases")
 _SWEEP_ON: Final = sql("sweep_on")
 _SWEEPS: Final = (sql("sweep_tickets"), sql("sweep_listeners"))
 
-# A sweep looks at so many leases, and the next one goes on behind them, in whatever process it is: however much has run
-# out, nobody waits for more than these, which take milliseconds. More are looked at than granted, so it keeps up.
+# A sweep reads so many leases, and the next one goes on behind them, in whatever process it is: however many have
+# expired, no caller waits for more than these, which take milliseconds. More are read than granted, so it keeps up.
 _SWEEP_ROWS: Final = 2_048
 _SWEEP_EVERY: Final = 1_024  # grants
 _SWEEP_SOON: Final = 32  # grants, while most of what is looked at has run out
@@ -72,9 +72,9 @@ class Ledger:
         self._until_sweep = 1  # the first grant sweeps, so that programs that run briefly do their share
 
     def ownership(self, grant: Grant, schema: str | None) -> Ownership:
-        """What is true of the file while nobody else has been given the key, and it was not given back.
+        """What is true of the file while no other owner was granted the key, and it was not released.
 
-        Time is left out on purpose: a lease that ran out is still nobody else's until somebody takes it, and nobody can
+        Time is left out on purpose: an expired lease has no other owner until a caller takes it, and none can
         while the transaction that asks is open.
         """
         prefix = "" if schema is None else f'"{schema}".'
@@ -122,7 +122,7 @@ class Ledger:
         return answer
 
     def judged(self, connection: sqlite3.Connection, ask: Ask, token: str, address: str, now: Instant) -> Grant | Busy:
-        """Inside a transaction: whoever has the key is looked at, and the key is granted if that is nobody."""
+        """Inside a transaction: check the holder, and grant the key if there is none."""
         key = {"key": ask.key}
         holder = connection.execute(_HOLDER, key).fetchone()
         left = 0 if holder is None else self.judge.left_ns(holder[3:], now)
@@ -276,7 +276,7 @@ class Ledger:
         for name, clock, process, *expiry in connection.execute(_QUEUE, {"key": ask.key}).fetchall():
             if name == ticket:
                 break
-            # Whether its process lives is asked of the head only: nobody else is in the way yet, and asking costs.
+            # Whether its process lives is asked of the head only: no other waiter matters yet, and asking costs.
             if self.judge.left_ns((clock, "" if ahead else process, *expiry), now) > 0:
                 ahead += 1
             else:
@@ -284,7 +284,7 @@ class Ledger:
         return ahead
 
     def leave(self, key: str, ticket: str, timeout_ns: int) -> list[str]:
-        """Give up a place. Returns whom to wake: when the key is free, the next in line may have it."""
+        """Leave the queue. Returns whom to wake: when the key is free, the next waiter may have it."""
         parameters = {
             "key": key,
             "ticket": digest(ticket),
@@ -306,7 +306,7 @@ class Ledger:
         return {"clock": self.judge.host.clock, "now_ns": now.boot, "wall_ns": now.wall}
 
     def sweep(self, timeout_ns: int) -> None:
-        """Drop what ran out and was never asked for again, a piece at a time, in a part of somebody's time."""
+        """Drop expired leases that were never asked for again, a piece at a time, in a part of the caller's time."""
         parameters = {**self._now_parameters(self.judge.now()), "most": _SWEEP_ROWS}
 
         def step(connection: sqlite3.Connection) -> int:

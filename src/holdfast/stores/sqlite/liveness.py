@@ -1,10 +1,10 @@
 """Who is still alive in the file: leases and tickets, judged by the clock and the process they were written under.
 
 Clock: expiry is read on the boot-time clock of this machine: it counts suspend, no step of the wall clock touches it,
-and all processes read the same one. Each row says which clock it was written under (see `process.Host`). A row of an
-earlier boot of this machine is dead, for nobody survives a reboot. A row of another machine is judged by the wall
-clock, as well as the two wall clocks agree; so is everything on hosts that cannot tell one boot from another (macOS).
-A row whose process is proven dead is dead at once.
+and all processes read the same one. Each row says which clock it was written under (see `host_identity.Host`). A row of
+an earlier boot of this machine is dead, for no process survives a reboot. A row of another machine is judged by the
+wall clock, as well as the two wall clocks agree; so is everything on hosts that cannot tell one boot from another
+(macOS). A row whose process is proven dead is dead immediately.
 """
 
 from __future__ import annotations

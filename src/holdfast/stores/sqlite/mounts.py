@@ -1,6 +1,6 @@
 """On what kind of file system a file lies, as far as the kernel says.
 
-Promises: `is_shared` is True for file systems that several machines are known to reach at once. Does not promise to
+Promises: `is_shared` is True for file systems that several machines are known to reach. Does not promise to
 know them all; where the kernel says nothing (no `/proc`), nothing is known.
 """
 

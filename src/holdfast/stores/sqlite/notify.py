@@ -8,7 +8,7 @@ Hints across processes without polling: a datagram to one waiter when a key may 
 
 Promises: each release that commits after a registration did gives a hint to one waiter that is alive, the head of a
 fair queue first, then who has listened longest. Does not promise more: a hint may be spurious, or swallowed by a waiter
-that is stopped or dies with it in hand; so waiters also ask by themselves now and then, and the ledger alone says who
+that is stopped or dies with it; so waiters also ask on their own now and then, and only the lease table decides who
 has the key.
 
 Addresses are names in Linux's abstract socket namespace (`hint_socket`), which processes of the same user and root can
@@ -87,7 +87,7 @@ class Listeners:
         return {"key": key, "address": address, "place": self._judge.host.place, "expires_wall_ns": expires}
 
 
-LISTEN_TTL_NS: Final = 60_000 * MS  # a registration is made anew at half of it, and forgotten after it
+LISTEN_TTL_NS: Final = 60_000 * MS  # a registration is renewed at half of it, and expires after it
 _IDLE_MAX: Final = 8  # sockets kept for the next waiters
 _WAIT_MAX_MS: Final = 2**31 - 1
 _LABEL_BYTES_MAX: Final = 64
@@ -102,7 +102,7 @@ class Bell:
         self._pid = os.getpid()
 
     def ring(self, addresses: Iterable[str]) -> list[str]:
-        """Hint to the first of them that takes it. Returns those that nobody listens to any more."""
+        """Send a hint to the first of them that takes it. Returns those that no process listens to any more."""
         dead: list[str] = []
         for address in addresses:
             name, _, label = address.partition("#")
@@ -110,7 +110,7 @@ class Bell:
             if sent is Sent.DEAD:
                 dead.append(address)
             elif sent is Sent.TAKEN:
-                # Let the waiter run first: whoever releases in a loop would otherwise take the key again at once, and
+                # Let the waiter run first: a releaser in a loop would otherwise take the key again immediately, and
                 # the waiter would be woken in vain.
                 os.sched_yield()
                 break

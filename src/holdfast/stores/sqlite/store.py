@@ -62,7 +62,7 @@ class SqliteStore:
         self.ledger = ledger
         self._many = ManyLeases(ledger)
         self._carrier: Carrier | None = None
-        self._made = False  # whether the tables are there, for somebody else to use
+        self._made = False  # whether the tables are there, for another connection to use
         self._bell = bell
         self._colour = colour
         self._listening: dict[tuple[Hashable, str], str] = {}  # (caller, key) -> where that caller listens
@@ -95,7 +95,7 @@ class SqliteStore:
 
     def granting(self, asks: Sequence[Ask]) -> Callable[[sqlite3.Connection], list[Grant | Busy]]:
         """See `ports.RidesAlong`."""
-        self.ledger.granting(len(asks))  # whoever gives them back sweeps
+        self.ledger.granting(len(asks))  # their release sweeps
         return self._many.granting(asks)
 
     def _safe_with(self, carrier: Carrier | None) -> bool:
@@ -136,7 +136,7 @@ class SqliteStore:
         """See `ports.TakesMany`. All in one transaction."""
         until_ns = time.monotonic_ns() + timeout_ns
         await self._sweep(0, timeout_ns)
-        # What a loss of power undoes is the release of a process that is gone; so nobody waits for the disk.
+        # What a loss of power undoes is the release of a process that is gone; so no caller waits for the disk.
         full = self.ledger.file.synchronous == "full"
         found = await self._run_many(self._many.returning(grants), until_ns, lasting=full)
         waiting = [(grant.key, addresses) for grant, (_, addresses) in zip(grants, found, strict=True) if addresses]
@@ -220,7 +220,7 @@ class SqliteStore:
         self._listening[who] = address
 
     def stop_listening(self, address: str) -> bool:
-        """Forget where somebody listens. False: it was forgotten before, and its registration is gone."""
+        """Remove the registration of a listener. False: it was removed before."""
         who = self._registered.get(address)
         if who is not None and self._listening.get(who) == address:
             self._listening.pop(who, None)

@@ -1,7 +1,7 @@
 """The thread that does the blocking work of one event loop, one piece after the other, in the order it was asked for.
 
 Promises: a later call is ordered after an earlier one, also after one that was cancelled or timed out in mid-work, so
-that undoing an acquire cannot overtake it. What was cancelled or ran out of time while it was still in line is not done
+that undoing an acquire cannot overtake it. What was cancelled or ran out of time while it was still queued is not done
 at all. The loop is never blocked, and is woken once for all answers that are ready.
 
 Clock: the monotonic clock, for time limits only.
@@ -58,7 +58,7 @@ class LoopWorker:
         future: asyncio.Future[T] = self._loop.create_future()
         job = _Job(work, future, time.monotonic_ns() + timeout_ns, threading.Lock())
         self._ask(job)
-        # Work that has begun keeps to its time by itself; what is in line behind slow work does not.
+        # Work that has begun keeps to its own time limit; queued work behind slow work does not.
         timer = self._loop.call_later(timeout_ns / NS, self._overdue, job)
         try:
             return await (asyncio.shield(future) if anyway else future)
@@ -72,13 +72,13 @@ class LoopWorker:
             job.future.set_exception(_late())
 
     def post(self, work: Callable[[int], None], timeout_ns: int) -> None:
-        """Do the work when its turn comes, and tell nobody how it went."""
+        """Do the work when its turn comes, without a result."""
         future: asyncio.Future[None] = self._loop.create_future()
-        future.add_done_callback(asyncio.Future.exception)  # or the loop would complain that nobody looked
+        future.add_done_callback(asyncio.Future.exception)  # or the loop would log that it was never retrieved
         self._ask(_Job(work, future, time.monotonic_ns() + timeout_ns, threading.Lock()))
 
     def _ask(self, job: _Job) -> None:
-        """Put a job in line. The thread is woken once for all that is asked for in one turn of the loop."""
+        """Enqueue a job. The thread is woken once for all jobs of one turn of the loop."""
         self._asked.append(job)
         if len(self._asked) == 1:
             self._loop.call_soon(self._hand_over)
@@ -89,7 +89,7 @@ class LoopWorker:
             self._jobs.put(asked)
 
     async def stop(self, last: Callable[[], None], timeout_ns: int) -> None:
-        """End the thread after what is in line, and `last`. Never raises; a thread that hangs is left behind."""
+        """End the thread after the queued jobs and `last`. Never raises; a thread that hangs is left behind."""
         try:
             await self.run(lambda _left: last(), timeout_ns)
         except BackendError:
@@ -110,7 +110,7 @@ class LoopWorker:
         try:
             self._loop.call_soon_threadsafe(_deliver, answers)
         except RuntimeError:
-            return  # the loop is closed, and with it everybody who waited
+            return  # the loop is closed, and so are its waiters
 
 
 def _done(job: _Job) -> _Answer | None:
@@ -126,7 +126,7 @@ def _done(job: _Job) -> _Answer | None:
 
 
 def _late() -> FileBusy:
-    return FileBusy("the request waited in line for all of its time; nothing was changed")
+    return FileBusy("the request was queued for all of its time; nothing was changed")
 
 
 def _deliver(answers: list[_Answer]) -> None:

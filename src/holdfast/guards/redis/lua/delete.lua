@@ -5,7 +5,7 @@
 --
 -- Promises: no older holder can bring the data back, for the fence outlives it. A server that is out of memory refuses
 -- to write the fence but not to delete, and after a delete it no longer refuses within the script; so there, and only
--- there, the fence is written second. It is one step for everybody else all the same.
+-- there, the fence is written second. Other clients still see one step.
 -- Needs: GET SET DEL.
 local refused = refusal()
 if refused then

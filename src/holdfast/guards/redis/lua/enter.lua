@@ -3,7 +3,7 @@
 -- KEYS and ARGV as in judge.lua
 -- Reply {'ok', 'none'} | {'ok', 'string', value} | {'ok', 'hash', {field, value, …}}, or a refusal
 --
--- Promises: nobody with an older fence writes after this read. Absent data is registered too.
+-- Promises: no client with an older fence writes after this read. Absent data is registered too.
 -- Needs: GET SET TYPE HGETALL.
 local refused = refusal({ none = true, string = true, hash = true }) or register()
 if refused then

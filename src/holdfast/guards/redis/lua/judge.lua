@@ -1,4 +1,4 @@
--- judge: the rule of every guard. It stands in front of each of the other scripts here, and does nothing by itself.
+-- judge: the rule of every guard. It is prepended to each of the other scripts here, and does nothing alone.
 --
 -- KEYS  1 the fence   2 the data, of the same hash slot, for the scripts that touch data
 -- ARGV  1 rule: 'at_least' | 'exactly' | 'none'   2 the fence presented, plain decimal digits ('' with 'none')

@@ -4,7 +4,7 @@
 -- ARGV  as in judge.lua, and 3 the channel   4 the message
 -- Reply {'ok', how many this server handed it to}, or a refusal
 --
--- Promises: once a newer holder has published, an older one's message is not sent. Not that anybody receives it.
+-- Promises: once a newer holder has published, an older one's message is not sent. Delivery is not promised.
 -- Needs: GET SET PUBLISH.
 local refused = refusal() or register()
 if refused then

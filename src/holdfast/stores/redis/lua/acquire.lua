@@ -7,15 +7,15 @@
 --       {owner, ms}: busy; owner is '' when the value is not ours to read (another library), ms is -1 without expiry
 --       an error "HFTYPE <type>": the key is there and is not a string; "HFFENCE …": the counter is unusable
 --
--- Promises: the same token asked twice gets the same grant again and its expiry set anew. Every fence is above every
+-- Promises: the same token asked twice gets the same grant again with a new expiry. Every fence is above every
 -- earlier one of this database (see fence.lua, which stands in front of this), and never below the server's clock in
 -- µs, so that a flush, a restart without persistence or an eviction of the counter does not bring it back. It would
 -- come back only if the counter were lost while it is ahead of the clock, because that was set back.
 -- The holder's token never leaves the server.
 -- The free key is the case to be quick for, so the counter moves first and the key is asked once: three commands. When
 -- busy the counter has moved all the same, which wastes a number and breaks nothing; the key is not changed.
--- An asker that listens stands in line from the very step that found the key taken, so no release falls in between; it
--- keeps its place when it asks again, and leaves the line when it is granted.
+-- A waiter that listens is queued from the very step that found the key taken, so no release falls in between; it keeps
+-- its position when it asks again, and leaves the queue when it is granted.
 -- Needs: SET (with GET: 6.2) TIME GET PEXPIRE PTTL TYPE, and ZADD ZREM for those who listen.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

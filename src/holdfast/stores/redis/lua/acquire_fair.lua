@@ -8,10 +8,10 @@
 --       only the queue is in the way, owner is nil and ms is the time the head's ticket has left.
 --
 -- Promises: only the head of the queue is granted; a ticket keeps its place for as long as its holder comes back in
--- time; a ticket whose time is over is dropped by whoever comes next, so a dead waiter cannot wedge the queue. The
+-- time; a ticket whose time is over is dropped by the next caller, so a dead waiter cannot wedge the queue. The
 -- ticket is used up by the grant. Both queue keys expire by themselves, one second after their last ticket.
--- Ears stand in the order of the tickets, so that a release wakes the head. Whoever finds the key free and is not the
--- head (it was woken in the head's stead, or dropped a dead head) passes the hint on to the head and to nobody else.
+-- Ears are in the order of the tickets, so that a release wakes the head. A waiter that finds the key free and is not
+-- the head (it was woken in the head's stead, or dropped a dead head) passes the hint on to the head only.
 -- Does not promise anything against askers without a ticket: they do not look at the queue.
 -- Ticket times are the server's clock. Needs what acquire needs, and ZADD ZRANK ZREM ZRANGE ZSCORE ZRANGEBYSCORE
 -- ZREMRANGEBYSCORE PUBLISH.

@@ -4,11 +4,11 @@
 -- ARGV  1 head: "<owner> hf1 <family>"   2 token   3 time to live in ms   4 the least fence that will do
 -- Reply as acquire
 --
--- Promises: a free key is granted with a fence above every earlier one of this database and not below the least one. The
--- least one came from the clock of another server, so this server's own does not raise it: then all of a quorum give the
--- same fence. A token that has the key already gets it again, its fence raised if it is too low and never lowered, and
--- its expiry set anew. After a grant the counter (in the form of fence.lua) is not below its fence. When busy nothing is
--- changed.
+-- Promises: a free key is granted with a fence above every earlier one of this database and not below the least one.
+-- The least one came from the clock of another server, so this server's own does not raise it: then all of a quorum
+-- give the same fence. A token that has the key already gets it again, its fence raised if it is too low and never
+-- lowered, and gets a new expiry. After a grant the counter (in the form of fence.lua) is not below its fence. When
+-- busy nothing is changed.
 -- Needs: GET SET PTTL TYPE TIME.
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then

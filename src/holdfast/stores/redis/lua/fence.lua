@@ -1,17 +1,17 @@
--- fence: how fences are counted. It stands in front of the scripts that give one out, and does nothing by itself.
+-- fence: how fences are counted. It is prepended to the scripts that grant one, and does nothing alone.
 --
--- Gives `next_fence(last, now, now_text, secret)`: the fence of a grant and the counter's next value, both as text; or nil when
---       the counter holds what is none.
+-- Gives `next_fence(last, now, now_text, secret)`: the fence of a grant and the counter's next value, both as text; or
+-- nil when the counter holds what is none.
 --       last    the counter's value, false without one: "<fence>", or while it is ahead of the clock "<fence>.<clock>",
 --               where clock is the server's, in µs, when that fence was given out
 --       now     the server's clock in µs, and `now_text` the same in digits
 --       secret  a text that no other grant has
 --
--- Promises what `core/lease/fence_clock.py` does, whose rules these are: every fence is above the last one; with the clock
--- where that is ahead; else at three quarters of its pace, an hour a step at most; and by a chance number below 2^20
--- when the clock is behind what it was. So a replica that missed the last grants does not give out the same fences.
--- Versions before this one read "<fence>.<clock>" as a number, and go on above it; what they write is a "<fence>".
--- Numbers here are doubles: exact below 2^53 (µs until the year 2255).
+-- Promises what `core/lease/fence_clock.py` does, whose rules these are: every fence is above the last one; with the
+-- clock where that is ahead; else at three quarters of its pace, an hour a step at most; and by a chance number below
+-- 2^20 when the clock is behind what it was. So a replica that missed the last grants does not give out the same
+-- fences. Versions before this one read "<fence>.<clock>" as a number, and go on above it; what they write is a
+-- "<fence>". Numbers here are doubles: exact below 2^53 (µs until the year 2255).
 local function next_fence(last, now, now_text, secret)
   if not last then
     return now_text, now_text

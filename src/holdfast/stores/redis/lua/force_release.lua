@@ -1,8 +1,8 @@
--- force_release: an operator takes a key from whoever holds it, and it is written down in the same step.
+-- force_release: an operator takes a key from its holder, and the same step writes an audit record.
 --
 -- KEYS  1 the lock   2 the fence counter   3 the audit stream   4 those who wait (zset)
 -- ARGV  1 key as people know it   2 actor   3 reason   4 most records to keep
--- Reply false when nobody held it, else the record as names and values in turn
+-- Reply false when it was not held, else the record as names and values in turn
 --       an error "HFTYPE <type>" (never deletes what is not a string), "HFFENCE …"
 --
 -- Promises: the fence written down is above every earlier one, so a guard that learns it shuts the old holder out. The

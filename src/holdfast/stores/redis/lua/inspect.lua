@@ -7,7 +7,7 @@
 --
 -- Promises: changes nothing; a string too long to be a lock's value is cut, not sent whole. The value contains the
 -- token: the client shows a fingerprint of it and nothing else. Ears are those that
--- stand in line for a hint: one for each process. Those of the dead are counted until a release meets them.
+-- are queued for a hint: one for each process. Those of dead processes are counted until a release meets them.
 -- Needs: GETRANGE EXISTS TYPE PTTL ZCOUNT ZCARD TIME.
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)

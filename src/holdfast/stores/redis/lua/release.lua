@@ -5,12 +5,12 @@
 --       was never seen, so only " <token>" is known)   3 ms to keep the key for (0: delete it)
 -- Reply 1 released, 0 not ours (absent, other value, other type) and nothing changed
 --
--- Promises: what is deleted is what was granted to this token. A kept key answers to nobody's token any more and goes
+-- Promises: what is deleted is what was granted to this token. A kept key matches no token any more and goes
 -- after min(its remaining time, ms); one waiter is woken all the same, because that may be sooner than it was told.
--- One is woken, not all: whoever is woken and does not take the key passes the hint on (`unlisten`), or stands in line
--- again by asking (`acquire`). An ear at which nobody listens belongs to the dead, and the next one is tried; too many
--- of them in a row are left to polling. A user without permission for channels releases all the same. A script and not
--- DELEX/DELIFEQ, because those wake nobody; they are the way out where scripts are forbidden.
+-- One is woken, not all: a woken waiter that does not take the key passes the hint on (`unlisten`), or joins the queue
+-- again by asking (`acquire`). A channel without a listener belongs to a dead process, and the next one is tried; too
+-- many of them in a row are left to polling. A user without permission for channels releases all the same. A script and
+-- not DELEX/DELIFEQ, because those wake no waiter; they are the way out where scripts are forbidden.
 -- Needs: GET DEL ZPOPMIN PUBLISH, and PTTL SET for kept keys.
 local held = redis.pcall('GET', KEYS[1])
 if type(held) ~= 'string' then
@@ -31,8 +31,8 @@ else
   if left > 0 and left < keep then
     keep = left
   end
-  local nobody = string.gsub(held, '%S+$', '-')
-  redis.call('SET', KEYS[1], nobody, 'PX', string.format('%.0f', keep))
+  local kept = string.gsub(held, '%S+$', '-')
+  redis.call('SET', KEYS[1], kept, 'PX', string.format('%.0f', keep))
 end
 for _ = 1, 32 do
   local ear = redis.pcall('ZPOPMIN', KEYS[2])[1]

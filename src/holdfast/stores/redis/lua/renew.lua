@@ -1,6 +1,6 @@
--- renew: set the expiry anew of each key that still holds the value it was granted with.
+-- renew: set a new expiry for each key that still holds the value it was granted with.
 --
--- KEYS  the locks, at most 250 a call: the server serves nobody else meanwhile
+-- KEYS  the locks, at most 250 a call: the server serves no other client meanwhile
 -- ARGV  first the expected values, one for each key, then the times to live in ms, one for each key; an expected value
 --       that begins with a space is " <token>", all that is known: then the value must end with it
 -- Reply a string with one character for each key: '1' renewed, '0' not ours (absent, or any other value)

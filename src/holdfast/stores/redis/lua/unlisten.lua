@@ -2,9 +2,9 @@
 --
 -- KEYS  1 the lock   2 those who wait (zset)
 -- ARGV  1 the ear
--- Reply 1 the ear was in line, 0 it was not
+-- Reply 1 the ear was queued, 0 it was not
 --
--- Promises: an ear that is no longer in line has been sent a hint, and whoever gives up after that must not swallow it:
+-- Promises: an ear that is no longer queued has been sent a hint, and a waiter that gives up then must not swallow it:
 -- if the key is still free the next one is woken, as by `release`. Nothing is owed when the key is taken: its holder
 -- wakes the next one in turn.
 -- Needs: ZREM EXISTS ZPOPMIN PUBLISH.

@@ -1,6 +1,6 @@
 -- Contract: grants `:key` to `:token` and returns the fence, or changes nothing and returns no row.
--- Granted when nobody has the key, when its lease ran out on our own clock, or when the same token asks again: then the
--- fence stays and only the expiry is set anew. Leases on other clocks, and those of dead processes, are not judged here.
+-- Granted when the key is free, when its lease expired on our own clock, or when the same token asks again: then the
+-- fence stays and only the expiry is new. Leases on other clocks, and those of dead processes, are not judged here.
 -- `:now_ns` may be older than the moment at which this runs (it may wait for the write lock): that errs towards "busy",
 -- and gives a lease that ends sooner, never later, than its holder believes.
 INSERT INTO holdfast_lease

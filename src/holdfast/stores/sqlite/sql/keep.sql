@@ -1,5 +1,5 @@
 -- Contract: compare, and let the key run out at `:expires_ns`, or when it would have anyway, whichever is sooner. Until
--- then it answers to nobody, and outlives the process that had it. Returns addresses as `release.sql` does (waiters
+-- then it matches no token, and outlives the process that had it. Returns addresses as `release.sql` does (waiters
 -- learn the new time when they ask again); no row: not ours, or it had run out.
 UPDATE holdfast_lease SET
     token = '',

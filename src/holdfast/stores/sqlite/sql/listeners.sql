@@ -1,4 +1,4 @@
--- Contract: the addresses of a few waiters at `:key`, in the order of `release.sql`, as one text; NULL: nobody.
+-- Contract: the addresses of a few waiters at `:key`, in the order of `release.sql`, as one text; NULL: none.
 SELECT group_concat(address, ' ') FROM (
     SELECT address FROM holdfast_listener
     WHERE key = :key AND place = :place AND expires_wall_ns > :wall_ns

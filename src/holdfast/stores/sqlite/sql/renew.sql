@@ -1,4 +1,4 @@
--- Contract: sets the expiry of one lease anew if the token still has it and it has not run out. Changes one row or none.
+-- Contract: sets a new expiry for one lease if the token still has it and it has not expired. Changes one row or none.
 -- From then on the lease ends with the process that renewed it, unless it ends with none.
 -- Parameters by position, because thousands of these run in one batch and names would double its cost: new expiry, new
 -- wall-clock expiry, our clock, our process; key, token; our clock, now on it, now on the wall clock.

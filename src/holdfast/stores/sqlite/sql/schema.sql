@@ -19,7 +19,7 @@ CREATE TABLE holdfast_fence (
 
 CREATE TABLE holdfast_lease (
     key             TEXT NOT NULL PRIMARY KEY,
-    token           TEXT NOT NULL,   -- '': released, but kept for a while; answers to nobody
+    token           TEXT NOT NULL,   -- '': released, but kept for a while; matches no token
     fence           INTEGER NOT NULL CHECK (typeof(fence) = 'integer'),
     owner           TEXT NOT NULL,
     family          TEXT NOT NULL,
@@ -66,7 +66,7 @@ CREATE TABLE holdfast_listener (
 
 CREATE INDEX holdfast_listener_key ON holdfast_listener (key, id);
 
--- What operators did by force. Only ever appended to; the triggers hold everybody to it.
+-- Forced releases by operators. Append-only; the triggers enforce it.
 CREATE TABLE holdfast_audit (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     wall_ns        INTEGER NOT NULL,
