@@ -1,7 +1,7 @@
 """A small document service behind the HTTP guard, run by uvicorn in a process of its own, and its clients for the kit.
 
 The documents are plain files that know nothing of fences: whatever keeps stale writers out is the middleware. `/looks`
-is a side door without a guard, which waits until nobody is inside.
+is a side door without a guard, which waits until no handler is inside.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def serving(*arguments: str) -> Iterator[str]:
 
 
 def main(kind: str, folder: str) -> None:
-    """Serve until told to stop. The socket listens before its port is said, so nobody has to try twice."""
+    """Serve until told to stop. The socket listens before its port is said, so no client has to try twice."""
     app = document_app(Path(folder)) if kind == "documents" else row_app(Path(folder), pauses=kind == "pausing rows")
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)

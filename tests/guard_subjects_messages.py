@@ -112,7 +112,7 @@ class OutboxSubject:
             with self._data.transaction():
                 yield
             return
-        self._data.execute("BEGIN")  # takes no lock yet: a writer that is stopped after its check keeps nobody waiting
+        self._data.execute("BEGIN")  # takes no lock yet: a writer stopped after its check blocks no other
         try:
             yield
             self._data.execute("COMMIT")

@@ -26,7 +26,7 @@ _CLIENTS = "SELECT application_name FROM pg_stat_activity WHERE datname = curren
 def _settle(url: str) -> None:
     """Wait until the server has ended the sessions of processes that are dead.
 
-    What a killed process sent last may still be under way, and be done a moment after somebody has looked. So each
+    What a killed process sent last may still be under way, and be done a moment after it was checked. So each
     session is named by the process that it belongs to.
     """
     limit = time.monotonic() + WAIT_LIMIT_S
@@ -58,7 +58,7 @@ class PostgresSubject:
         self._rows: dict[int, GuardedRow] = {}
 
     def enter(self, lease: Fenced) -> str | None:
-        # Left when the subject is closed: the kit writes later, when somebody newer has entered meanwhile.
+        # Left when the subject is closed: the kit writes later, when a newer holder has entered meanwhile.
         row = self._sections.enter_context(self._table.section(lease, self._row_id))
         self._rows[lease.fence] = row
         return row["value"] if row.exists else None

@@ -131,7 +131,7 @@ class AsyncHashSubject(AsyncStringSubject):
         await self.keys.hset(lease, self.resource, {"value": value})
 
     async def look(self) -> tuple[str | None, int | None]:
-        found: Any = self.client.hget(self.resource, "value")  # typed for both colours at once
+        found: Any = self.client.hget(self.resource, "value")  # typed for sync and asyncio
         return text(await found), await self.keys.seen(self.resource)
 
     def _shown(self, entry: awaited.GuardedEntry) -> str | None:

@@ -1,6 +1,6 @@
 """Guarded rows through SQLAlchemy, Core and ORM, in both colours, as the guard kit sees them.
 
-Importable from child processes. Every step is committed by itself: the kit works with several connections at once.
+Importable from child processes. Every step is committed alone: the kit works with several connections.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class RowSubject:
         self._rows: dict[object, GuardedRow] = {}
 
     def enter(self, lease: Fenced) -> str | None:
-        # Left when the subject is closed: the kit writes later, when somebody newer has entered meanwhile.
+        # Left when the subject is closed: the kit writes later, when a newer holder has entered meanwhile.
         row = self._sections.enter_context(self.table.section(lease, self.row_id))
         self._rows[lease.fence] = row
         return row["value"] if row.exists else None

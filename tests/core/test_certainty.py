@@ -70,7 +70,7 @@ def test_two_that_certainly_held_one_key_at_once_are_found(history: list[Record]
         [granted(1, 10), released(1, 20, 15), granted(2, 16), released(2, 30, 29)],
         # A paused holder notices its loss late; its deadline was in time.
         [granted(1, 10), lost(1, 90, 36.7), granted(2, 40), released(2, 50, 49)],
-        # No end is recorded: it may have been given back at once.
+        # No end is recorded: it may have been released immediately.
         [granted(1, 10), granted(2, 11), released(2, 12, 11.9)],
         # An operator broke it in between.
         [granted(1, 10), seen(Kind.FORCED, 12, 2), granted(3, 13), released(3, 15, 14), lost(1, 16, 37, "stolen")],

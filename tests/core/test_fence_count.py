@@ -94,7 +94,7 @@ def test_a_count_that_is_ahead_is_the_clock_again_after_four_times_that(by: int,
 def test_a_clock_that_is_set_right_after_years_takes_the_count_ahead_by_an_hour_at_most(
     wrong: int, secret: str
 ) -> None:
-    """A board without a battery counts from 1970, until somebody tells it the time."""
+    """A board without a battery counts from 1970, until its clock is set."""
     known = Count(NOW, NOW).next(wrong, secret)
     right = known.next(NOW + US, secret)
     assert right.fence - (NOW + US) <= STEP_MAX_US + CHANCE

@@ -44,5 +44,5 @@ def test_text_with_one_is_refused_wherever_it_stands(before: str, bad: str, afte
 
 
 def test_many_backslashes_are_looked_at_once() -> None:
-    """A pattern that began anew at each of them would take minutes."""
+    """A pattern that started again at each of them would take minutes."""
     assert not unstorable("\\\\" * 500_000 + "u0000" + "\\\\u0000")

@@ -20,7 +20,7 @@ SPREAD = jittered(0.5, 0.2)
 
 
 def crowd(people: int, hold_ms: int, waves: int = 1) -> list[Arrival]:
-    """Everybody wants the same lock at nearly the same moment."""
+    """All callers want the same lock at nearly the same moment."""
     chance = random.Random(1)
     return [
         Arrival(wave * 60 * NS + chance.randrange(5 * MS), f"k{wave}", hold_ms * MS)

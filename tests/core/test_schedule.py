@@ -94,7 +94,8 @@ class CalendarModel(RuleBasedStateMachine):
         if first:
             assert min(self.due.values()) == self.due[item]
         if first_before is None or self.due[item] < first_before:
-            # Somebody sleeps until `first_before` and must be woken, unless something withdrawn wakes it earlier still.
+            # The sleeper waits until `first_before` and must be woken, unless something withdrawn wakes it earlier
+            # still.
             assert first or self.timer_wheel._heap[0] * 10 < self.due[item]
 
     @rule(item=ITEMS)

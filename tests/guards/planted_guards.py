@@ -1,4 +1,4 @@
-"""The reference guard with one bug each: what somebody who writes a guard for the first time gets wrong.
+"""The reference guard with one bug each: the usual errors of a first guard.
 
 The kit has to find each by the sentence that it breaks. Importable from child processes.
 """
@@ -22,7 +22,7 @@ GAP_S = 0.002
 
 
 def gap() -> None:
-    """The moment in which somebody else is faster."""
+    """The moment in which another writer is faster."""
     select.select([], [], [], GAP_S)
 
 

@@ -85,7 +85,7 @@ def dropped(name: str) -> Callable[[Place], None]:
 
 
 def rewritten(name: str, old: str, new: str) -> Callable[[Place], None]:
-    """Change a trigger by hand, as somebody does who means well."""
+    """Change a trigger by hand, as a well-meaning operator does."""
 
     def damage(place: Place) -> None:
         if place.engine == "sqlite":

@@ -50,9 +50,9 @@ def test_a_statement_with_the_condition_writes_while_the_lease_is_ours_and_not_a
     with locks.lock("account:1", ttl=30) as lease:
         condition = lease.condition()
         assert write(data, condition, 90) == 1
-    assert write(data, condition, 80) == 0, "the lease was given back"
+    assert write(data, condition, 80) == 0, "the lease was released"
     with locks.lock("account:1", ttl=30) as other:
-        assert write(data, condition, 70) == 0, "and somebody else has it now"
+        assert write(data, condition, 70) == 0, "and another owner has it now"
         assert write(data, other.condition(), 60) == 1
     assert balance(data) == 60
 
@@ -139,7 +139,7 @@ def test_an_attached_lease_file_is_asked_under_its_name(tmp_path: Path) -> None:
             lease.condition().holds(data)
         data.execute("ATTACH ? AS held", (str(tmp_path / "leases.db"),))
         assert lease.condition(schema="held").holds(data)
-        assert lease.condition().holds(data), "SQLite finds the table by itself where the name is unambiguous"
+        assert lease.condition().holds(data), "SQLite finds the table where the name is unambiguous"
         with pytest.raises(BadInput, match="schema"):
             lease.condition(schema='x".y')
     data.close()

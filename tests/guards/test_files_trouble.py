@@ -179,13 +179,13 @@ def test_a_folder_that_may_not_be_written_to_is_named(open_folder: Path) -> None
     assert [path.name for path in open_folder.iterdir()] == ["x"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_file_whose_owner_cannot_be_kept_is_not_replaced(open_folder: Path) -> None:
     (open_folder / "x").write_bytes(b"root's")
     (open_folder / "x").chmod(0o666)
     with as_nobody():
         with pytest.raises(Misconfigured, match="belongs to user 0 and group 0"):
-            GuardedFiles(open_folder).write(A, "x", b"nobody's")
+            GuardedFiles(open_folder).write(A, "x", b"unwritten")
         assert GuardedFiles(open_folder).seen("x") is None
     assert (open_folder / "x").read_bytes() == b"root's"
     assert not (open_folder / draft_name("x")).exists()

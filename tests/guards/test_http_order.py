@@ -1,4 +1,4 @@
-"""Inside one process, the handlers of one lock run in the order of their fences, and nobody is left waiting."""
+"""Inside one process, the handlers of one lock run in the order of their fences, and no request waits forever."""
 
 from __future__ import annotations
 

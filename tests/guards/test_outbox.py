@@ -224,7 +224,7 @@ def test_the_row_factory_of_the_caller_does_not_matter(tmp_path: Path) -> None:
         assert connection.execute("SELECT fence FROM holdfast_guard_outbox").fetchall() == [(1,)]
 
 
-# What only Postgres has: writers at once, and the awaited colour.
+# Only Postgres: concurrent writers, and the asyncio variant.
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def prepared_url(postgres_url: str) -> Iterator[str]:
 
 
 def test_messages_of_one_key_are_numbered_in_the_order_of_their_commits(prepared_url: str) -> None:
-    """Two transactions at once under one lock: the second waits for the first, and those of other locks do not."""
+    """Two concurrent transactions under one lock: the second waits for the first, and those of other locks do not."""
     with psycopg.connect(prepared_url) as one, psycopg.connect(prepared_url, autocommit=True) as other:
         other.execute("SET lock_timeout = '50ms'")
         with one.transaction():

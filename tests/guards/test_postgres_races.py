@@ -1,6 +1,6 @@
 """Guarded rows under real concurrency: one session has a transaction open, another is seen to wait for it.
 
-Nothing here is left to chance: that somebody waits is asked of the server, and what comes of it is decided by how the
+Nothing here is left to chance: the server reports that a session waits, and how the
 first transaction ends. `test_postgres_storms.py` is the counterpart that leaves the order to chance.
 """
 
@@ -167,7 +167,7 @@ async def test_the_insert_of_a_section_is_refused_by_a_newer_insert_that_it_wait
         await duel.first.insert(B, 42, {"total": 5})
         late = await duel.waiting(row.insert(total=6))
         await duel.end("COMMIT")
-        with pytest.raises(FencedOut) as refused:  # and not NotEntered: somebody newer is the reason
+        with pytest.raises(FencedOut) as refused:  # and not NotEntered: a newer holder is the reason
             await late
         assert refused.value.seen == 2
     assert await duel.content() == [(42, 5, 2)]
@@ -215,7 +215,7 @@ async def test_a_holder_that_deletes_what_it_has_entered_is_not_in_a_deadlock_wi
     duel = await Duel.begin(pg, waits)
     async with duel.first.section(B, 42) as row:
         late = await duel.waiting(duel.second.delete(A, 42))
-        await row.delete()  # the ledger entry is free: whoever waits for a row holds none
+        await row.delete()  # the ledger entry is free: a session that waits for a row holds none
     await duel.end("COMMIT")
     with pytest.raises(FencedOut):
         await late

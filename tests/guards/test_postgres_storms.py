@@ -1,4 +1,4 @@
-"""Many sessions at once, with fences in any order: none is ever accepted below one that was accepted before.
+"""Many concurrent sessions, with fences in any order: none is ever accepted below one that was accepted before.
 
 Triggers write down every change of a row or of its ledger entry that is committed, in the order in which the database
 made them: a change holds its lock from there to the end of its transaction. `core.lease.fencing.accepts` has to agree

@@ -1,4 +1,4 @@
-"""The fence record on Redis: the highest is remembered, whoever notes and however many at once; both colours."""
+"""The fence record on Redis: the highest is remembered, whatever the number of concurrent writers; sync and asyncio."""
 
 from __future__ import annotations
 

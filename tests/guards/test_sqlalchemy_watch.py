@@ -117,8 +117,8 @@ def test_what_needs_no_lease_can_be_said_to_need_none(session: Session) -> None:
     assert [row[1:] for row in content(session)] == [(1, None)]
 
 
-def test_what_a_flush_changes_by_itself_is_held_to_the_fence_too(session: Session) -> None:
-    """Deleting the customer sets the foreign key of its invoices, which nobody has touched."""
+def test_implicit_changes_of_a_flush_are_checked_against_the_fence(session: Session) -> None:
+    """Deleting the customer sets the foreign key of its invoices, which the session has not touched."""
     with unguarded(session):
         session.add(Customer(id=1, invoices=[Invoice(id=42, total=1)]))
         session.commit()

@@ -25,7 +25,7 @@ def prepared(place: Place, mode: str, **settings: Any) -> Place:
 
 
 def announce(place: Place, fence: int, resource: object = 1, by: Any = None) -> None:
-    """Raise the ledger entry of a row, as somebody does who is about to delete it."""
+    """Raise the ledger entry of a row, as a client does that is about to delete it."""
     place.run(
         f"INSERT INTO holdfast_guard_fence (place, resource, fence) VALUES ('invoices', '{resource}', {fence}) "
         "ON CONFLICT (place, resource) DO UPDATE SET fence = excluded.fence",

@@ -132,7 +132,7 @@ def test_a_role_without_rights_on_the_ledger_is_held_to_it_too(server: Place, mo
 def test_a_plain_insert_and_a_guard_that_enters_the_same_absent_row_take_turns(
     server: Place, postgres_connect: PostgresConnect, mode: str
 ) -> None:
-    """Whoever is second sees what the first has done, as if there had been no overlap."""
+    """The second session sees what the first has done, as if there had been no overlap."""
     prepared(server, mode)
     guard, plain = postgres_connect(), server.connect()
     guard.execute("SELECT 1")  # a transaction of the caller: what is entered is not committed yet

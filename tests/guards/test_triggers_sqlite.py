@@ -150,7 +150,7 @@ def test_ids_that_the_database_gives_are_known_to_the_ledger(file: Place, mode: 
     file.run("DELETE FROM notes")
     if "AUTO" in made:
         file.run("INSERT INTO notes (body, holdfast_fence) VALUES ('y', 1)")
-    else:  # the number is given again, and is the same row to everybody
+    else:  # the number is used again, and means the same row
         assert file.refused("INSERT INTO notes (body, holdfast_fence) VALUES ('y', 5)") == "HF001"
 
 

@@ -199,7 +199,7 @@ def test_no_forged_line_is_taken_for_more_than_it_says(raw: bytes) -> None:
 
 
 def test_the_usual_lines_are_recognised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Or all would go the slow way, and nobody would notice."""
+    """Or all would take the slow path unnoticed."""
     short = Record(Kind.GRANTED, START, "k", fence=1, began_ns=START)
     lines = [line(each)[:-1] for each in (granted(1, 7), released(2, 7), short)]
 

@@ -1,4 +1,4 @@
-"""Sending metrics with OpenTelemetry: what arrives, as whom, and that no collector is anybody's trouble."""
+"""Sending metrics with OpenTelemetry: what arrives, under which name, and that a collector never delays a process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from otlp_receiver import Collector, Export
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of whoever runs the tests, and no waiting for a collector that is away."""
+    """No variable of the environment of the tests, and no waiting for a collector that is away."""
     for name in [each for each in os.environ if each.startswith("OTEL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # exporters before 1.35 read whole seconds only
@@ -288,5 +288,5 @@ def test_how_often_is_said_by_the_settings_then_by_the_variable(monkeypatch: pyt
 
 def test_the_exporters_own_log_goes_on_where_it_went(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     sent(collector)
-    logging.getLogger("opentelemetry.exporter").warning("of somebody else")
-    assert "of somebody else" in caplog.text
+    logging.getLogger("opentelemetry.exporter").warning("of other software")
+    assert "of other software" in caplog.text

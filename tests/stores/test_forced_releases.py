@@ -1,4 +1,4 @@
-"""Locks that many break at once: each break is written down once, and each shuts out whoever held the lock before."""
+"""Locks that many break concurrently: each break has one record, and each shuts out the previous holder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_of_a_thousand_breaks_at_once_none_is_lost_and_fences_only_rise(place: s
         for thread in threads:
             thread.join(100)
         records = locks.audit(limit=2 * THREADS * BREAKS)
-    assert len(done) > THREADS * BREAKS / 4  # the rest found that somebody had been quicker
+    assert len(done) > THREADS * BREAKS / 4  # the rest found that another had been quicker
     assert sorted((each.key, each.actor, each.reason, each.fence) for each in records) == sorted(done)
     for key in {key for key, *_ in done}:
         fences = [each.fence for each in reversed(records) if each.key == key]

@@ -173,7 +173,7 @@ def test_no_two_names_share_a_file_and_none_leads_out_of_the_folder(names: list[
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", *map(str, redis_executables())])
 def one_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that nobody else uses."""
+    """A store that no other test uses."""
     with ExitStack() as stack:
         if request.param == "memory":
             url = f"memory://{uuid.uuid4().hex}"

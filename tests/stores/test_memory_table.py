@@ -199,7 +199,7 @@ def test_leaving_the_head_of_the_queue_of_a_free_key_wakes_those_behind() -> Non
     woken: list[str] = []
     table.listen("k", lambda: woken.append("b"))
     table.leave("k", "a")
-    assert woken == []  # the key is held: nobody could have it
+    assert woken == []  # the key is held: no waiter could have it
     refused(table.acquire(ask(token="a" * 32, ticket="a")))
     table.leave("k", "b")
     assert table.release("k", grant.token, 0)
@@ -262,7 +262,7 @@ class Model(RuleBasedStateMachine):
         assert self.table.release(asked.key, asked.token, keep_ns) is ours
         if ours:
             _, until, fence = self.held[asked.key]
-            self.held[asked.key] = ("nobody", min(until, self.clock.boot + keep_ns), fence)
+            self.held[asked.key] = ("kept", min(until, self.clock.boot + keep_ns), fence)
 
     @rule(key=st.sampled_from("abc"))
     def force(self, key: str) -> None:

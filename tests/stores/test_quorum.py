@@ -63,7 +63,7 @@ def test_a_majority_that_can_never_work_is_misconfigured(play_quorum: Play) -> N
 
 
 def test_a_list_has_what_a_majority_holds_however_much_else_single_nodes_have(play_quorum: Play) -> None:
-    """Votes that nobody took back fill the lists of the nodes, which are cut before what is held."""
+    """Votes that were not released fill the lists of the nodes, which are cut before what is held."""
 
     async def scenario(store: Store, nodes: list[Node]) -> None:
         keys = [f"held {number}" for number in range(4)]
@@ -112,7 +112,7 @@ def test_a_busy_lock_costs_one_request_and_takes_no_vote(play_quorum: Play) -> N
 
 def test_votes_of_a_lost_election_are_given_back_before_anybody_is_told(play_quorum: Play) -> None:
     async def scenario(store: Store, nodes: list[Node]) -> None:
-        for node in nodes[2:]:  # somebody has a majority, and the first nodes do not know of it
+        for node in nodes[2:]:  # a holder has a majority, and the first nodes do not know of it
             node.table.acquire(ask("holder"))
         busy = await store.acquire(ask(), CALL)
         assert isinstance(busy, Busy)

@@ -1,4 +1,4 @@
-"""Votes of a quorum that come late or were left behind: nobody has them, and they keep nobody waiting."""
+"""Late or abandoned votes of a quorum: they have no holder, and they block no caller."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_store_that_is_closed_while_it_puts_nodes_right_counts_nothing_for_eve
         class Slow(MemoryStore):
             async def acquire(self, ask: Ask, timeout_ns: int) -> Grant | Busy:
                 await never.wait()
-                raise AssertionError(f"nobody waits for {ask.key}")
+                raise AssertionError(f"no waiter for {ask.key}")
 
         leases = [Renewal(key, key * 32, f'[1, "me", "{key}"]', LONG) for key in ("a", "b", "c")]
         stores = [Slow(MemoryTable(), asynchronous=True)]

@@ -33,7 +33,7 @@ Entered = Callable[[int], None]
 
 
 class Relay(Protocol):
-    """So many engines that want one key, each `turns` times, in one colour. `entered` is called by whoever has it."""
+    """So many engines that want one key, each `turns` times, in one colour. `entered` is called by the holder."""
 
     def __call__(self, url: str, engines: int, turns: int, entered: Entered, *, fair: bool = False) -> int: ...
 
@@ -145,8 +145,8 @@ def test_a_hand_over_costs_two_requests_however_many_processes_wait(
 ) -> None:
     order: list[int] = []
     asked = relay(redis_url, engines, 1, order.append, fair=fair)
-    assert order == [*range(engines)]  # first come, first woken; with nobody to barge in, first served
-    # Each releases once and is granted at once, without asking in vain; and the first holder released.
+    assert order == [*range(engines)]  # first come, first woken; with no caller to barge in, first served
+    # Each releases once and is granted immediately, without asking in vain; and the first holder released.
     assert asked == 2 * engines + 1
 
 
@@ -179,7 +179,7 @@ def test_of_two_who_wait_a_release_wakes_the_first_alone(play: Play, redis_url: 
         second = run_now(_wait_in_line(other.blocking))
         await meet(store, KEY)  # asking again does not cost the place
         await give_back(store, grant)
-        grant = run_now(take(holder.blocking, KEY))  # somebody barges in
+        grant = run_now(take(holder.blocking, KEY))  # another caller barges in
         assert await first.wait(SOON)
         assert not run_now(second.wait(MS))
         await meet(store, KEY)  # woken in vain, it stands in front again
@@ -266,7 +266,7 @@ def test_a_waiter_whose_ask_may_still_take_effect_gives_up_its_ear(play: Play, o
         server.resume()
         await watch.close()
         while channel in server.cli("PUBSUB", "CHANNELS"):
-            pass  # the end of a subscription is not confirmed to anybody
+            pass  # the end of a subscription is not confirmed to any client
         again: Any = await store.watch(KEY)
         assert again.word.split()[0] != channel
         await again.close()
@@ -360,10 +360,10 @@ def test_a_fair_waiter_that_was_woken_in_the_heads_stead_passes_the_hint_on(
         grant = await take(store, KEY, ticket="holder")
         await meet(store, KEY, ticket="head")
         behind = run_now(_wait_in_line(other.blocking, ticket="behind"))
-        await give_back(store, grant)  # the head is not in line yet, so the one behind it is woken
+        await give_back(store, grant)  # the head is not queued yet, so the one behind it is woken
         assert run_now(behind.wait(SOON))
         head = await store.watch(KEY)
-        redis_raw.set(lock_name(redis_url, KEY), "somebody")
+        redis_raw.set(lock_name(redis_url, KEY), "foreign")
         await meet(store, KEY, ticket="head")
         redis_raw.delete(lock_name(redis_url, KEY))  # gone without a word
         run_now(meet(other.blocking, KEY, ticket="behind"))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server
 
 
 def _together(count: int, work: Callable[[int], None]) -> None:
-    """Run `work` in so many threads at once, and show what went wrong in any of them."""
+    """Run `work` in so many concurrent threads, and show what went wrong in any of them."""
     start, trouble = threading.Barrier(count), []
 
     def run(n: int) -> None:

@@ -60,7 +60,7 @@ def test_every_way_to_free_a_key_wakes_the_waiter(play: Play, redis_url: str, ot
         if how == "left":
             await meet(store, "job", ticket="behind")
         else:
-            assert not await watch.wait(MS)  # it is in line now
+            assert not await watch.wait(MS)  # it is queued now
         if how == "forced":
             assert run_now(other.blocking.force_release("job", "ops", "why", SOON)) is not None
         elif how == "kept":

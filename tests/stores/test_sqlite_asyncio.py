@@ -37,7 +37,7 @@ async def store(engine: SqliteEngine) -> AsyncIterator[SqliteStore]:
 
 @contextlib.contextmanager
 def locked(engine: SqliteEngine) -> Iterator[sqlite3.Connection]:
-    """Somebody else holds the write lock of the file until the block ends, or until they commit."""
+    """Another connection holds the write lock of the file until the block ends, or until it commits."""
     run_now(engine.blocking.ping(CALL))
     other = sqlite3.connect(engine.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -174,7 +174,7 @@ async def test_waiting_tasks_are_woken_one_after_the_other(store: SqliteStore) -
         await listening.wait()
         try:
             while not isinstance(answer := await store.acquire(ask(f"t{number}"), CALL), Grant):
-                assert await watch.wait(CALL), "nobody told us"
+                assert await watch.wait(CALL), "no notification came"
         finally:
             await watch.close()
         fences.append(answer.fence)

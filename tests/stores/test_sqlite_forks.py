@@ -74,7 +74,7 @@ def test_a_fork_in_the_middle_of_calls_from_other_threads_leaves_both_sides_work
         for thread in threads:
             thread.join(PATIENCE)
     assert faults == []
-    assert answers == ["True"] * 10  # each child died with its lease, and the next one got it at once
+    assert answers == ["True"] * 10  # each child died with its lease, and the next one got it immediately
 
 
 def test_a_child_made_in_the_middle_of_a_call_by_c_code_refuses_to_go_on(store: SqliteStore) -> None:

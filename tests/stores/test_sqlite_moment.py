@@ -142,7 +142,7 @@ def test_what_is_undone_was_never_had_and_a_fence_that_was_seen_is_not_given_aga
     assert isinstance(fence, int)
     assert fence > before.fence
     again = held(store, "a")
-    assert again.fence > before.fence, "nobody has seen the fence of what was undone, so it may be the same"
+    assert again.fence > before.fence, "no process has seen the fence of what was undone, so it may be the same"
 
 
 def test_the_row_of_one_that_ran_out_or_died_is_removed(

@@ -152,7 +152,7 @@ def test_the_lease_of_a_killed_process_is_free_long_before_its_ttl(start: Start,
     other.process.send_signal(signal.SIGSTOP)
     assert isinstance(acquire(store, ask("ours")), Busy)  # stopped is not dead
     other.process.kill()
-    os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie now: nobody has reaped it
+    os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie now: not reaped
     assert run_now(store.inspect("k", CALL)) is None
     first = acquire(store, ask("ours"))
     assert isinstance(first, Grant)

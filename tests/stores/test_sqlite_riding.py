@@ -1,4 +1,4 @@
-"""Leases that share the transactions of somebody who writes to the same file: granted, refused and undone as ever."""
+"""Leases that share the transactions of another writer to the same file: granted, refused and undone as ever."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_they_are_had_and_given_back_in_transactions_of_the_database_alone
 
 
 async def test_they_share_a_commit_with_whatever_else_is_written(store: SqliteStore, database: SqliteDatabase) -> None:
-    """The writer is held up until all of them stand in line."""
+    """The writer is held up until all of them are queued."""
     await store.acquire_many(asks("first"), CALL)
     entered, go = threading.Event(), threading.Event()
 
@@ -221,7 +221,7 @@ async def test_leases_that_are_to_survive_a_loss_of_power_share_only_commits_tha
 ) -> None:
     database = SqliteDatabase(str(tmp_path / "plane.db"), synchronous=given)
     store = SqliteEngine(database.path, synchronous=asked).asynchronous()
-    assert store.within(database.path) is None, "nobody knows yet how safe its commits are"
+    assert store.within(database.path) is None, "how safe its commits are is not known yet"
     assert store.ride(database) is shared
     assert (store.within(database.path) is not None) is shared
     assert [type(each) for each in await store.acquire_many(asks("a"), CALL)] == [Grant]

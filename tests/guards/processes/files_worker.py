@@ -22,7 +22,7 @@ BLOCKS = 3000
 
 
 def composed(fence: int) -> bytes:
-    """Content that says by itself under which fence it was written, and whether it is whole."""
+    """Content that shows under which fence it was written, and whether it is whole."""
     return b"%020d" % fence * BLOCKS
 
 

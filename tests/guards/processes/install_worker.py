@@ -10,7 +10,7 @@ from holdfast.guards import install
 
 
 def main(act: str, url: str, mode: str) -> None:
-    sys.stdin.readline()  # all start at once
+    sys.stdin.readline()  # all start together
     if act == "check":
         with failpoints.armed("guard.written", lambda: os._exit(9)):
             install.check(url, "invoices")

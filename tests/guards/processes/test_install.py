@@ -1,4 +1,4 @@
-"""Installing from many processes at once, and a check that is killed in the middle."""
+"""Installing from many concurrent processes, and a check that is killed in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several relays at once, in processes of their own, which are killed and stopped: the order of each key is kept."""
+"""Concurrent relays, in processes of their own, which are killed and stopped: the order of each key is kept."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_relays_that_are_killed_at_any_moment_leave_out_nothing_and_keep_the_ord
 
 @pytest.mark.requires("R73")
 def test_a_relay_that_is_stopped_in_the_middle_is_not_overtaken_on_its_key(database: str, tmp_path: Path) -> None:
-    """Stopped for however long, it still holds what it has: nobody sends a later message of that key meanwhile."""
+    """A stopped relay still holds its messages: no other sends a later message of that key meanwhile."""
     log = tmp_path / "bus"
     connection = connector(database)()
     with closing(connection), relay(database, log) as first, relay(database, log) as second:

@@ -25,7 +25,7 @@ from guards.processes.conftest import ENGINES
 from guards.processes.places import Place, every_place
 from processes.company import LIMIT_S, Process, environment, until
 
-TTL_S = 1.0  # of the holder that is stopped; nobody renews while the process stands still
+TTL_S = 1.0  # of the holder that is stopped; no thread renews while the process is stopped
 LONG_S = 600.0
 
 on_every_place = pytest.mark.parametrize("place", every_place())
@@ -111,7 +111,7 @@ def two_writers(place: Place, leases: str, request: pytest.FixtureRequest) -> It
         yield old, new
         for writer in writers:
             writer.close()
-    except BaseException:  # what it is in the middle of is nobody's to guess
+    except BaseException:  # its state is unknown
         for writer in writers:
             writer.end()
         raise
@@ -197,7 +197,7 @@ def test_checking_the_fence_on_writes_alone_loses_an_acknowledged_update(
         assert old.look()[0] == "opened"
         old.stop_before("overwrite", "opened +1")
         newer = new.do("acquire", ttl=LONG_S, timeout=LIMIT_S)["fence"]
-        read, _ = new.look()  # the storage does not learn that somebody newer is here
+        read, _ = new.look()  # the storage does not learn of the newer holder
         old.resume()
         assert old.answer()["error"] is None  # acknowledged
         assert new.look()[0] == "opened +1"
@@ -223,7 +223,7 @@ def test_entering_before_the_read_loses_nothing_that_was_acknowledged(
         assert new.look() == ("opened", newer)
         assert new.do("step", what="write", value=f"{read} +2")["error"] is None
         assert new.look() == ("opened +2", newer)
-        # Whoever was refused knows it, and does its work again under a grant of its own: now both updates are there.
+        # The refused writer knows it, and repeats its work under a grant of its own: now both updates are there.
         assert new.do("release") == {"released": True}
         newest = old.do("acquire", ttl=LONG_S, timeout=LIMIT_S)["fence"]
         assert old.do("step", what="write", value=f"{old.enter()} +1")["error"] is None

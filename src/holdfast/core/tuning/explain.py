@@ -15,8 +15,7 @@ RENEWAL = "renew the lease while the work runs, with a TTL that the SLO allows; 
 SHORTER_WORK = "cut the work under the lock into shorter pieces, each with a lock of its own"
 MECHANISMS = (
     "a supervisor that knows of the death breaks the lock immediately: holdfast release NAME --reason …",
-    "leases in a SQLite file: those of a process that died on the same host are granted again immediately, whatever "
-    "their TTL",
+    "leases in a SQLite file: those of a process that died on the same host are free immediately, whatever their TTL",
     "a store that ends leases with the session of their holder",
     "take over before the lease is over, under a higher fence, where guarded storage refuses the old holder's writes",
 )
@@ -52,8 +51,8 @@ def _sentences(demand: Demand, found: Recommendation) -> Iterator[str]:
         yield from _trust(found)
     for each in found.too_long:
         yield (
-            f"a pause of {shown(each.ns)} was seen ({each.source}): within the takeover SLO it looks like a "
-            "death, so no TTL budgets for it; fences keep its late writes out"
+            f"a pause of {shown(each.ns)} was seen ({each.source}): within the takeover SLO it cannot be told "
+            "from a death, so no TTL budgets for it; fences keep its late writes out"
         )
     if demand.slo is None:
         yield (

@@ -71,7 +71,8 @@ class AsyncSubject(Protocol):
 
 Factory: TypeAlias = Callable[[str], Any]
 """Opens the named resource over the same storage, again at each call, from any thread or process: `Subject`,
-`AsyncSubject`, or an awaitable of one. The name is also the key of the leases that will be presented. Picklable, for other processes."""
+`AsyncSubject`, or an awaitable of one. The name is also the key of the leases that will be presented. It is picklable,
+for the other processes."""
 
 
 class Guarded:
