@@ -31,7 +31,7 @@ from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.guards.install import install
 from holdfast.guards.sqlite import GuardedTable
 from holdfast.plane import App, BlockingContext, Context, load_workflow
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.model import Submission
 from holdfast.plane.service import Caller
 
@@ -134,7 +134,7 @@ async def show(directory: Path) -> list[str]:
     os.environ[PLACE] = str(directory)
     async with plane_at(directory, app) as components:
         stored, _ = await components.flows.start(ADA, "refund", {"ticket": "T-7"})
-        message = await decided(components, BOSS, Verdict.APPROVE)
+        message = await decided(components, BOSS, ApprovalVerdict.APPROVE)
         done = await over(components, stored.run.id)
         lines = [f"asked: {message}", f"{done.run.status}: {done.run.output}"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.plane import App
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.model import Job
 from holdfast.plane.process.components import Components
 from holdfast.plane.process.plane import PARTS, Plane
@@ -45,7 +45,7 @@ async def ended(components: Components, job: str) -> Job:
     return found
 
 
-async def decided(components: Components, boss: Caller, verdict: Verdict) -> str:
+async def decided(components: Components, boss: Caller, verdict: ApprovalVerdict) -> str:
     """Wait until something waits for a person, and decide about it. What was asked."""
     async with asyncio.timeout(LIMIT_S):
         while not (waiting := (await components.flows.approvals(LOOKER)).items):  # noqa: ASYNC110 - as above

@@ -16,8 +16,8 @@ import psycopg
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.aio.lease import Lease
-from holdfast.plane.approvals.rules import ApprovalRules, ApprovalStatus, Situation, Verdict, parse_rules
-from holdfast.plane.approvals.service import Approvals, Decision
+from holdfast.plane.approvals.rules import ApprovalRules, ApprovalStatus, ApprovalVerdict, DecisionFacts, parse_rules
+from holdfast.plane.approvals.service import Approvals, DecisionResult
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Submission
@@ -49,15 +49,15 @@ class Staged(Approvals):
     committed: Callable[[], Awaitable[None]] | None = None
     lease: Lease | None = None
 
-    async def _situation(self, wish: Any) -> tuple[Situation, Job]:
-        found = await super()._situation(wish)
+    async def _facts(self, request: Any) -> tuple[DecisionFacts, Job]:
+        found = await super()._facts(request)
         if self.lease is not None and self.looked is not None:
             await self.looked()
         return found
 
-    async def _decide(self, lease: Lease, wish: Any) -> Decision:
+    async def _decide(self, lease: Lease, request: Any) -> DecisionResult:
         self.lease = lease
-        decision = await super()._decide(lease, wish)
+        decision = await super()._decide(lease, request)
         if self.committed is not None:
             await self.committed()
         return decision
@@ -80,7 +80,9 @@ async def asked(replica: FlowReplica, **more: Any) -> Job:
     return job
 
 
-async def decide(replica: FlowReplica, job: str, verdict: Verdict = Verdict.APPROVE, **more: Any) -> Decision:
+async def decide(
+    replica: FlowReplica, job: str, verdict: ApprovalVerdict = ApprovalVerdict.APPROVE, **more: Any
+) -> DecisionResult:
     return await replica.components.flows.decide(DECIDER, job, verdict, **more)
 
 

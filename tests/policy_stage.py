@@ -19,11 +19,11 @@ from holdfast.errors import Unavailable
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Bell, Database, Dialect, Work
 from holdfast.plane.policy.busy_jitter import BusyJitter
-from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.policy.duplicate_counters import DuplicateCounters
 from holdfast.plane.policy.escalation import Escalator
-from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.policy.escalation_rules import EscalationRule
 from holdfast.plane.policy.follower import PolicyFollower
-from holdfast.plane.policy.runtime import Policing
+from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.settings.settings import SchedulerSettings, Settings
 from holdfast.runtime.lease_manager import LeaseManager
@@ -36,7 +36,7 @@ from lease.faults import Plan, PlannedEngine
 
 T = TypeVar("T")
 
-RULE = Rule()
+RULE = EscalationRule()
 
 
 class ShiftedClock:
@@ -96,7 +96,7 @@ class Replica:
     database: Brittle
     locks: aio.Locks
     plan: Plan
-    policing: Policing
+    policing: PolicyRuntime
 
     @property
     def modes(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ async def replica(
     scheduler: SchedulerSettings | None = None,
     file: Path | None = None,
     exercises: tuple[Exercise, ...] = (),
-    rule: Rule | None = None,
+    rule: EscalationRule | None = None,
     begin: bool = True,
     run: bool = True,
     **how: Any,
@@ -141,7 +141,7 @@ async def replica(
         request_timeout_ns=2 * NS,
     )
     policy = PlanePolicy(database, clock)
-    signals = Signals(database, clock, process=name, recorder=recorder)
+    signals = DuplicateCounters(database, clock, process=name, recorder=recorder)
     jitter = BusyJitter(Settings(scheduler=scheduler or SchedulerSettings()))
     try:
         async with aio.Locks(engine, manager) as locks:
@@ -155,7 +155,7 @@ async def replica(
                 **how,
             )
             escalator = None if rule is None else Escalator(policy, signals, clock, rule, actor=name)
-            policing = Policing(policy, signals, follower, locks, jitter, escalator, flush_s=0.02)
+            policing = PolicyRuntime(policy, signals, follower, locks, jitter, escalator, flush_s=0.02)
             if begin:
                 await policing.begin()
             if not run:

@@ -50,7 +50,7 @@ def test_a_decision_from_the_list_to_its_repetition(desk: Shell) -> None:
     assert (own.code, own.json["code"]) == (1, "self_approval_denied")
     late = desk.run("approvals", "approve", "j1", "--as", "boss", "--revision", "3")
     assert (late.code, late.out) == (1, "")
-    assert "look again" in late.err
+    assert "read it again" in late.err
     taken = desk.run("approvals", "approve", "j1", "--as", "boss", "--note", "fine", "--revision", "0", "--json").json
     assert (taken["taken"], taken["status"], taken["state"]) == (True, "approved", "PENDING")
     assert (taken["decided_by"], taken["note"], taken["revision"]) == ("boss", "fine", 1)

@@ -16,19 +16,19 @@ from holdfast.plane.approvals.rules import (
     PATTERN_CHARS_MAX,
     PATTERNS_MAX,
     RULES_MAX,
-    Already,
     Approval,
     ApprovalConflict,
     ApprovalRule,
     ApprovalRules,
     ApprovalStatus,
+    ApprovalVerdict,
     ConflictCode,
-    Effect,
-    Evaluation,
+    DecisionFacts,
+    RepeatedDecision,
+    RuleEffect,
+    RuleEvaluation,
     SelfApproval,
-    Situation,
-    Taken,
-    Verdict,
+    ValidDecision,
     digest,
     judge,
     matches,
@@ -75,9 +75,9 @@ def test_a_pattern_matches_what_the_same_regular_expression_does(pattern: str, t
 
 
 def test_without_a_rule_that_matches_a_job_may_go() -> None:
-    assert ApprovalRules().evaluate("any", "any", {}) == Evaluation(Effect.ALLOW)
+    assert ApprovalRules().evaluate("any", "any", {}) == RuleEvaluation(RuleEffect.ALLOW)
     only = parse_rules([{"name": "payments", "topics": "bank.*"}])
-    assert only.evaluate("crm.fetch", "acme", {}) == Evaluation(Effect.ALLOW)
+    assert only.evaluate("crm.fetch", "acme", {}) == RuleEvaluation(RuleEffect.ALLOW)
 
 
 def test_the_first_rule_that_matches_decides_whatever_comes_later() -> None:
@@ -89,16 +89,16 @@ def test_the_first_rule_that_matches_decides_whatever_comes_later() -> None:
         ]
     )
 
-    def said(topic: str, tenant: str = "acme", **labels: str) -> tuple[Effect, str]:
+    def said(topic: str, tenant: str = "acme", **labels: str) -> tuple[RuleEffect, str]:
         found = rules.evaluate(topic, tenant, labels)
         return found.effect, found.rule.name if found.rule else ""
 
-    assert said("bank.pay") == (Effect.REQUIRE, "payments")
-    assert said("cards.pay", size="small") == (Effect.REQUIRE, "payments")
-    assert said("bank.pay", size="small") == (Effect.ALLOW, "small")
-    assert said("bank.pay", "frozen-1") == (Effect.DENY, "frozen")
-    assert said("bank.pay", "frozen-1", size="small") == (Effect.ALLOW, "small")
-    assert said("crm.fetch", "frozen-1") == (Effect.ALLOW, "")
+    assert said("bank.pay") == (RuleEffect.REQUIRE, "payments")
+    assert said("cards.pay", size="small") == (RuleEffect.REQUIRE, "payments")
+    assert said("bank.pay", size="small") == (RuleEffect.ALLOW, "small")
+    assert said("bank.pay", "frozen-1") == (RuleEffect.DENY, "frozen")
+    assert said("bank.pay", "frozen-1", size="small") == (RuleEffect.ALLOW, "small")
+    assert said("crm.fetch", "frozen-1") == (RuleEffect.ALLOW, "")
 
 
 def test_a_rule_about_a_label_is_not_about_jobs_without_it() -> None:
@@ -108,7 +108,7 @@ def test_a_rule_about_a_label_is_not_about_jobs_without_it() -> None:
 
 
 def test_what_a_rule_does_not_say_has_a_meaning() -> None:
-    assert parse_rules([{"name": "all"}]).rules == (ApprovalRule("all", Effect.REQUIRE, ("*",), ("*",), {}, ""),)
+    assert parse_rules([{"name": "all"}]).rules == (ApprovalRule("all", RuleEffect.REQUIRE, ("*",), ("*",), {}, ""),)
     assert parse_rules([]) == parse_rules(()) == ApprovalRules()
 
 
@@ -162,7 +162,7 @@ def test_whatever_a_file_says_there_are_rules_or_one_clear_answer(table: object)
     except BadInput as refused:
         assert refused.field.startswith("approvals.rules")  # noqa: PT017 - either is right
     else:
-        assert rules.evaluate("t", "acme", {}).effect in Effect
+        assert rules.evaluate("t", "acme", {}).effect in RuleEffect
 
 
 def test_equal_rules_have_one_snapshot_and_every_difference_another() -> None:
@@ -207,22 +207,24 @@ WAITS = Approval(
     revision=0,
     created_ns=1,
 )
-CALM = Situation(WAITS, JobState.APPROVAL_REQUIRED, "what", "rules", Evaluation(Effect.REQUIRE), run=None, now_ns=1_000)
-DENIES = Evaluation(Effect.DENY, ApprovalRule("frozen", Effect.DENY))
+CALM = DecisionFacts(
+    WAITS, JobState.APPROVAL_REQUIRED, "what", "rules", RuleEvaluation(RuleEffect.REQUIRE), run=None, now_ns=1_000
+)
+DENIES = RuleEvaluation(RuleEffect.DENY, ApprovalRule("frozen", RuleEffect.DENY))
 
-BOTH = pytest.mark.parametrize("verdict", list(Verdict))
+BOTH = pytest.mark.parametrize("verdict", list(ApprovalVerdict))
 
 
-def situation(*, approval: dict[str, Any] | None = None, **more: Any) -> Situation:
+def situation(*, approval: dict[str, Any] | None = None, **more: Any) -> DecisionFacts:
     return replace(CALM, approval=replace(WAITS, **(approval or {})), **more)
 
 
 @BOTH
-def test_a_decision_of_somebody_else_about_what_waits_stands(verdict: Verdict) -> None:
-    assert judge(verdict, "bob", CALM) == Taken(1, "rules")
-    assert judge(verdict, "bob", situation(approval={"revision": 7}), revision=7) == Taken(8, "rules")
-    assert judge(verdict, "bob", situation(run=RunStatus.WAITING)) == Taken(1, "rules")
-    assert judge(verdict, "bob", situation(approval={"expires_ns": 1_001})) == Taken(1, "rules")
+def test_a_decision_of_somebody_else_about_what_waits_stands(verdict: ApprovalVerdict) -> None:
+    assert judge(verdict, "bob", CALM) == ValidDecision(1, "rules")
+    assert judge(verdict, "bob", situation(approval={"revision": 7}), revision=7) == ValidDecision(8, "rules")
+    assert judge(verdict, "bob", situation(run=RunStatus.WAITING)) == ValidDecision(1, "rules")
+    assert judge(verdict, "bob", situation(approval={"expires_ns": 1_001})) == ValidDecision(1, "rules")
 
 
 OVER = [ApprovalStatus.APPROVED, ApprovalStatus.REJECTED]
@@ -232,7 +234,7 @@ OVER = [ApprovalStatus.APPROVED, ApprovalStatus.REJECTED]
 @pytest.mark.parametrize("status", OVER)
 @pytest.mark.parametrize("actor", ["bob", "ada"])
 def test_the_same_again_is_told_so_and_another_is_a_conflict(
-    verdict: Verdict, status: ApprovalStatus, actor: str
+    verdict: ApprovalVerdict, status: ApprovalStatus, actor: str
 ) -> None:
     # Whatever else has changed since: what was decided is the answer.
     known = situation(
@@ -244,7 +246,7 @@ def test_the_same_again_is_told_so_and_another_is_a_conflict(
         run=RunStatus.CANCELLED,
     )
     if verdict.status is status:
-        assert judge(verdict, actor, known, revision=3) == Already()
+        assert judge(verdict, actor, known, revision=3) == RepeatedDecision()
     else:
         with pytest.raises(ApprovalConflict, match="by bob already") as refused:
             judge(verdict, actor, known)
@@ -265,7 +267,7 @@ def test_the_same_again_is_told_so_and_another_is_a_conflict(
     ],
 )
 def test_a_decision_about_what_is_over_or_has_changed_is_a_conflict(
-    verdict: Verdict, found: Situation, code: str
+    verdict: ApprovalVerdict, found: DecisionFacts, code: str
 ) -> None:
     with pytest.raises(ApprovalConflict) as refused:
         judge(verdict, "bob", found, revision=0)
@@ -273,27 +275,29 @@ def test_a_decision_about_what_is_over_or_has_changed_is_a_conflict(
 
 
 @BOTH
-def test_nobody_decides_about_what_they_asked_for(verdict: Verdict) -> None:
-    with pytest.raises(SelfApproval, match="ada asked for it") as refused:
+def test_nobody_decides_about_what_they_asked_for(verdict: ApprovalVerdict) -> None:
+    with pytest.raises(SelfApproval, match="ada requested it") as refused:
         judge(verdict, "ada", CALM)
     assert refused.value.code == "self_approval_denied"
 
 
-@pytest.mark.parametrize("effect", list(Effect))
+@pytest.mark.parametrize("effect", list(RuleEffect))
 @pytest.mark.parametrize("gate", [False, True])
 @BOTH
-def test_rules_that_have_changed_are_asked_again_for_approvals(verdict: Verdict, gate: bool, effect: Effect) -> None:
-    changed = situation(approval={"gate": gate}, snapshot="new", evaluation=Evaluation(effect))
-    if effect is Effect.DENY and verdict is Verdict.APPROVE and not gate:
+def test_rules_that_have_changed_are_asked_again_for_approvals(
+    verdict: ApprovalVerdict, gate: bool, effect: RuleEffect
+) -> None:
+    changed = situation(approval={"gate": gate}, snapshot="new", evaluation=RuleEvaluation(effect))
+    if effect is RuleEffect.DENY and verdict is ApprovalVerdict.APPROVE and not gate:
         with pytest.raises(ApprovalConflict) as refused:
             judge(verdict, "bob", changed)
         assert refused.value.code == "approval_stale_snapshot"
     else:
-        assert judge(verdict, "bob", changed) == Taken(1, "new")
+        assert judge(verdict, "bob", changed) == ValidDecision(1, "new")
 
 
 _SITUATIONS = st.builds(
-    Situation,
+    DecisionFacts,
     st.builds(
         replace,
         st.just(WAITS),
@@ -305,16 +309,16 @@ _SITUATIONS = st.builds(
     st.sampled_from(JobState),
     st.sampled_from(["what", "other"]),
     st.sampled_from(["rules", "new"]),
-    st.builds(Evaluation, st.sampled_from(Effect)),
+    st.builds(RuleEvaluation, st.sampled_from(RuleEffect)),
     st.none() | st.sampled_from(RunStatus),
     st.integers(0, 3),
 )
 
 
 @pytest.mark.threat("X12")
-@given(st.sampled_from(Verdict), st.sampled_from(["ada", "bob"]), _SITUATIONS, st.none() | st.integers(0, 2))
+@given(st.sampled_from(ApprovalVerdict), st.sampled_from(["ada", "bob"]), _SITUATIONS, st.none() | st.integers(0, 2))
 def test_no_decision_stands_that_should_not(
-    verdict: Verdict, actor: str, found: Situation, revision: int | None
+    verdict: ApprovalVerdict, actor: str, found: DecisionFacts, revision: int | None
 ) -> None:
     approval = found.approval
     try:
@@ -330,14 +334,14 @@ def test_no_decision_stands_that_should_not(
         and found.request == approval.request
         and revision in (None, approval.revision)
         and not (
-            verdict is Verdict.APPROVE
+            verdict is ApprovalVerdict.APPROVE
             and not approval.gate
             and found.snapshot != approval.snapshot
-            and found.evaluation.effect is Effect.DENY
+            and found.evaluation.effect is RuleEffect.DENY
         )
     )
-    assert (outcome == Taken(approval.revision + 1, found.snapshot)) is may
-    assert (outcome == Already()) is (approval.status is verdict.status)
+    assert (outcome == ValidDecision(approval.revision + 1, found.snapshot)) is may
+    assert (outcome == RepeatedDecision()) is (approval.status is verdict.status)
 
 
 def test_the_codes_are_those_that_programs_know() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.lease.error_policy import OnError
-from holdfast.plane.policy.escalation_rules import Evidence, Rule, due, judge
+from holdfast.plane.policy.escalation_rules import EscalationEvidence, EscalationRule, due, judge
 from holdfast.types import NS
 
-RULE = Rule()
+RULE = EscalationRule()
 COUNTS = st.integers(0, 10_000)
 
 
@@ -30,18 +30,18 @@ COUNTS = st.integers(0, 10_000)
 def test_it_takes_a_high_rate_of_fallbacks_and_rising_duplicates(
     fallbacks: int, duplicates: int, before: int, *, escalate: bool
 ) -> None:
-    verdict = judge(RULE, Evidence(fallbacks, duplicates, before))
+    verdict = judge(RULE, EscalationEvidence(fallbacks, duplicates, before))
     assert verdict.escalate is escalate
     assert verdict.rate == pytest.approx(fallbacks / 300)
 
 
 @pytest.mark.requires("R106")
 def test_the_verdict_says_what_it_was_decided_by() -> None:
-    assert judge(RULE, Evidence(60, 7, 2)).because == (
+    assert judge(RULE, EscalationEvidence(60, 7, 2)).because == (
         "0.2 fallbacks a second over 300 s (limit 0.1), and 7 duplicates after 2 in the 300 s before"
     )
-    assert "not more than 0.1" in judge(RULE, Evidence(1, 7, 2)).because
-    assert "not rising" in judge(RULE, Evidence(60, 2, 2)).because
+    assert "not more than 0.1" in judge(RULE, EscalationEvidence(1, 7, 2)).because
+    assert "not rising" in judge(RULE, EscalationEvidence(60, 2, 2)).because
 
 
 @given(COUNTS, COUNTS, COUNTS, st.integers(0, 100), st.integers(0, 100))
@@ -49,8 +49,8 @@ def test_the_verdict_says_what_it_was_decided_by() -> None:
 def test_more_fallbacks_and_more_duplicates_never_calm_it(
     fallbacks: int, duplicates: int, before: int, more: int, doubled: int
 ) -> None:
-    if judge(RULE, Evidence(fallbacks, duplicates, before)).escalate:
-        assert judge(RULE, Evidence(fallbacks + more, duplicates + doubled, before)).escalate
+    if judge(RULE, EscalationEvidence(fallbacks, duplicates, before)).escalate:
+        assert judge(RULE, EscalationEvidence(fallbacks + more, duplicates + doubled, before)).escalate
 
 
 @pytest.mark.requires("R96")

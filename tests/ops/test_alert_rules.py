@@ -18,7 +18,7 @@ from holdfast.ops.alerts.plan import Plan
 from holdfast.ops.alerts.promql import Queries
 from holdfast.ops.alerts.scenarios.series import added, beginning, burst, first_of, flat, notation, rising
 from holdfast.ops.runbooks import RUNBOOKS
-from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.policy.escalation_rules import EscalationRule
 from holdfast.plane.settings.sections import EngineSettings
 from holdfast.plane.settings.settings import (
     EscalationSettings,
@@ -101,7 +101,7 @@ def test_abandonment_and_duplicate_ends_page_at_once() -> None:
 
 @pytest.mark.requires("R96", "R106")
 def test_fallbacks_page_by_the_rule_that_also_escalates() -> None:
-    rule = Rule()
+    rule = EscalationRule()
     found = one(PLANS["default"], "HoldfastFallbackHarmful").expression
     assert f"> {rule.rate:g} and" in found
     assert "[5m] offset 5m" in found

@@ -8,7 +8,7 @@ import pytest
 
 from approval_stage import FROZEN, GATED, HANDLED, PAYMENTS, asked, decide, stage_of, waiting
 from fixtures_workflows import ASKER, FlowStage, holds, older_job
-from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
+from holdfast.plane.approvals.rules import ApprovalRules, ApprovalVerdict, SelfApproval
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import Caller, NotAllowed
 from holdfast.plane.model.job_states import JobState
@@ -34,7 +34,7 @@ async def test_an_approved_gate_lets_its_run_go_on_and_a_rejected_one_ends_it(fl
     assert (paid.payload, paid.state) == ("decider", JobState.PENDING)
     await replica.end(paid.id, "paid")
     assert (await replica.becomes(good, RunStatus.SUCCEEDED)).run.output == "paid"
-    assert (await decide(replica, f"{bad}:agreed@1", Verdict.REJECT, note="no")).job.state is JobState.DENIED
+    assert (await decide(replica, f"{bad}:agreed@1", ApprovalVerdict.REJECT, note="no")).job.state is JobState.DENIED
     over = await replica.becomes(bad, RunStatus.DENIED)
     assert over.run.error is not None
     assert "rejected by decider: no" in over.run.error
@@ -46,7 +46,7 @@ async def test_a_rejected_gate_has_its_error_step_run(flow_stage: FlowStage) -> 
     await replica.define(HANDLED)
     run = await replica.start("handled")
     await replica.appears(f"{run}:agreed@1")
-    await decide(replica, f"{run}:agreed@1", Verdict.REJECT)
+    await decide(replica, f"{run}:agreed@1", ApprovalVerdict.REJECT)
     await replica.steps_become(run, agreed="denied", apologise="succeeded")
 
 
@@ -111,7 +111,7 @@ async def test_a_rejected_job_leaves_a_letter_and_its_retry_must_be_approved_aga
     replica = await stage_of(flow_stage)
     service = replica.components.service
     job = await asked(replica)
-    await decide(replica, job.id, Verdict.REJECT, note="too much")
+    await decide(replica, job.id, ApprovalVerdict.REJECT, note="too much")
     letter = await service.dead_letter(ASKER, job.id)
     assert (letter.reason, letter.last_state) == ("rejected by decider: too much", JobState.APPROVAL_REQUIRED)
     replica.components.approvals.rules = FROZEN
@@ -126,7 +126,7 @@ async def test_a_rejected_job_leaves_a_letter_and_its_retry_must_be_approved_aga
     approval = await replica.components.flows.approval(ASKER, again.id)
     assert (approval.requested_by, approval.rule, approval.message) == ("carol", "payments", "Check the amount.")
     with pytest.raises(SelfApproval):
-        await replica.components.flows.decide(Caller("carol"), again.id, Verdict.APPROVE)
+        await replica.components.flows.decide(Caller("carol"), again.id, ApprovalVerdict.APPROVE)
     assert (await decide(replica, again.id)).job.state is JobState.PENDING
 
 
@@ -142,7 +142,7 @@ async def test_a_step_of_a_run_passes_the_same_rules_as_any_job(flow_stage: Flow
     assert (shown.gate, shown.rule, shown.run, shown.step) == (False, "payments", good, "pay")
     assert shown.requested_by == "asker"
     assert (await decide(replica, f"{good}:pay@1")).job.state is JobState.PENDING
-    await decide(replica, f"{bad}:pay@1", Verdict.REJECT)
+    await decide(replica, f"{bad}:pay@1", ApprovalVerdict.REJECT)
     await replica.becomes(bad, RunStatus.DENIED)
     await replica.end(f"{good}:pay@1")
     await replica.becomes(good, RunStatus.SUCCEEDED)

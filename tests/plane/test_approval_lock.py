@@ -15,7 +15,7 @@ from approval_stage import PAYMENTS, asked, decide, going_on, held_up, stage_of,
 from fault_proxy import FaultProxy
 from fixtures_workflows import ASKER, FlowReplica, FlowStage, holds
 from holdfast.errors import BackendError, Timeout, Unavailable
-from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
+from holdfast.plane.approvals.rules import ApprovalStatus, ApprovalVerdict
 from holdfast.plane.approvals.service import LIMIT_SHARE, ApprovalBusy
 from holdfast.plane.jobs.store import Writing
 from holdfast.plane.locks.job_lock import job_lock
@@ -38,13 +38,13 @@ async def test_the_lock_is_the_schedulers_own_and_busy_is_an_answer_of_its_own(f
     quick = staged(replica.components, family=replace(APPROVAL, acquire_timeout=0.1))
     async with job_lock(other.components.locks, job.id):
         with pytest.raises(ApprovalBusy, match=r"^approval lock busy$") as busy:
-            await quick.decide(job.id, Verdict.APPROVE, actor="boss")
+            await quick.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
     assert str(busy.value.code) == "approval_retryable_lock"
     assert 0 < busy.value.retry_after <= 0.5  # the holder's lease lasts a minute, its work does not
     assert quick.refused == {"approval_retryable_lock": 1}
     await untouched(replica, job.id)
     never = staged(replica.components, family=replace(APPROVAL, acquire_timeout=0.0))
-    taken = await never.decide(job.id, Verdict.APPROVE, actor="boss")  # one attempt is always made
+    taken = await never.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")  # one attempt is always made
     assert taken.taken
     assert never.lease is not None
     assert (never.lease.key, never.lease.family, never.lease.ttl) == (SCHEDULER_JOB.key(job=job.id), "approval", 10)
@@ -108,10 +108,10 @@ async def test_a_release_that_fails_is_a_warning_and_never_the_outcome(
 
             approvals.committed = cut
             with caplog.at_level(logging.WARNING, "holdfast"):
-                decision = await approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+                decision = await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
             proxy.refuse(False)
             assert (decision.taken, decision.job.state) == (True, JobState.PENDING)
-            assert (await components.approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken is False
+            assert (await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")).taken is False
     (line,) = [each.getMessage() for each in caplog.records if "release" in each.getMessage()]
     assert line.startswith("approval lock release failed: ")
     assert f" job={job.id} " in line
@@ -156,7 +156,7 @@ async def test_a_decision_on_a_hung_lease_store_ends_within_the_envelope(
 
             async def refused() -> None:
                 with pytest.raises(BackendError, match=r"^lock acquire: "):
-                    await components.approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+                    await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
 
             proxy.stall("to_client")
             await ended_within_the_envelope(lambda: ends(refused()))
@@ -184,7 +184,7 @@ async def test_a_release_on_a_hung_lease_store_ends_within_two_seconds_and_is_ne
             async def decided() -> float:
                 job, _ = await components.service.submit(ASKER, Submission("bank.pay", None))
                 jobs.append(job.id)
-                took = await ends(approvals.decide(job.id, Verdict.APPROVE, actor="boss"))
+                took = await ends(approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss"))
                 proxy.resume()
                 found = await components.approvals.get(job.id)
                 assert found is not None
@@ -212,10 +212,10 @@ async def test_a_lease_that_is_lost_on_the_way_decides_nothing_and_one_lost_late
 
     approvals.looked = overtake
     with pytest.raises(ApprovalBusy, match="approval lock busy"):
-        await approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+        await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
     assert (await told(replica, job.id), await waiting(replica)) == ([], [job.id])
     approvals.looked, approvals.lease, approvals.committed = None, None, overtake
-    assert (await approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken
+    assert (await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")).taken
 
 
 @pytest.mark.requires("R13")
@@ -230,7 +230,7 @@ async def test_who_has_gone_before_the_commit_left_nothing_behind(flow_stage: Fl
         await asyncio.Event().wait()
 
     approvals.looked = stop
-    async with going_on(approvals.decide(job.id, Verdict.APPROVE, actor="boss")) as request:
+    async with going_on(approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")) as request:
         await stopped.wait()
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -249,8 +249,8 @@ async def test_a_database_that_hangs_does_not_keep_the_lock_and_the_outcome_is_u
     job = await asked(replica)
     slow = staged(replica.components, limit=0.1)
     with held_up(flow_stage.database, job.id):
-        with pytest.raises(Timeout, match=r"took longer than 0\.1 s; look at it, or repeat it"):
-            await slow.decide(job.id, Verdict.APPROVE, actor="boss")
+        with pytest.raises(Timeout, match=r"took longer than 0\.1 s; read the approval, or repeat it"):
+            await slow.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
         assert not (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
 
     # What was sent is not taken back: it is done meanwhile, or the repetition does it. Either way it is done once.
@@ -269,7 +269,7 @@ async def test_the_lock_is_renewed_while_a_decision_takes_its_time(flow_stage: F
         return replica.components.locks.statistics().renewed >= 3
 
     approvals.looked = lambda: holds(renewed, "the lock is renewed")
-    assert (await approvals.decide(job.id, Verdict.APPROVE, actor="boss")).taken
+    assert (await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")).taken
 
 
 async def test_a_database_that_fails_is_not_called_busy(flow_stage: FlowStage) -> None:
@@ -282,5 +282,5 @@ async def test_a_database_that_fails_is_not_called_busy(flow_stage: FlowStage) -
 
     approvals.looked = broken
     with pytest.raises(BackendError, match=r"^the database is gone$"):
-        await approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+        await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
     await untouched(replica, job.id)

@@ -14,8 +14,8 @@ from holdfast.plane.approvals.rules import (
     ApprovalConflict,
     ApprovalRules,
     ApprovalStatus,
+    ApprovalVerdict,
     SelfApproval,
-    Verdict,
     parse_rules,
 )
 from holdfast.plane.approvals.service import ApprovalBusy
@@ -49,9 +49,9 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
         job = f"{run}:agreed@1"
     else:
         job = (await asked(first)).id
-    wishes = [(each, verdict) for each in replicas for verdict in Verdict] * 2
+    wishes = [(each, verdict) for each in replicas for verdict in ApprovalVerdict] * 2
 
-    async def one(replica: FlowReplica, verdict: Verdict, name: str) -> tuple[Verdict, bool | str]:
+    async def one(replica: FlowReplica, verdict: ApprovalVerdict, name: str) -> tuple[ApprovalVerdict, bool | str]:
         try:
             decision = await replica.components.flows.decide(Caller(name), job, verdict)
         except (ApprovalConflict, ApprovalBusy) as refused:
@@ -69,14 +69,14 @@ async def test_of_many_who_decide_at_once_on_several_replicas_one_decision_is_ta
     assert found is not None
     assert approval is not None
     approved = JobState.SUCCEEDED if gate else JobState.PENDING
-    assert found.state is (approved if winner is Verdict.APPROVE else JobState.DENIED)
+    assert found.state is (approved if winner is ApprovalVerdict.APPROVE else JobState.DENIED)
     assert (approval.status, approval.revision, approval.fence) == (winner.status, 1, found.fence)
     events = await first.components.store.events(job)
     assert [(each.after, each.actor) for each in events[1:]] == [(found.state, approval.decided_by)]
     ended = [subjects.RUN_RESULT] if gate else []  # whoever listens to job.done has no row here
     assert await told(first, job) == ([subjects.SUBMIT] if found.state is JobState.PENDING else ended)
     letters = await first.query("SELECT id FROM plane_dead_letter")
-    assert len(letters) == (winner is Verdict.REJECT and not gate)
+    assert len(letters) == (winner is ApprovalVerdict.REJECT and not gate)
     taken = [sum(each.components.approvals.decided.values()) for each in replicas]
     assert sum(taken) == 1
 
@@ -90,7 +90,7 @@ async def test_the_same_decision_again_changes_nothing_and_says_so(flow_stage: F
     again = await decide(replica, job.id, note="checked twice")
     assert (again.taken, again.approval, again.job) == (False, taken.approval, taken.job)
     with pytest.raises(ApprovalConflict, match="approved by decider already"):
-        await decide(replica, job.id, Verdict.REJECT)
+        await decide(replica, job.id, ApprovalVerdict.REJECT)
     (reading,) = of_approvals(replica.components.approvals)
     assert reading.values["decided"] == {"approve": 1, "reject": 0}
     assert reading.values["repeated"] == {"approve": 1, "reject": 0}
@@ -111,7 +111,7 @@ async def test_who_has_gone_after_the_commit_left_a_decision_and_no_lock(flow_st
         await asyncio.Event().wait()
 
     approvals.committed = stop
-    async with going_on(approvals.decide(job.id, Verdict.APPROVE, actor="boss")) as request:
+    async with going_on(approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")) as request:
         await stopped.wait()
         assert (await replica.components.locks.inspect(SCHEDULER_JOB.key(job=job.id))).held
         request.cancel()
@@ -130,11 +130,11 @@ async def test_rules_that_now_refuse_the_job_make_an_approval_stale_and_others_d
     replica = await stage_of(flow_stage)
     first, second, third = [await asked(replica) for _ in range(3)]
     replica.components.approvals.rules = FROZEN
-    with pytest.raises(ApprovalConflict, match="refuse it now: frozen") as stale:
+    with pytest.raises(ApprovalConflict, match="now refuse it: frozen") as stale:
         await decide(replica, first.id)
     assert stale.value.code == "approval_stale_snapshot"
     await untouched(replica, first.id)
-    assert (await decide(replica, first.id, Verdict.REJECT)).job.state is JobState.DENIED
+    assert (await decide(replica, first.id, ApprovalVerdict.REJECT)).job.state is JobState.DENIED
     for job, rules in ((second, ApprovalRules()), (third, parse_rules([{"name": "other"}]))):
         replica.components.approvals.rules = rules
         decision = await decide(replica, job.id)
@@ -151,7 +151,7 @@ async def test_a_request_or_an_approval_that_has_changed_is_not_what_was_looked_
     assert later.value.code == "approval_stale_request"
     changed = "UPDATE plane_job SET payload = '{\"amount\": 1200}' WHERE id = :id"
     await replica.components.database.write(lambda tx: tx.query(changed, {"id": job.id}))
-    for verdict in Verdict:
+    for verdict in ApprovalVerdict:
         with pytest.raises(ApprovalConflict) as stale:
             await decide(replica, job.id, verdict)
         assert stale.value.code == "approval_stale_request"
@@ -169,7 +169,7 @@ async def test_a_request_that_changes_under_the_lock_is_found_in_the_commit(flow
 
     approvals.looked = swap
     with pytest.raises(ApprovalConflict) as stale:
-        await approvals.decide(job.id, Verdict.APPROVE, actor="boss")
+        await approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="boss")
     assert stale.value.code == "approval_stale_request"
     await untouched(replica, job.id)
 
@@ -190,8 +190,8 @@ async def test_a_gate_of_a_run_that_is_over_is_not_decided(flow_stage: FlowStage
         approvals.looked = end
     else:
         await end()
-    with pytest.raises(ApprovalConflict, match="its run is over: cancelled") as over:
-        await approvals.decide(gate, Verdict.APPROVE, actor="boss")
+    with pytest.raises(ApprovalConflict, match="its run has ended: cancelled") as over:
+        await approvals.decide(gate, ApprovalVerdict.APPROVE, actor="boss")
     assert over.value.code == "approval_terminal_run"
     found = await replica.job(gate)
     assert found is not None
@@ -209,7 +209,7 @@ async def test_what_nobody_decides_in_time_ends_and_waits_no_more(flow_stage: Fl
     assert shown.expires_ns is not None
     assert abs(shown.expires_ns - shown.created_ns - 3600 * NS) < 60 * NS
     flow_stage.clock.push(3601)
-    with pytest.raises(ApprovalConflict, match="its time is over") as late:
+    with pytest.raises(ApprovalConflict, match="its deadline has passed") as late:
         await decide(replica, gate)
     assert late.value.code == "approval_not_actionable"
     reconciler = Reconciler(replica.components.store, replica.components.locks)
@@ -234,20 +234,20 @@ async def test_nobody_decides_about_what_they_asked_for_nor_about_what_they_cann
     replica = await stage_of(flow_stage)
     job = await asked(replica, tenant="blue")
     flows = replica.components.flows
-    for verdict in Verdict:
-        with pytest.raises(SelfApproval, match="asker asked for it"):
+    for verdict in ApprovalVerdict:
+        with pytest.raises(SelfApproval, match="asker requested it"):
             await flows.decide(ASKER, job.id, verdict)
     assert replica.components.approvals.refused == {"self_approval_denied": 2}
     for missing, caller in ((job.id, Caller("boss", "red")), ("unknown", DECIDER), ("no id", DECIDER)):
         with pytest.raises(RowMissing):
-            await flows.decide(caller, missing, Verdict.APPROVE)
+            await flows.decide(caller, missing, ApprovalVerdict.APPROVE)
         with pytest.raises(RowMissing):
             await flows.approval(caller, missing)
     assert (await flows.approvals(Caller("boss", "red"), status=None)).items == []
     with pytest.raises(NotAllowed):
         await flows.approvals(Caller("boss", "red"), tenant="blue")
     await untouched(replica, job.id)
-    assert (await flows.decide(Caller("boss", "blue"), job.id, Verdict.APPROVE)).taken
+    assert (await flows.decide(Caller("boss", "blue"), job.id, ApprovalVerdict.APPROVE)).taken
 
 
 async def test_what_waits_is_listed_oldest_first_and_the_rest_newest_first_page_by_page(flow_stage: FlowStage) -> None:
@@ -270,7 +270,7 @@ async def test_what_waits_is_listed_oldest_first_and_the_rest_newest_first_page_
 
     assert await pages() == jobs
     assert await pages(tenant="blue") == [jobs[0], jobs[2], jobs[3]]
-    await decide(replica, jobs[1], Verdict.REJECT)
+    await decide(replica, jobs[1], ApprovalVerdict.REJECT)
     await decide(replica, jobs[2])
     assert await pages() == [jobs[0], jobs[3], jobs[4]]
     assert await pages(status=None) == jobs[::-1]

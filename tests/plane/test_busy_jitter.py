@@ -20,7 +20,7 @@ from holdfast.plane.locks.registry import SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RU
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Submission
 from holdfast.plane.policy.busy_jitter import check_jitter
-from holdfast.plane.policy.model import BUSY_JITTER, JitterStanding, PolicyMoved, Source
+from holdfast.plane.policy.model import BUSY_JITTER, JitterPolicy, PolicyConflict, PolicySource
 from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.policy import policy_at
@@ -134,14 +134,14 @@ async def test_a_running_plane_spreads_busy_retries_and_stops_without_a_restart(
             assert varies(delays[subjects.RUN_LOOK])
             assert varies(delays[subjects.WORK])
             async with policy_at(settings) as operator:  # another process
-                await operator.set_jitter(0, actor="ada", reason="p99 rose", source=Source.COMMAND)
+                await operator.set_jitter(0, actor="ada", reason="p99 rose", source=PolicySource.COMMAND)
             await until(lambda: plane.components.policing.jitter.seconds == 0)
             fixed = await contended.delays()
             assert set(fixed[subjects.CANCEL]) == {HALF}
             assert set(fixed[subjects.RUN_LOOK]) == {HALF}
             assert set(fixed[subjects.WORK]) == {HALF}
             async with policy_at(settings) as operator:
-                await operator.set_jitter(0.1, actor="ada", reason="waves again", source=Source.COMMAND)
+                await operator.set_jitter(0.1, actor="ada", reason="waves again", source=PolicySource.COMMAND)
             await until(lambda: plane.components.policing.jitter.seconds == 0.1)
             (shown,) = (
                 each.value
@@ -161,12 +161,12 @@ async def test_switches_are_in_one_history_with_those_of_risk_classes(plane_url:
         policy = PlanePolicy(database, SystemClock())
         assert (await policy.view()).jitter is None
         await policy.set("high", "wait", actor="ada", reason="store moves")
-        standing, changed = await policy.set_jitter(0.2, actor="bob", reason="waves", source=Source.API)
+        standing, changed = await policy.set_jitter(0.2, actor="bob", reason="waves", source=PolicySource.API)
         assert changed
-        assert standing == JitterStanding(0.2, 2, standing.since_ns, "bob", "waves", Source.API)
+        assert standing == JitterPolicy(0.2, 2, standing.since_ns, "bob", "waves", PolicySource.API)
         again, changed = await policy.set_jitter(0.2, actor="ada", reason="me too")
         assert (again, changed) == (standing, False)
-        with pytest.raises(PolicyMoved, match=r"busy_jitter was changed .*revision 1, now 2"):
+        with pytest.raises(PolicyConflict, match=r"busy_jitter was changed .*revision 1, now 2"):
             await policy.set_jitter(0, actor="ada", reason="r", expect=1)
         await policy.set_jitter(0, actor="ada", reason="p99 rose", expect=2)
         view = await policy.view()
@@ -214,13 +214,13 @@ async def test_the_setting_speaks_when_it_is_new_and_a_restart_does_not_undo_a_s
     assert await jitter() == 0.0
     assert await jitter(busy_jitter=0.2) == 0.2
     async with policy_at(settings_at(tmp_path)) as operator:
-        await operator.set_jitter(0.1, actor="ada", reason="less", source=Source.COMMAND)
+        await operator.set_jitter(0.1, actor="ada", reason="less", source=PolicySource.COMMAND)
     assert await jitter(busy_jitter=0.2) == 0.1  # the setting still says what it said before
     assert await jitter() == 0.1  # a process without the setting has no say
     given = replace(settings_at(tmp_path), origins={"scheduler.busy_jitter": Origin("file", "holdfast.toml")})
     async with Plane(given, ("scheduler",)) as plane:  # a 0 that was written down is the fast way back too
         assert plane.components.policing.jitter.seconds == 0.0
-        assert (await plane.components.policing.policy.history(1))[0].source is Source.START
+        assert (await plane.components.policing.policy.history(1))[0].source is PolicySource.START
 
 
 @pytest.mark.requires("R168")
@@ -239,7 +239,7 @@ async def test_a_policy_file_switches_the_jitter_in_every_process(tmp_path: Path
         file.write_text('[risk]\nlow = "wait"\n')  # taken out: the fixed delay
         await until(lambda: all(each.seconds == 0 for each in both))
         found = [(each.after, each.source) for each in await b.policing.policy.history(10, BUSY_JITTER)]
-        assert found == [("0", Source.FILE), ("0.1", Source.FILE), ("0.2", Source.FILE)]
+        assert found == [("0", PolicySource.FILE), ("0.1", PolicySource.FILE), ("0.2", PolicySource.FILE)]
         assert (a.modes["low"], b.modes["low"]) == ("wait", "wait")
     for wrong in ("[scheduler]\nbusy_delay = 1\n", "[scheduler]\nbusy_jitter = -1\n", "scheduler = 1\n"):
         file.write_text(wrong)
@@ -267,7 +267,7 @@ async def test_a_jitter_that_the_settings_rule_out_is_refused(
         check_jitter(settings, jitter)
     async with policy_at(settings) as operator:
         with pytest.raises(BadInput, match=because):
-            await operator.set_jitter(jitter, actor="ada", reason="r", source=Source.COMMAND)
+            await operator.set_jitter(jitter, actor="ada", reason="r", source=PolicySource.COMMAND)
         assert await operator.history() == []
 
 
@@ -283,7 +283,7 @@ async def test_a_process_whose_settings_rule_a_jitter_out_stays_at_the_one_it_ha
             return each.policing.jitter.seconds
 
         assert [await switch(0.1), await switch(0.4)] == [0.1, 0.1]
-        assert "a jitter of busy retries was not taken over" in caplog.text
+        assert "a jitter of busy retries was refused" in caplog.text
         with caplog.at_level(logging.WARNING, logger="holdfast.plane"):
             assert await switch(0) == 0
         assert "jitter of busy retries switched: 0.1 s to 0 s by ada: r" in caplog.text

@@ -20,7 +20,7 @@ from approval_stage import GATED, asked, decide, stage_of, staged, untouched
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.errors import RowMissing
 from holdfast.plane.approvals.rows import request_of
-from holdfast.plane.approvals.rules import Approval, ApprovalConflict, ApprovalStatus, SelfApproval, Verdict
+from holdfast.plane.approvals.rules import Approval, ApprovalConflict, ApprovalStatus, ApprovalVerdict, SelfApproval
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.workflows.core.run import Look
@@ -92,7 +92,7 @@ async def test_of_a_request_that_was_changed_anywhere_nothing_is_decided(flow_st
     replica = await stage_of(flow_stage)
     job = await waiting_for_somebody(replica, kind)
     places = [*((table, column) for table in KINDS for column in said(table)), ("plane_approval", "request")]
-    for (table, column), verdict in zip(places, cycle(Verdict)):
+    for (table, column), verdict in zip(places, cycle(ApprovalVerdict)):
         before = await changed(replica, table, job, column)
         with pytest.raises(REFUSED):
             await decide(replica, job, verdict)
@@ -118,7 +118,7 @@ async def test_what_is_changed_between_the_look_and_the_commit_is_found_there(fl
 
             approvals.lease, approvals.looked = None, swap
             with pytest.raises(REFUSED):
-                await approvals.decide(job, Verdict.APPROVE, actor="boss")
+                await approvals.decide(job, ApprovalVerdict.APPROVE, actor="boss")
             await written(replica, table, job, column, before[0])
     await untouched(replica, job)
 

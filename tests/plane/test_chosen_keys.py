@@ -18,7 +18,7 @@ from holdfast.errors import BadInput, LockBusy
 from holdfast.guards.bearer import CarriedFence
 from holdfast.ops.runbooks.evidence.locks import LocksFact
 from holdfast.plane.app import App
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB, WORKER_JOB, Scope
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
@@ -163,7 +163,7 @@ async def test_every_key_of_a_running_plane_begins_with_the_word(places: Setting
         async with asyncio.timeout(60):
             while not (gates := (await components.flows.approvals(ME)).items):  # noqa: ASYNC110 - it stands in a database
                 await asyncio.sleep(0.01)
-            await components.flows.decide(Caller("approver"), gates[0].job, Verdict.APPROVE)
+            await components.flows.decide(Caller("approver"), gates[0].job, ApprovalVerdict.APPROVE)
             status = RunStatus.RUNNING
             while not status.terminal:
                 await asyncio.sleep(0.01)

@@ -12,8 +12,8 @@ from fixtures_databases import until
 from holdfast import PolicyDenied
 from holdfast.observe import prometheus
 from holdfast.plane.locks.registry import WORKFLOW_RUN
-from holdfast.plane.policy.escalation_rules import Rule
-from holdfast.plane.policy.model import Source
+from holdfast.plane.policy.escalation_rules import EscalationRule
+from holdfast.plane.policy.model import PolicySource
 from holdfast.plane.process.components import Components, opened
 from holdfast.plane.process.health import ProcessHealth
 from holdfast.plane.settings.settings import EscalationSettings, Settings
@@ -23,7 +23,7 @@ from servers import RedisServer
 
 pytestmark = pytest.mark.asyncio
 
-RULE = Rule()
+RULE = EscalationRule()
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ async def opened_up(each: Replica, clock: ShiftedClock) -> None:
     clock.move(RULE.window_ns)
 
 
-async def look(each: Replica) -> list[str]:
+async def check(each: Replica) -> list[str]:
     assert each.policing.escalator is not None
     assert await each.policing.signals.flush()
-    return [done.risk for done in await each.policing.escalator.look()]
+    return [done.risk for done in await each.policing.escalator.check()]
 
 
 async def duplicate(each: Replica, times: int = 1) -> None:
@@ -60,16 +60,16 @@ async def test_both_signs_together_make_high_risk_work_fail_closed_and_it_stays_
     async with replica(here, clock, rule=RULE, run=False) as each:
         await opened_up(each, clock)
         await each.fall_back(31)
-        assert await look(each) == []  # nothing was done twice
+        assert await check(each) == []  # nothing was done twice
         await duplicate(each)
-        assert await look(each) == ["high"]
+        assert await check(each) == ["high"]
         standing = (await each.policing.policy.current())["high"]
-        assert (str(standing.mode), standing.source) == ("fail_closed", Source.ESCALATION)
+        assert (str(standing.mode), standing.source) == ("fail_closed", PolicySource.ESCALATION)
         assert standing.reason.startswith("0.103 fallbacks a second over 300 s (limit 0.1), and 1 duplicates after 0")
         assert "holdfast policy set high fail_open --reason" in caplog.text
         assert each.policing.statistics()["escalations"] == 1
         clock.move(10 * RULE.window_ns)  # all is well again
-        assert await look(each) == []
+        assert await check(each) == []
         assert str((await each.policing.policy.current())["high"].mode) == "fail_closed"
         assert str((await each.policing.policy.current())["low"].mode) == "fail_open"
 
@@ -83,14 +83,14 @@ async def test_exercises_and_steady_duplicates_are_no_reason(here: str, clock: S
             async with each.locks.lock("k", ttl=30, family="workflow.run", risk="low"):
                 pass
         await duplicate(each)
-        assert await look(each) == []
+        assert await check(each) == []
         await duplicate(each, 4)
-        assert await look(each) == []
+        assert await check(each) == []
         clock.move(RULE.window_ns)
         await duplicate(each, 5)
         each.locks.exercise.end("workflow.run")
         await each.fall_back(40)
-        assert await look(each) == []  # five after five
+        assert await check(each) == []  # five after five
 
 
 async def test_a_person_who_decides_against_it_is_not_overruled_by_what_was_before(
@@ -100,13 +100,13 @@ async def test_a_person_who_decides_against_it_is_not_overruled_by_what_was_befo
         await opened_up(each, clock)
         await each.fall_back(40)
         await duplicate(each, 3)
-        assert await look(each) == ["high"]
+        assert await check(each) == ["high"]
         await each.policing.policy.set("high", "fail_open", actor="ada", reason="we know, and go on")
-        assert await look(each) == []
+        assert await check(each) == []
         clock.move(RULE.window_ns)
         await each.fall_back(40)
         await duplicate(each, 4)
-        assert await look(each) == ["high"]  # a window later it goes on, and gets worse
+        assert await check(each) == ["high"]  # a window later it goes on, and gets worse
 
 
 async def test_it_needs_no_lease_and_waits_for_a_lost_database(
@@ -137,9 +137,9 @@ async def test_of_many_replicas_that_see_it_one_switches(plane_url: str, clock: 
         await b.fall_back(20)  # neither alone is too much
         await duplicate(b)
         assert await b.policing.signals.flush()
-        assert max(await asyncio.gather(look(a), look(b), look(a), look(b))) == ["high"]
+        assert max(await asyncio.gather(check(a), check(b), check(a), check(b))) == ["high"]
         found = await a.policing.policy.history(10, "high")
-        assert [each.source for each in found] == [Source.ESCALATION, Source.COMMAND, Source.START]
+        assert [each.source for each in found] == [PolicySource.ESCALATION, PolicySource.COMMAND, PolicySource.START]
 
 
 # The whole, with a real store that fails: two planes on one file, leases in Redis behind a proxy.
@@ -165,7 +165,7 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             opened(settings, works=True, clock=clock, instance="b") as b,
         ):
             assert "holdfast_workflow_lock_fallback_total 0.0" in scraped(a)
-            await a.service.policy.set("high", "fail_open", actor="ada", reason="release", source=Source.COMMAND)
+            await a.service.policy.set("high", "fail_open", actor="ada", reason="release", source=PolicySource.COMMAND)
             await until(lambda: b.locks.policy.current()["high"] == "fail_open")
             clock.move(RULE.window_ns)
             proxy.refuse()
@@ -189,14 +189,18 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             report = await a.service.policy.show()
             assert report.rate == pytest.approx(40 / 300)
             assert any("running without locks does harm" in each for each in report.hints)
-            looks = (components.policing.escalator.look() for components in (a, b) if components.policing.escalator)
+            looks = (components.policing.escalator.check() for components in (a, b) if components.policing.escalator)
             await asyncio.gather(*looks)
             for components in (a, b):
                 await until(lambda: components.locks.policy.current()["high"] == "fail_closed")  # noqa: B023 - awaited here
                 with pytest.raises(PolicyDenied):
                     await WORKFLOW_RUN.risky(components.locks, risk="high", run="r-1").acquire()
             changes = await b.service.policy.history(10, "high")
-            assert [each.source for each in changes] == [Source.ESCALATION, Source.COMMAND, Source.START]
+            assert [each.source for each in changes] == [
+                PolicySource.ESCALATION,
+                PolicySource.COMMAND,
+                PolicySource.START,
+            ]
             # The store is back: nothing falls back any more, and what was switched stays so.
             proxy.refuse(False)
             clock.move(2 * RULE.window_ns + 60 * NS)

@@ -14,7 +14,7 @@ from holdfast.aio.client import Locks
 from holdfast.core.history.events import Kind
 from holdfast.errors import BadInput
 from holdfast.plane.app import App
-from holdfast.plane.approvals.rules import Verdict, parse_rules
+from holdfast.plane.approvals.rules import ApprovalVerdict, parse_rules
 from holdfast.plane.locks.registry import FAMILIES, SCHEDULER_JOB
 from holdfast.plane.model.records import Submission
 from holdfast.plane.process.plane import PARTS, Plane
@@ -187,7 +187,7 @@ async def test_a_plane_takes_every_lock_with_the_times_that_are_set(
     async with Plane(settings, set(PARTS) - {"api"}, app=app) as plane:
         components = plane.components
         job, _ = await components.service.submit(ME, Submission("work", None))
-        await components.approvals.decide(job.id, Verdict.APPROVE, actor="somebody")
+        await components.approvals.decide(job.id, ApprovalVerdict.APPROVE, actor="somebody")
         await engine_of(components).move("run-1", Look(), risk="low")
         async with asyncio.timeout(60):
             await done.wait()

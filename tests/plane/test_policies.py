@@ -13,7 +13,7 @@ from holdfast.core.lease.error_policy import OnError
 from holdfast.errors import BadInput
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
-from holdfast.plane.policy.model import PolicyMoved, Source
+from holdfast.plane.policy.model import PolicyConflict, PolicySource
 from holdfast.plane.policy.store import BUILT_IN, CHANNEL, PlanePolicy
 from holdfast.types import NS
 from lease.stage import ManualClock
@@ -57,8 +57,8 @@ async def test_every_switch_is_in_the_history_with_who_why_whence_and_when(
     assert (standing.risk, standing.mode, standing.revision, standing.since_ns) == ("high", OPEN, 1, clock.wall)
     assert changed
     clock.move(5 * NS)
-    await policy.set("low", WAIT, actor="bob", reason="store moves", source=Source.API)
-    await policy.set("high", CLOSED, actor="bob", reason="duplicates", source=Source.COMMAND)
+    await policy.set("low", WAIT, actor="bob", reason="store moves", source=PolicySource.API)
+    await policy.set("high", CLOSED, actor="bob", reason="duplicates", source=PolicySource.COMMAND)
     found = [each.as_dict() for each in await policy.history()]
     assert [each["revision"] for each in found] == [3, 2, 1]
     assert found[0] == {
@@ -98,8 +98,8 @@ async def test_of_many_who_saw_the_same_one_switches(plane_url: str, policy: Pla
             ),
             return_exceptions=True,
         )
-        assert sum(not isinstance(each, PolicyMoved) for each in said) == 1
-        assert all(isinstance(each, tuple | PolicyMoved) for each in said)
+        assert sum(not isinstance(each, PolicyConflict) for each in said) == 1
+        assert all(isinstance(each, tuple | PolicyConflict) for each in said)
     finally:
         for each in others:
             await each.close()
@@ -107,10 +107,10 @@ async def test_of_many_who_saw_the_same_one_switches(plane_url: str, policy: Pla
 
 
 async def test_a_look_that_is_outdated_changes_nothing(policy: PlanePolicy) -> None:
-    with pytest.raises(PolicyMoved, match="revision 4, now 0"):
+    with pytest.raises(PolicyConflict, match="revision 4, now 0"):
         await switch(policy, "new", "wait", expect=4)
     assert await switch(policy, "new", "wait", expect=0)
-    with pytest.raises(PolicyMoved) as moved:
+    with pytest.raises(PolicyConflict) as moved:
         await switch(policy, "new", "fail_open", expect=0)
     assert (moved.value.risk, moved.value.found) == ("new", 1)
     assert await modes(policy) == {"new": WAIT}
@@ -153,35 +153,35 @@ async def test_a_switch_rings(place: Database, policy: PlanePolicy) -> None:
 # Whose word counts.
 
 
-async def say(
-    policy: PlanePolicy, source: Source = Source.START, said_ns: int | None = None, **words: OnError | float
+async def apply_file(
+    policy: PlanePolicy, source: PolicySource = PolicySource.START, read_ns: int | None = None, **words: OnError | float
 ) -> list[str]:
-    return await policy.say(words, actor="host", reason="settings", source=source, said_ns=said_ns)
+    return await policy.apply_file(words, actor="host", reason="settings", source=source, read_ns=read_ns)
 
 
 @pytest.mark.requires("R104")
 async def test_a_file_speaks_when_it_says_something_new_and_not_at_every_start(policy: PlanePolicy) -> None:
-    assert await say(policy, low=OPEN, money=CLOSED) == ["low", "money"]
-    assert await say(policy, low=OPEN, money=CLOSED) == []
+    assert await apply_file(policy, low=OPEN, money=CLOSED) == ["low", "money"]
+    assert await apply_file(policy, low=OPEN, money=CLOSED) == []
     await switch(policy, "low", "fail_closed")
-    assert await say(policy, low=OPEN, money=CLOSED) == []  # a restart does not undo what was switched since
+    assert await apply_file(policy, low=OPEN, money=CLOSED) == []  # a restart does not undo what was switched since
     assert (await modes(policy))["low"] is CLOSED
-    assert await say(policy, low=WAIT, money=CLOSED) == ["low"]  # an edit does: it is the later word
-    assert await say(policy, money=OPEN) == ["money"]  # what is not in it is not spoken of
+    assert await apply_file(policy, low=WAIT, money=CLOSED) == ["low"]  # an edit does: it is the later word
+    assert await apply_file(policy, money=OPEN) == ["money"]  # what is not in it is not spoken of
     assert await modes(policy) == {"low": WAIT, "money": OPEN}
 
 
 async def test_an_edit_that_is_taken_back_is_a_new_word_each_time(policy: PlanePolicy) -> None:
     for mode in (OPEN, CLOSED, OPEN):
-        assert await say(policy, low=mode) == ["low"]
+        assert await apply_file(policy, low=mode) == ["low"]
     assert [each.after for each in await policy.history()] == [OPEN, CLOSED, OPEN]
 
 
 async def test_settings_and_policy_file_are_remembered_apart(policy: PlanePolicy) -> None:
-    await say(policy, low=OPEN)
-    assert await say(policy, Source.FILE, low=WAIT) == ["low"]
-    assert await say(policy, low=OPEN) == []
-    assert (await policy.current())["low"].source is Source.FILE
+    await apply_file(policy, low=OPEN)
+    assert await apply_file(policy, PolicySource.FILE, low=WAIT) == ["low"]
+    assert await apply_file(policy, low=OPEN) == []
+    assert (await policy.current())["low"].source is PolicySource.FILE
 
 
 async def test_a_word_that_had_to_wait_does_not_overrule_a_later_one(policy: PlanePolicy, clock: ManualClock) -> None:
@@ -189,21 +189,21 @@ async def test_a_word_that_had_to_wait_does_not_overrule_a_later_one(policy: Pla
     noticed = clock.wall + NS
     clock.move(2 * NS)
     await switch(policy, "low", "fail_closed")
-    assert await say(policy, Source.FILE, noticed, low=OPEN) == []
+    assert await apply_file(policy, PolicySource.FILE, noticed, low=OPEN) == []
     assert (await modes(policy))["low"] is CLOSED
-    assert await say(policy, Source.FILE, clock.wall, low=OPEN) == []  # heard, and remembered as old
-    assert await say(policy, Source.FILE, clock.wall, low=WAIT) == ["low"]
+    assert await apply_file(policy, PolicySource.FILE, clock.wall, low=OPEN) == []  # heard, and remembered as old
+    assert await apply_file(policy, PolicySource.FILE, clock.wall, low=WAIT) == ["low"]
 
 
 @pytest.mark.requires("R74", "R100")
 async def test_what_is_built_in_holds_where_nobody_has_said_anything(policy: PlanePolicy) -> None:
     await switch(policy, "low", "fail_closed")
-    await policy.build_in()
-    await policy.build_in()
+    await policy.write_defaults()
+    await policy.write_defaults()
     assert await modes(policy) == {"low": CLOSED, "high": CLOSED}
     assert [(each.risk, each.actor, each.source) for each in await policy.history()] == [
-        ("high", "holdfast", Source.START),
-        ("low", "ada", Source.COMMAND),
+        ("high", "holdfast", PolicySource.START),
+        ("low", "ada", PolicySource.COMMAND),
     ]
     assert dict(BUILT_IN) == {"low": OPEN, "high": CLOSED}
 
@@ -213,7 +213,7 @@ async def test_what_is_built_in_holds_where_nobody_has_said_anything(policy: Pla
 
 @pytest.mark.requires("R103")
 async def test_an_exercise_ends_by_itself_and_is_remembered(policy: PlanePolicy, clock: ManualClock) -> None:
-    await policy.build_in()
+    await policy.write_defaults()
     begun = await policy.begin_exercise("workflow.run", 0.01, duration=600, actor="ada", reason="monthly")
     assert (begun.plan.share, begun.until_ns) == (0.01, clock.wall + 600 * NS)
     assert (await policy.view()).exercises == [begun]
@@ -228,7 +228,7 @@ async def test_an_exercise_ends_by_itself_and_is_remembered(policy: PlanePolicy,
 
 @pytest.mark.requires("R103")
 async def test_an_exercise_can_be_ended_and_followers_hear_of_it(place: Database, policy: PlanePolicy) -> None:
-    await policy.build_in()
+    await policy.write_defaults()
     await policy.begin_exercise("workflow.run", 1, duration=600, actor="ada")
     before, bell = await policy.revision(), place.bell(CHANNEL)
     assert await policy.end_exercise("workflow.run", actor="bob")
@@ -240,7 +240,7 @@ async def test_an_exercise_can_be_ended_and_followers_hear_of_it(place: Database
 
 @pytest.mark.requires("R103")
 async def test_an_exercise_that_would_be_an_outage_is_refused_unless_forced(policy: PlanePolicy) -> None:
-    await policy.build_in()
+    await policy.write_defaults()
     with pytest.raises(BadInput, match="class high is fail_closed"):
         await policy.begin_exercise("workflow.run", 0.1, duration=600, actor="ada", risk="high")
     for wrong in ({"duration": 0}, {"duration": 1e9}, {"share": 0}, {"family": "a b"}, {"actor": ""}):

@@ -13,7 +13,7 @@ from holdfast import PolicyDenied
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.lease.policy_exercise import parse_exercise
 from holdfast.errors import BadInput, Unavailable
-from holdfast.plane.policy.model import Source
+from holdfast.plane.policy.model import PolicySource
 from holdfast.plane.process.components import opened
 from holdfast.plane.settings.settings import ExerciseSettings, Settings
 from holdfast.runtime.policy_file import edit_policy_file
@@ -99,8 +99,8 @@ async def test_while_the_database_is_down_the_last_known_policy_holds_and_the_lo
         assert b.policing.follower.failed > 0
         b.database.down = False
         await until(lambda: b.modes["low"] == "fail_closed")
-        assert caplog.text.count("what was last known goes on to hold") == 1
-        assert caplog.text.count("can be looked up again") == 1
+        assert caplog.text.count("the last known one stays in force") == 1
+        assert caplog.text.count("can be read again") == 1
 
 
 async def test_what_is_switched_in_one_process_alone_is_set_right(here: str, clock: ShiftedClock) -> None:
@@ -145,9 +145,9 @@ async def test_a_policy_file_reaches_every_process_and_the_history(
         await until(lambda: a.modes["money"] == b.modes["money"] == "fail_closed")
         found = [(each.risk, each.after, each.source) for each in await b.policing.policy.history(3)]
         assert found == [
-            ("money", CLOSED, Source.FILE),
-            ("money", OPEN, Source.FILE),
-            ("low", CLOSED, Source.FILE),
+            ("money", CLOSED, PolicySource.FILE),
+            ("money", OPEN, PolicySource.FILE),
+            ("low", CLOSED, PolicySource.FILE),
         ]
 
 
@@ -161,13 +161,13 @@ async def test_the_same_file_on_two_replicas_is_one_word(here: str, clock: Shift
         await a.policing.policy.set("low", "fail_closed", actor="ada", reason="incident")
         edit_policy_file(file, "low", "fail_open")
         for each in (a, b, a, b):
-            each.policing.follower.look_at_file()
+            each.policing.follower.check_file()
             await each.policing.follower.refresh()
         assert a.modes["low"] == b.modes["low"] == "fail_open"
         assert [each.after for each in await a.policing.policy.history(10, "low")] == [OPEN, CLOSED, WAIT, OPEN]
         await a.policing.policy.set("low", "fail_closed", actor="ada", reason="incident again")
         for each in (a, b):
-            each.policing.follower.look_at_file()
+            each.policing.follower.check_file()
             await each.policing.follower.refresh()
         assert a.modes["low"] == b.modes["low"] == "fail_closed"  # the file has said nothing since
 
@@ -197,7 +197,7 @@ async def test_a_file_that_had_to_wait_does_not_undo_what_was_said_since(
     ):
         a.database.down = True
         edit_policy_file(file, "high", "fail_open")
-        a.policing.follower.look_at_file()
+        a.policing.follower.check_file()
         assert not await a.policing.follower.refresh()
         clock.move(NS)
         await b.policing.policy.set("high", "fail_closed", actor="ada", reason="duplicates")
@@ -213,7 +213,7 @@ async def test_a_file_that_turns_wrong_changes_nothing_and_one_that_is_wrong_kee
     file.write_text('[risk]\nlow = "wait"\n')
     async with replica(here, clock, file=file, run=False) as each:
         file.write_text("[risk]\nlow = 'sometimes'\n")
-        each.policing.follower.look_at_file()
+        each.policing.follower.check_file()
         assert each.modes["low"] == "wait"
         assert "the policy file was not taken over" in caplog.text
     with pytest.raises(BadInput, match="sometimes"):
@@ -257,14 +257,14 @@ async def test_two_planes_on_one_file_follow_one_policy_and_their_settings_speak
     async with opened(settings, works=True, instance="a") as a, opened(settings, works=True, instance="b") as b:
         assert a.locks.policy.current() == {"high": "fail_closed", "low": "fail_open", "money": "fail_open"}
         assert [each.share for each in b.locks.exercise.current()] == [0.5]
-        await a.service.policy.set("money", "fail_closed", actor="ada", reason="r", source=Source.API)
+        await a.service.policy.set("money", "fail_closed", actor="ada", reason="r", source=PolicySource.API)
         await until(lambda: b.locks.policy.current()["money"] == "fail_closed")
         found = await b.service.policy.history()
         assert [(each.risk, each.source) for each in found] == [
-            ("money", Source.API),
-            ("money", Source.START),
-            ("high", Source.START),
-            ("low", Source.START),
+            ("money", PolicySource.API),
+            ("money", PolicySource.START),
+            ("high", PolicySource.START),
+            ("low", PolicySource.START),
         ]
     async with opened(settings) as looks:  # a command that only looks says nothing
         assert looks.locks.policy.current()["money"] == "fail_closed"

@@ -12,7 +12,7 @@ import pytest
 from approval_stage import PAYMENTS, asked, stage_of, waiting
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
 from holdfast.errors import BadInput
-from holdfast.plane.approvals.rules import ApprovalRules, SelfApproval, Verdict
+from holdfast.plane.approvals.rules import ApprovalRules, ApprovalVerdict, SelfApproval
 from holdfast.plane.jobs.rules import Code
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.model.job_states import JobState
@@ -71,7 +71,7 @@ async def asks(replica: FlowReplica, job: str) -> None:
 
 async def approve(replica: FlowReplica, caller: Caller, job: str) -> Any:
     await asks(replica, job)
-    return await replica.components.flows.decide(caller, job, Verdict.APPROVE)
+    return await replica.components.flows.decide(caller, job, ApprovalVerdict.APPROVE)
 
 
 async def failed_refund(replica: FlowReplica) -> str:
@@ -101,7 +101,7 @@ async def test_a_rerun_that_keeps_results_asks_for_its_approvals_again(flow_stag
             "pay": "pending",
         }
         assert await replica.job(f"{run}:pay@1") is None
-        await replica.components.flows.decide(Caller("boss"), f"{run}:agreed@1", Verdict.APPROVE)
+        await replica.components.flows.decide(Caller("boss"), f"{run}:agreed@1", ApprovalVerdict.APPROVE)
         job = await replica.appears(f"{run}:pay@1")
         assert job.payload == "boss", "it goes by the new decision"
         assert await replica.job(f"{run}:prepare@1") is None, "what was done behind the gate is not done twice"
@@ -114,7 +114,7 @@ async def test_a_rejected_rerun_ends_without_the_kept_results(flow_stage: FlowSt
     replica = await stage_of(flow_stage, FREE, serve=True)
     again = await rerun(replica, THIRD, await failed_refund(replica))
     await asks(replica, f"{again}:agreed@1")
-    await replica.components.flows.decide(Caller("boss"), f"{again}:agreed@1", Verdict.REJECT)
+    await replica.components.flows.decide(Caller("boss"), f"{again}:agreed@1", ApprovalVerdict.REJECT)
     over = await replica.becomes(again, RunStatus.DENIED)
     assert (over.run.steps["prepare"].status.value, over.run.steps["prepare"].output) == ("skipped", None)
     assert await replica.job(f"{again}:pay@1") is None
@@ -175,15 +175,15 @@ async def test_nobody_who_asked_for_a_job_approves_a_second_try_of_its_dead_lett
     job, callers = (await asked(replica)).id, [ASKER]
     for caller in (DECIDER, THIRD):
         await asks(replica, job)
-        await replica.components.flows.decide(Caller("boss"), job, Verdict.REJECT)
+        await replica.components.flows.decide(Caller("boss"), job, ApprovalVerdict.REJECT)
         callers.append(caller)
         job = (await replica.components.service.retry(caller, job))[0].id
         for each in callers:
             with pytest.raises(SelfApproval):
                 await approve(replica, each, job)
     for number in range(16 - len(callers) + 1):
-        await replica.components.flows.decide(Caller("boss"), job, Verdict.REJECT)
+        await replica.components.flows.decide(Caller("boss"), job, ApprovalVerdict.REJECT)
         job = (await replica.components.service.retry(Caller(f"more-{number}"), job))[0].id
-    await replica.components.flows.decide(Caller("boss"), job, Verdict.REJECT)
+    await replica.components.flows.decide(Caller("boss"), job, ApprovalVerdict.REJECT)
     with pytest.raises(BadInput, match="submit it as something new"):
         await replica.components.service.retry(Caller("one-too-many"), job)

@@ -11,18 +11,18 @@ import pytest_asyncio
 
 from holdfast.errors import BadInput, LockBusy, NotOwner
 from holdfast.plane.db.open import open_database
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.resources.model import (
     BEFORE_ALL,
+    READER_BLOCK_NS,
     RETRY_MAX_NS,
     SLOTS,
-    WISH_NS,
-    Ask,
-    Mode,
     ResourceGrant,
     ResourceHolder,
+    ResourceMode,
+    ResourceRequest,
 )
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
@@ -44,7 +44,7 @@ async def take(locks: ResourceLocks, name: str = "pack", **how: Any) -> Resource
 @pytest.mark.asyncio
 async def test_an_exclusive_holder_is_alone(locks: ResourceLocks) -> None:
     await take(locks, owner="first")
-    for mode in Mode:
+    for mode in ResourceMode:
         with pytest.raises(LockBusy, match="held by first") as busy:
             await take(locks, mode=mode)
         assert (busy.value.holder, busy.value.key) == ("first", "pack")
@@ -113,12 +113,12 @@ async def test_a_writer_that_was_turned_away_keeps_new_readers_out(locks: Resour
     reader = await take(locks, mode="shared")
     with pytest.raises(LockBusy):
         await take(locks, owner="writer")
-    with pytest.raises(LockBusy, match="somebody waits to have it alone"):
+    with pytest.raises(LockBusy, match="a writer waits for it"):
         await take(locks, mode="shared", owner="late reader")
     await locks.release("blue", "pack", reader.token)
     writer = await take(locks, owner="writer")
     await locks.release("blue", "pack", writer.token)
-    assert (await take(locks, mode="shared")).holder.mode is Mode.SHARED
+    assert (await take(locks, mode="shared")).holder.mode is ResourceMode.SHARED
 
 
 @pytest.mark.asyncio
@@ -148,7 +148,7 @@ async def test_who_waits_gets_it_when_it_is_released(locks: ResourceLocks) -> No
     held = await take(locks)
     waiting = asyncio.create_task(take(locks, owner="next", timeout=30))
     async with asyncio.timeout(30):
-        while not await _wished(locks):  # noqa: ASYNC110 - what is looked at is in the database
+        while not await _readers_blocked(locks):  # noqa: ASYNC110 - what is looked at is in the database
             await asyncio.sleep(0.005)
         await locks.release("blue", "pack", held.token)
         assert (await waiting).holder.fence > held.holder.fence
@@ -163,13 +163,13 @@ async def test_who_waits_is_told_that_it_is_busy_when_the_time_is_over(locks: Re
 
 @pytest.mark.asyncio
 async def test_who_has_left_gets_nothing_and_its_wish_is_gone(locks: ResourceLocks) -> None:
-    reader, patience = await take(locks, mode="shared"), Patience()
-    waiting = asyncio.create_task(take(locks, owner="writer", timeout=30, patience=patience))
+    reader, client = await take(locks, mode="shared"), ClientWait()
+    waiting = asyncio.create_task(take(locks, owner="writer", timeout=30, client=client))
     async with asyncio.timeout(30):
-        while not await _wished(locks):  # noqa: ASYNC110 - what is looked at is in the database
+        while not await _readers_blocked(locks):  # noqa: ASYNC110 - what is looked at is in the database
             await asyncio.sleep(0.005)
-        patience.end(Parting.LEFT)
-        with pytest.raises(LockBusy, match="nobody waits"):
+        client.end(WaitEnd.LEFT)
+        with pytest.raises(LockBusy, match="no longer waits"):
             await waiting
     assert (await take(locks, owner="late reader", mode="shared")).holder.fence > reader.holder.fence
 
@@ -177,20 +177,20 @@ async def test_who_has_left_gets_nothing_and_its_wish_is_gone(locks: ResourceLoc
 @pytest.mark.asyncio
 @pytest.mark.parametrize("own", [None, "a-token-that-the-caller-made-up-0001"])
 async def test_a_grant_to_who_left_meanwhile_is_given_back(locks: ResourceLocks, own: str | None) -> None:
-    patience = Patience()
-    patience.end(Parting.LEFT)
-    with pytest.raises(LockBusy, match="nobody waits"):
-        await take(locks, owner="ghost", ttl=3600, token=own, patience=patience)
+    client = ClientWait()
+    client.end(WaitEnd.LEFT)
+    with pytest.raises(LockBusy, match="no longer waits"):
+        await take(locks, owner="ghost", ttl=3600, token=own, client=client)
     assert await locks.holders("blue", "pack") == []
 
 
 @pytest.mark.asyncio
 async def test_who_holds_a_resource_keeps_it_when_it_asks_again_and_hangs_up(locks: ResourceLocks) -> None:
-    token, gone = "a-token-that-the-caller-made-up-0001", Patience()
+    token, gone = "a-token-that-the-caller-made-up-0001", ClientWait()
     first = await take(locks, token=token)
-    gone.end(Parting.LEFT)
-    with pytest.raises(LockBusy, match="nobody waits"):
-        await take(locks, token=token, patience=gone)
+    gone.end(WaitEnd.LEFT)
+    with pytest.raises(LockBusy, match="no longer waits"):
+        await take(locks, token=token, client=gone)
     assert (await locks.release("blue", "pack", token)).fence == first.holder.fence
 
 
@@ -202,12 +202,12 @@ async def test_a_grant_of_which_its_holder_has_heard_another_way_is_not_given_ba
     """The connection of the first ask breaks; the caller asks again, or renews, before that is noticed."""
     token = "a-token-that-the-caller-made-up-0001"
     heard_late = await take(locks, token=token, ttl=60)
-    ask = Ask("blue", "pack", "me", Mode.EXCLUSIVE, 60 * NS, True, token)
+    request = ResourceRequest("blue", "pack", "me", ResourceMode.EXCLUSIVE, 60 * NS, True, token)
     if renewed:
         await locks.renew("blue", "pack", token, ttl=60)
     else:
         await take(locks, token=token, ttl=60)
-    await locks._undo(ask, heard_late)
+    await locks._undo(request, heard_late)
     assert [each.fence for each in await locks.holders("blue", "pack")] == [heard_late.holder.fence]
 
 
@@ -311,10 +311,10 @@ async def test_what_cannot_be_right_is_refused_by_name(locks: ResourceLocks, how
     assert "short" not in str(refused.value)
 
 
-async def _wished(locks: ResourceLocks) -> bool:
+async def _readers_blocked(locks: ResourceLocks) -> bool:
     rows = await locks._database.read(lambda tx: tx.query("SELECT COUNT(*) AS n FROM plane_resource_wish"))
     return bool(rows[0]["n"])
 
 
 def test_a_writer_who_comes_back_as_told_keeps_its_place() -> None:
-    assert 2 * RETRY_MAX_NS < WISH_NS
+    assert 2 * RETRY_MAX_NS < READER_BLOCK_NS

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import LockBusy, NotOwner
 from holdfast.plane.db.sqlite.database import SqliteDatabase
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
-from holdfast.plane.resources.model import WISH_NS, Mode, ResourceGrant, ResourceHolder, slot_of
+from holdfast.plane.resources.model import READER_BLOCK_NS, ResourceGrant, ResourceHolder, ResourceMode, slot_of
 from holdfast.runtime.system import SystemEntropy
 from holdfast.types import MS, NS, Instant
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 RESOURCES = st.sampled_from(["one", "two"])
 OWNERS = st.sampled_from(["ann", "bob", "cyd"])
-MODES = st.sampled_from(list(Mode))
+MODES = st.sampled_from(list(ResourceMode))
 TTLS = st.sampled_from([1, 5, 30])
 
 
@@ -41,7 +41,7 @@ class VirtualClock:
 @dataclass
 class Held:
     resource: str
-    mode: Mode
+    mode: ResourceMode
     owner: str
     token: str
     fence: int
@@ -57,7 +57,7 @@ class Model:
 
     known: list[Held] = field(default_factory=list)  # everything that was ever granted
     held: list[Held] = field(default_factory=list)  # what is stored: also what is over, until the next ask sweeps it
-    wishes: dict[tuple[str, str], int] = field(default_factory=dict)
+    reader_blocks: dict[tuple[str, str], int] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
 
     def holders(self, resource: str, now_ns: int) -> list[Held]:
@@ -65,17 +65,19 @@ class Model:
 
     def sweep(self, resource: str, now_ns: int) -> None:
         self.held = [each for each in self.held if each.resource != resource or each.until_ns > now_ns]
-        self.wishes = {key: until for key, until in self.wishes.items() if key[0] != resource or until > now_ns}
+        self.reader_blocks = {
+            key: until for key, until in self.reader_blocks.items() if key[0] != resource or until > now_ns
+        }
 
     def alive(self, held: Held, now_ns: int) -> bool:
         return any(each is held for each in self.held) and held.until_ns > now_ns
 
-    def free(self, resource: str, mode: Mode, now_ns: int) -> bool:
+    def free(self, resource: str, mode: ResourceMode, now_ns: int) -> bool:
         holders = self.holders(resource, now_ns)
-        if mode is Mode.EXCLUSIVE:
+        if mode is ResourceMode.EXCLUSIVE:
             return not holders
-        waited = any(name == resource and until > now_ns for (name, _), until in self.wishes.items())
-        return not waited and all(each.mode is Mode.SHARED for each in holders)
+        waited = any(name == resource and until > now_ns for (name, _), until in self.reader_blocks.items())
+        return not waited and all(each.mode is ResourceMode.SHARED for each in holders)
 
 
 class ResourceLocksMachine(RuleBasedStateMachine):
@@ -103,7 +105,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @rule(resource=RESOURCES, mode=MODES, owner=OWNERS, ttl=TTLS)
-    def acquire(self, resource: str, mode: Mode, owner: str, ttl: int) -> None:
+    def acquire(self, resource: str, mode: ResourceMode, owner: str, ttl: int) -> None:
         now_ns = self.clock.now_ns
         self.model.sweep(resource, now_ns)
         expected = self.model.free(resource, mode, now_ns)
@@ -114,28 +116,28 @@ class ResourceLocksMachine(RuleBasedStateMachine):
             grant = None
         assert (grant is not None) == expected
         if grant is None:
-            if mode is Mode.EXCLUSIVE:
-                self.model.wishes[resource, owner] = now_ns + WISH_NS
+            if mode is ResourceMode.EXCLUSIVE:
+                self.model.reader_blocks[resource, owner] = now_ns + READER_BLOCK_NS
             return
         fence = grant.holder.fence
         assert fence > self.model.highest.get(resource, 0)
         self.model.highest[resource] = fence
-        if mode is Mode.EXCLUSIVE:
-            self.model.wishes.pop((resource, owner), None)
+        if mode is ResourceMode.EXCLUSIVE:
+            self.model.reader_blocks.pop((resource, owner), None)
         held = Held(resource, mode, owner, grant.token, fence, now_ns + ttl * NS)
         self.model.held.append(held)
         self.model.known.append(held)
 
     @rule(resource=RESOURCES, mode=MODES, owner=OWNERS)
-    def ask_and_leave(self, resource: str, mode: Mode, owner: str) -> None:
+    def ask_and_leave(self, resource: str, mode: ResourceMode, owner: str) -> None:
         """Whatever it would have been told, nothing of it stays but that fences may have risen."""
-        gone = Patience()
-        gone.end(Parting.LEFT)
+        gone = ClientWait()
+        gone.end(WaitEnd.LEFT)
         self.model.sweep(resource, self.clock.now_ns)
         try:
-            self.run(self.locks.acquire("t", resource, owner=owner, mode=mode, ttl=30, patience=gone))
+            self.run(self.locks.acquire("t", resource, owner=owner, mode=mode, ttl=30, client=gone))
         except LockBusy:
-            self.model.wishes.pop((resource, owner), None)
+            self.model.reader_blocks.pop((resource, owner), None)
             return
         raise AssertionError("a grant to somebody who is gone")
 
@@ -146,7 +148,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
         broken = self.run(breaks.force_release("t", resource, actor="ann", reason="a test"))
         assert [each.fence for each in broken] == sorted(expected)
         self.model.held = [each for each in self.model.held if each.resource != resource or each.fence not in expected]
-        self.model.wishes = {key: until for key, until in self.model.wishes.items() if key[0] != resource}
+        self.model.reader_blocks = {key: until for key, until in self.model.reader_blocks.items() if key[0] != resource}
 
     @precondition(lambda self: self.model.known)
     @rule(data=st.data(), ttl=TTLS)
@@ -213,7 +215,7 @@ class ResourceLocksMachine(RuleBasedStateMachine):
             assert [(each.fence, each.owner, each.mode, each.remaining_ns) for each in shown] == [
                 (each.fence, each.owner, each.mode, each.until_ns - self.clock.now_ns) for each in expected
             ]
-            assert len(shown) <= 1 or all(each.mode is Mode.SHARED for each in shown)
+            assert len(shown) <= 1 or all(each.mode is ResourceMode.SHARED for each in shown)
 
 
 TestResourceLocks = ResourceLocksMachine.TestCase

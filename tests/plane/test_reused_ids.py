@@ -11,7 +11,7 @@ from fixtures_scheduling import Replica, cancelled, delivered, finished, run_of,
 from fixtures_workflows import FlowReplica, FlowStage
 from holdfast.errors import RowMissing
 from holdfast.guards.bearer import carried
-from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
+from holdfast.plane.approvals.rules import ApprovalStatus, ApprovalVerdict
 from holdfast.plane.approvals.summaries import outline_of_approval
 from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database
@@ -231,7 +231,7 @@ async def test_a_job_that_waits_for_a_person_can_be_decided_whatever_was_before_
     assert shown == outline_of_approval(await flows.approval(asks, ID))
     assert (shown.tenant, shown.status, shown.revision) == (later.tenant, ApprovalStatus.WAITING, 0)
     assert (shown.requested_by, shown.created_ns, shown.decided_by) == (later.name, job.created_ns, None)
-    decision = await flows.decide(asks, ID, Verdict.APPROVE, revision=0)
+    decision = await flows.decide(asks, ID, ApprovalVerdict.APPROVE, revision=0)
     assert (decision.taken, decision.job.state, decision.job.payload) == (True, JobState.PENDING, {"amount": 999})
 
 
@@ -252,7 +252,7 @@ async def test_nobody_decides_about_another_tenants_job_of_the_same_id(flow_stag
     assert (kept.tenant, kept.status) == ("acme", status), "the state of another job says nothing of it"
     assert [each.status for each in (await flows.approvals(boss, status=None)).items] == [status]
     assert (await flows.approvals(boss)).items == []
-    for verdict in Verdict:
+    for verdict in ApprovalVerdict:
         with pytest.raises(RowMissing):
             await flows.decide(boss, ID, verdict)
     waits = await replica.job(ID)

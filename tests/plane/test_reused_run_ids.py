@@ -8,7 +8,7 @@ import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage, holds
 from holdfast.errors import RowExists
-from holdfast.plane.approvals.rules import ApprovalStatus, Verdict
+from holdfast.plane.approvals.rules import ApprovalStatus, ApprovalVerdict
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance.retention import Cleanup, finished_runs, old_approvals
@@ -66,7 +66,7 @@ async def whole(replica: FlowReplica, value: str) -> object:
     await begun(replica, gate)
     approval = await replica.components.flows.approval(ASKER, gate)
     assert (approval.status, approval.message) == (ApprovalStatus.WAITING, f"{value} fetched?")
-    await replica.components.flows.decide(DECIDER, gate, Verdict.APPROVE)
+    await replica.components.flows.decide(DECIDER, gate, ApprovalVerdict.APPROVE)
     await ended(replica, send, f"{value} sent")
     return (await replica.becomes(run, RunStatus.SUCCEEDED)).run.output
 
@@ -158,7 +158,7 @@ async def test_a_job_of_somebody_else_does_not_give_way_also_when_what_it_was_ab
     assert there.payload == (None if key else {"to": "ada"})
     await moved(replica, "new")
     assert await replica.job(JOBS[0]) == there
-    assert "is a job of somebody else" in await told(replica, "run.result")
+    assert "is the id of another job" in await told(replica, "run.result")
 
 
 async def test_a_run_that_an_earlier_one_had_started_gives_way_when_it_is_over_and_not_before(

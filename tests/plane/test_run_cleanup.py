@@ -8,7 +8,7 @@ import pytest
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.errors import RowMissing
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.locks.registry import DEAD_LETTER_CLEANUP
 from holdfast.plane.loops.loop import Tick
 from holdfast.plane.maintenance import retention
@@ -146,7 +146,7 @@ async def test_a_run_that_waits_for_months_does_not_miss_its_forgotten_jobs(flow
         await reconciler.tick(Tick(lease))
     assert reconciler.statistics().orphaned == 0
     assert (await replica.status(run))["ask"] == "waiting"
-    await replica.components.flows.decide(DECIDER, f"{run}:ask@1", Verdict.APPROVE)
+    await replica.components.flows.decide(DECIDER, f"{run}:ask@1", ApprovalVerdict.APPROVE)
     await replica.engine.move(run, JobEnded(f"{run}:ask@1", JobState.SUCCEEDED, None))
     flow_stage.clock.push(101 * DAY)
     await clean(replica, made)

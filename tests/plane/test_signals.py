@@ -10,7 +10,15 @@ import pytest_asyncio
 from fixtures_databases import until
 from holdfast.core.history.events import Kind, Record
 from holdfast.plane.db.open import open_database
-from holdfast.plane.policy.duplicate_counters import BUCKET_NS, KEPT_NS, LINES_MAX, Label, Sign, Signals, Sum
+from holdfast.plane.policy.duplicate_counters import (
+    BUCKET_NS,
+    KEPT_NS,
+    LINES_MAX,
+    DuplicateCounters,
+    SignalKind,
+    SignalLabel,
+    SignalTotal,
+)
 from holdfast.runtime.recorder import Recorder
 from holdfast.types import NS
 from lease.stage import ManualClock
@@ -46,8 +54,8 @@ async def rows(place: Brittle) -> int:
 @pytest.mark.requires("R91", "R93")
 async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: Brittle, clock: ManualClock) -> None:
     recorder = Recorder()
-    a = Signals(place, clock, process="a", recorder=recorder)
-    b = Signals(place, clock, process="b")
+    a = DuplicateCounters(place, clock, process="a", recorder=recorder)
+    b = DuplicateCounters(place, clock, process="b")
     fell_back(recorder, 3)
     fell_back(recorder, 2, risk="money")
     fell_back(recorder, 4, kind=Kind.EXERCISED)
@@ -60,11 +68,11 @@ async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: 
         await a.sums(WINDOW)
         == await b.sums(WINDOW)
         == [
-            Sum(Label(Sign.EXERCISED, "workflow.run", "low"), 4, 0),
-            Sum(Label(Sign.FALLBACK, "workflow.run", "low"), 3, 0),
-            Sum(Label(Sign.FALLBACK, "workflow.run", "money"), 2, 0),
-            Sum(Label(Sign.PUBLISH), 2, 0),
-            Sum(Label(Sign.STEP), 2, 0),
+            SignalTotal(SignalLabel(SignalKind.EXERCISED, "workflow.run", "low"), 4, 0),
+            SignalTotal(SignalLabel(SignalKind.FALLBACK, "workflow.run", "low"), 3, 0),
+            SignalTotal(SignalLabel(SignalKind.FALLBACK, "workflow.run", "money"), 2, 0),
+            SignalTotal(SignalLabel(SignalKind.PUBLISH), 2, 0),
+            SignalTotal(SignalLabel(SignalKind.STEP), 2, 0),
         ]
     )
 
@@ -72,8 +80,8 @@ async def test_counts_of_all_processes_are_summed_by_what_they_are_about(place: 
 @pytest.mark.requires("R93")
 async def test_nothing_is_counted_twice_however_often_it_is_written(place: Brittle, clock: ManualClock) -> None:
     recorder, ends = Recorder(), [5]
-    signals = Signals(place, clock, process="a", recorder=recorder)
-    signals.follow(Sign.END, lambda: ends[0])
+    signals = DuplicateCounters(place, clock, process="a", recorder=recorder)
+    signals.follow(SignalKind.END, lambda: ends[0])
     for round_ in range(4):
         fell_back(recorder, 2)
         signals.step_repeated(run="r", step=str(round_))
@@ -83,8 +91,12 @@ async def test_nothing_is_counted_twice_however_often_it_is_written(place: Britt
     ends[0] = 7
     assert await signals.flush()
     found = {each.label.sign: each.lately for each in await signals.sums(WINDOW)}
-    assert found == {Sign.FALLBACK: 8, Sign.STEP: 4, Sign.END: 7}
-    assert signals.totals == {Label(Sign.FALLBACK, "workflow.run", "low"): 8, Label(Sign.STEP): 4, Label(Sign.END): 7}
+    assert found == {SignalKind.FALLBACK: 8, SignalKind.STEP: 4, SignalKind.END: 7}
+    assert signals.totals == {
+        SignalLabel(SignalKind.FALLBACK, "workflow.run", "low"): 8,
+        SignalLabel(SignalKind.STEP): 4,
+        SignalLabel(SignalKind.END): 7,
+    }
     asked = place.asked
     assert await signals.flush()
     assert place.asked == asked  # what did not happen is not written
@@ -92,15 +104,15 @@ async def test_nothing_is_counted_twice_however_often_it_is_written(place: Britt
 
 @pytest.mark.requires("R91", "R93")
 async def test_a_window_is_compared_with_the_one_before_it(place: Brittle, clock: ManualClock) -> None:
-    signals = Signals(place, clock, process="a")
+    signals = DuplicateCounters(place, clock, process="a")
     for number, wait in ((1, 200), (2, 300), (5, 0)):
         for _ in range(number):
             signals.step_repeated(run="r", step="s")
         assert await signals.flush()
         clock.move(wait * NS)
-    assert await signals.sums(WINDOW) == [Sum(Label(Sign.STEP), 5 + 2, 1)]
+    assert await signals.sums(WINDOW) == [SignalTotal(SignalLabel(SignalKind.STEP), 5 + 2, 1)]
     clock.move(BUCKET_NS)
-    assert await signals.sums(WINDOW) == [Sum(Label(Sign.STEP), 5, 2 + 1)]
+    assert await signals.sums(WINDOW) == [SignalTotal(SignalLabel(SignalKind.STEP), 5, 2 + 1)]
     clock.move(2 * WINDOW)
     assert await signals.sums(WINDOW) == []
 
@@ -108,7 +120,7 @@ async def test_a_window_is_compared_with_the_one_before_it(place: Brittle, clock
 async def test_while_the_database_is_down_counts_are_kept_for_the_time_in_which_they_belong(
     place: Brittle, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    signals = Signals(place, clock, process="a")
+    signals = DuplicateCounters(place, clock, process="a")
     assert await signals.flush()
     place.down = True
     for _ in range(3):
@@ -117,13 +129,13 @@ async def test_while_the_database_is_down_counts_are_kept_for_the_time_in_which_
         clock.move(200 * NS)
     place.down = False
     assert await signals.flush()
-    assert await signals.sums(WINDOW) == [Sum(Label(Sign.STEP), 1, 2)]
+    assert await signals.sums(WINDOW) == [SignalTotal(SignalLabel(SignalKind.STEP), 1, 2)]
     assert signals.failed == 3
     assert caplog.text.count("signals could not be written") == 1
 
 
 async def test_what_is_old_is_forgotten_here_and_there(place: Brittle, clock: ManualClock) -> None:
-    signals = Signals(place, clock, process="a")
+    signals = DuplicateCounters(place, clock, process="a")
     signals.step_repeated(run="r", step="s")
     assert await signals.flush()
     assert await rows(place) == 1
@@ -144,12 +156,12 @@ async def test_what_is_old_is_forgotten_here_and_there(place: Brittle, clock: Ma
 async def test_a_flood_of_duplicates_does_not_drown_the_log_and_loses_no_count(
     place: Brittle, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    signals = Signals(place, clock, process="a")
+    signals = DuplicateCounters(place, clock, process="a")
     for number in range(500):
         signals.step_repeated(run="r-1", step=f"s-{number}")
     assert caplog.text.count("a step completed again: run=r-1 step=s-") == LINES_MAX
     await signals.flush()
-    assert signals.totals[Label(Sign.STEP)] == 500
+    assert signals.totals[SignalLabel(SignalKind.STEP)] == 500
 
 
 @pytest.mark.requires("R84", "R91", "R92")
@@ -157,7 +169,7 @@ async def test_a_process_writes_what_it_counts_by_itself_and_its_last_counts_at_
     clock = ShiftedClock()
     async with replica(plane_url, clock, name="a") as a, replica(plane_url, clock, name="b", run=False) as b:
         await a.fall_back(5)
-        await until(lambda: a.policing.signals.totals[Label(Sign.FALLBACK, "workflow.run", "low")] == 5)
+        await until(lambda: a.policing.signals.totals[SignalLabel(SignalKind.FALLBACK, "workflow.run", "low")] == 5)
         await until(lambda: not a.policing.signals._unwritten)
         assert [each.lately for each in await b.policing.signals.sums(WINDOW)] == [5]
         # Without a task that writes: the end of the block does.

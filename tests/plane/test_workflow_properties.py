@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fixtures_workflows import ASKER, DECIDER, FlowReplica, FlowStage
 from holdfast.errors import RetryLater
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.bus.envelope import message_of
 from holdfast.plane.db.ports import Row
 from holdfast.plane.jobs.rules import Code
@@ -147,7 +147,7 @@ class World:
         row = self.rng.choice(live)
         gates = {gate.job for gate in (await one.components.flows.approvals(ASKER)).items}
         if row["id"] in gates:
-            verdict = Verdict.APPROVE if self.rng.random() < 0.7 else Verdict.REJECT
+            verdict = ApprovalVerdict.APPROVE if self.rng.random() < 0.7 else ApprovalVerdict.REJECT
             await one.components.flows.decide(DECIDER, row["id"], verdict)
         else:
             state = self.rng.choice(ENDS)

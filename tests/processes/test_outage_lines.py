@@ -23,7 +23,7 @@ from servers_postgres import PostgresServer
 LINES_MAX = 150  # before lines were limited, NATS alone was worth two thousand in a quarter of a minute
 OVER = (
     *("the outbox can be read again", "the bus is connected again", "the lease store answers again"),
-    *("the workers can be read again", "the error policy can be looked up again"),
+    *("the workers can be read again", "the error policy can be read again"),
 )
 BEGUN = ("the outbox cannot be read", "the bus is in trouble", "the lease store does not answer")
 LEFT_OUT = "more like the following were not logged"

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.cli.server.http_server import HttpServer
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.service.service import Service
 from holdfast.web.app import create_app
 from holdfast.web.middleware.auth import Access
@@ -113,13 +113,13 @@ async def test_of_a_crowd_that_hung_up_nobody_ever_holds_it_and_the_one_who_stay
 async def test_a_grant_to_somebody_who_has_just_hung_up_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard, end = asyncio.Event(), Patience.end
+    heard, end = asyncio.Event(), ClientWait.end
 
-    def noted(patience: Patience, how: Parting) -> None:
-        end(patience, how)
+    def noted(client: ClientWait, how: WaitEnd) -> None:
+        end(client, how)
         heard.set()
 
-    monkeypatch.setattr(Patience, "end", noted)
+    monkeypatch.setattr(ClientWait, "end", noted)
     async with serving(tmp_path) as plane:
         # The ask has to wait for another process at the file, and its caller does not wait for that.
         with closing(sqlite3.connect(tmp_path / "plane.db", isolation_level=None)) as other:

@@ -259,7 +259,7 @@ async def test_on_an_open_server_all_are_one_and_nobody_approves(tmp_path: Path)
     async with desk_at(tmp_path, access=Access(open_to_all=True)) as desk:
         job = await desk.submit()
         status, refused = await desk.decide(job)
-        assert (status, refused["detail"]) == (403, "local asked for it; somebody else must decide")
+        assert (status, refused["detail"]) == (403, "local requested it; another person must decide")
 
 
 FORGED: tuple[Any, ...] = (

@@ -16,7 +16,7 @@ from holdfast import errors
 from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
-from holdfast.plane.policy.model import PolicyMoved
+from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.service.service import NotAllowed, Parts, Service
 from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow
@@ -60,7 +60,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (ApprovalConflict(ConflictCode.STALE_REQUEST, "changed"), 409, None),
     (ApprovalBusy("busy", retry_after=0.3), 409, "1"),
     (SelfApproval("not you"), 403, None),
-    (PolicyMoved("moved", risk="high", found=2), 409, None),
+    (PolicyConflict("moved", risk="high", found=2), 409, None),
     (TooManyRuns("too many"), 429, "10"),
 ]
 

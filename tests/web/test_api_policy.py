@@ -48,7 +48,7 @@ async def test_a_look_that_is_outdated_is_a_conflict(web: Stage) -> None:
     assert (await put(web, expect=0))[0] == 200
     status, problem = await put(web, mode="wait", expect=0)
     assert (status, problem["code"]) == (409, "policy-moved")
-    assert "look again" in problem["detail"]
+    assert "read it again" in problem["detail"]
     assert (await put(web, mode="wait", expect=1))[0] == 200
 
 

@@ -36,7 +36,7 @@ from holdfast.plane.model import job_states as jobs
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.policy.duplicate_counters import Signals
+from holdfast.plane.policy.duplicate_counters import DuplicateCounters
 from holdfast.plane.process import parts, workflow_parts
 from holdfast.plane.process.components import Components
 from holdfast.plane.scheduler.placement import Placement
@@ -358,7 +358,7 @@ def the_way_back_to_the_fixed_delay_needs_a_restart(patch: pytest.MonkeyPatch) -
 )
 def jobs_that_reach_the_scheduler_unchecked_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Runs without the store submit jobs, and the counter of fail-open input stays at zero."""
-    patch.setattr(Signals, "submitted_without_store", lambda self, jobs: None)
+    patch.setattr(DuplicateCounters, "submitted_without_store", lambda self, jobs: None)
 
 
 def _deciding(test: str, at: str, **given: str) -> Test:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import BackendError, Closed, FencedOut, LeaseLost, LockBusy, RetryLater, RowMissing
 from holdfast.plane.app import App
-from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval, Verdict
+from holdfast.plane.approvals.rules import ApprovalConflict, ApprovalVerdict, SelfApproval
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service.service import Caller, Service
@@ -197,10 +197,12 @@ class Programs:
             page = await self.ask(lambda service: service.flows.approvals(ANYBODY))
             for each in page.items:
                 for name in ("ann", "bob")[: self.draw.randint(1, 2)]:
-                    verdict = self.draw.choice([Verdict.APPROVE, Verdict.APPROVE, Verdict.REJECT])
+                    verdict = self.draw.choice(
+                        [ApprovalVerdict.APPROVE, ApprovalVerdict.APPROVE, ApprovalVerdict.REJECT]
+                    )
                     self._world.loop.create_task(self._decide(name, each.job, verdict))
 
-    async def _decide(self, name: str, job: str, verdict: Verdict) -> None:
+    async def _decide(self, name: str, job: str, verdict: ApprovalVerdict) -> None:
         try:
             await self.ask(lambda service: service.flows.decide(Caller(name), job, verdict))
         except (ApprovalConflict, SelfApproval, LockBusy, RowMissing) as refused:

@@ -28,7 +28,7 @@ from holdfast.guards.http.headers import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition
-from holdfast.plane.policy.model import PolicyMoved
+from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.service.service import NotAllowed
 from holdfast.plane.service.workflows import NotOver
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
@@ -108,7 +108,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     SelfApproval: Rule(403, "self-approval-denied"),
     NotOver: Rule(409, "not-over"),
     TooManyRuns: Rule(429, "too-many-runs"),
-    PolicyMoved: Rule(409, "policy-moved"),
+    PolicyConflict: Rule(409, "policy-moved"),
     errors.FencedOut: Rule(412, "fenced-out"),
     errors.NotEntered: Rule(412, "not-entered"),
     errors.LeaseLost: Rule(503, "lease-lost", "the plane lost a lease while doing this; try again"),

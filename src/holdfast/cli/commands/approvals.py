@@ -14,7 +14,7 @@ from holdfast.cli.output.screen import cell, out, put_json, put_page, say
 from holdfast.cli.plane_options import Bus, Config, Database, Leases, look, on_plane
 
 if TYPE_CHECKING:
-    from holdfast.plane.approvals.rules import Verdict
+    from holdfast.plane.approvals.rules import ApprovalVerdict
     from holdfast.plane.process.components import Components
     from holdfast.plane.service.service import Caller
 
@@ -115,16 +115,22 @@ def _deciding(verdict: str) -> Callable[..., int]:
         config: Config = None,
         json: Json = False,
     ) -> int:
-        from holdfast.plane.approvals.rules import Verdict
+        from holdfast.plane.approvals.rules import ApprovalVerdict
 
-        work = partial(_decide, job, Verdict(verdict), note, revision, json)
+        work = partial(_decide, job, ApprovalVerdict(verdict), note, revision, json)
         return on_plane(work, config, who=who, database=database, bus=bus, leases=leases)
 
     return decide
 
 
 async def _decide(
-    job: str, verdict: Verdict, note: str, revision: int | None, json: bool, components: Components, caller: Caller
+    job: str,
+    verdict: ApprovalVerdict,
+    note: str,
+    revision: int | None,
+    json: bool,
+    components: Components,
+    caller: Caller,
 ) -> Exit:
     from holdfast.cli.output.runs import approval_dict
     from holdfast.plane.approvals.rules import ApprovalConflict, SelfApproval

@@ -90,12 +90,12 @@ def set_(
     """
     if file is not None:
         return _edit(file, risk, mode, json=json)
-    from holdfast.plane.policy.model import BUSY_JITTER, PolicyMoved, Source
+    from holdfast.plane.policy.model import BUSY_JITTER, PolicyConflict, PolicySource
 
     if not reason.strip():
         raise BadInput("--reason", "is missing", "say why; whoever looks at the history tomorrow will be glad")
 
-    how: dict[str, Any] = {"actor": actor(), "reason": reason, "source": Source.COMMAND, "expect": expect}
+    how: dict[str, Any] = {"actor": actor(), "reason": reason, "source": PolicySource.COMMAND, "expect": expect}
     try:
         if risk == BUSY_JITTER:
             length = parse_seconds("MODE", mode)
@@ -104,7 +104,7 @@ def set_(
         else:
             standing, changed = _on(lambda service: service.set(risk, mode, **how), config, database)
             now, holds = standing.as_dict(), f"class {risk} is {standing.mode}"
-    except PolicyMoved as moved:
+    except PolicyConflict as moved:
         say(str(moved))
         return Exit.NO
     if json:

@@ -52,10 +52,10 @@ def list_(
     json: Json = False,
 ) -> int:
     """List who holds which resource, by tenant and name."""
-    from holdfast.plane.resources.model import BEFORE_ALL, holder_place_of
+    from holdfast.plane.resources.model import BEFORE_ALL, holder_cursor_of
 
     async def work(components: Components, caller: Caller) -> Exit:
-        place = BEFORE_ALL if after is None else holder_place_of(after)
+        place = BEFORE_ALL if after is None else holder_cursor_of(after)
         found = await components.service.resources.page(
             caller.scope(tenant), resource=resource, after=place, limit=limit + 1
         )

@@ -1,4 +1,4 @@
-"""Approvals as rows: what is written when something begins to wait, and what is read of it."""
+"""Rows of the approval table: written when a job starts to wait for approval, and read back."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.plane.workflows.core.run import Run
 
 
 def request_of(job: Job, approval: Approval) -> str:
-    """A digest of what was asked for, by whom, and by which rules: a decision is about this and nothing else.
+    """A digest of the request: job, requesters and the rules at that time. A decision applies to this digest alone.
 
-    All of it is there from the beginning and never changes while something waits, so whatever differs was changed by
-    somebody who had no business with it. Left out is what a decision and the way of a job write.
+    It covers the fields that never change while the job waits, so a difference means that the request was tampered
+    with. Fields that a decision or the job's progress writes are left out.
     """
     asked = [job.id, job.tenant, job.topic, job.pool, job.priority, job.max_attempts, job.payload, dict(job.labels)]
     times = [job.created_ns, job.timeout_ns, job.deadline_ns, job.not_before_ns]
@@ -31,7 +31,7 @@ def request_of(job: Job, approval: Approval) -> str:
 def new_values(
     job: Job, *, gate: bool, message: Any, rule: str = "", snapshot: str = "", step: StepOf | None = None
 ) -> dict[str, Any]:
-    """A job that waits from now on."""
+    """Column values for a job that starts to wait for approval."""
     text = json.dumps(message)
     waits = Approval(
         job=job.id,
@@ -40,7 +40,7 @@ def new_values(
         status=ApprovalStatus.WAITING,
         risk="" if step is None else step.risk,
         rule=rule,
-        message=json.loads(text),  # as it will be read
+        message=json.loads(text),  # the value that a reader of the row gets
         request="",
         snapshot=snapshot,
         requested_by=job.submitted_by,
@@ -68,14 +68,14 @@ def new_values(
 
 
 def status_of(row: Row, state: JobState | str | None) -> ApprovalStatus:
-    """How an approval is: one that nobody has decided about waits for as long as its job does."""
+    """The status of an approval. An undecided approval waits for as long as its job does, then it has lapsed."""
     status = ApprovalStatus(row["status"])
     undecided = status is ApprovalStatus.WAITING and state != JobState.APPROVAL_REQUIRED
     return ApprovalStatus.LAPSED if undecided else status
 
 
 def approval_of(row: Row, state: JobState | str | None) -> Approval:
-    """From a row, and the state of its job (None: it is not stored any more), to an approval."""
+    """An approval from its row and the state of its job. None: the job is no longer stored."""
     return Approval(
         job=row["job"],
         tenant=row["tenant"],
@@ -100,6 +100,6 @@ def approval_of(row: Row, state: JobState | str | None) -> Approval:
 
 
 def own_labels(run: Run, step: str, risk: str) -> dict[str, str]:
-    """What the plane writes on the jobs of a run."""
+    """The labels that the plane sets on the jobs of a run."""
     place = {subjects.RUN_LABEL: run.id, subjects.STEP_LABEL: step, subjects.RISK_LABEL: risk}
     return {**place, **requesters_label(run.requesters)}

@@ -1,18 +1,18 @@
-"""Patterns for names: `*` stands for any text, also none, `?` for one character, and all else for itself. Pure.
+"""Approval rules, name patterns, and the judgement of a decision. Pure.
 
-Nothing is special but these two, so that a name can be written down as it is: `job[1].*` means what it says. Capitals
-count. Whatever the pattern, matching takes at most its length times that of the text.
+Patterns: `*` matches any text, including none; `?` matches one character; every other character matches itself, so
+`job[1].*` needs no escapes. Case matters. Matching takes at most pattern length times text length steps.
 
-What waits for a person: which jobs must, what a decision needs to be valid, and what it brings. Pure.
+Rules define which jobs need approval and which are refused. A waiting job stores a digest of its request and of the
+rules at that time, and a decision applies to exactly these:
 
-Rules say which jobs need somebody's approval, and which are refused outright. A job that waits carries a digest of what
-was asked for and of the rules at that time. A decision is about exactly that: if the request has changed it is refused
-(`approval_stale_request`); if the rules have changed since, they are asked again on behalf of the original requester,
-and the decision stands unless they now refuse the job (`approval_stale_snapshot`).
+- If the request has changed, the decision is refused (`approval_stale_request`).
+- If the rules have changed, they are evaluated again for the original requester. The decision is valid unless they now
+  refuse the job (`approval_stale_snapshot`).
 
-Nobody decides about what they asked for themselves, nor about what repeats that: a re-run or a second try of a dead
-letter has all earlier requesters besides the new one. Nobody decides about what is over: ended, out of time, or part of
-a run that has ended. A decision that was made stays: the same one again is told so, and another is a conflict.
+Requesters cannot decide about their own request, nor about a repetition of it: a re-run, or a retry of a dead letter,
+adds its requester to the earlier ones. A job that has ended, is past its deadline, or belongs to a finished run cannot
+be decided. A decision is final: repeating it reports the first one, and the opposite decision is a conflict.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from holdfast.types import check_label
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text is what the pattern describes."""
+    """Whether the pattern matches the whole text."""
     at = read = 0
-    star, resume = -1, 0  # the last `*`, and how much of the text is left to what follows it
+    star, resume = -1, 0  # the last `*`, and where the text after it starts
     while read < len(text):
         if at < len(pattern) and pattern[at] == "*":
             star, resume = at, read
@@ -42,7 +42,7 @@ def matches(pattern: str, text: str) -> bool:
             at += 1
             read += 1
         elif star >= 0:
-            resume += 1  # the `*` takes one more character; an earlier one need never be asked again
+            resume += 1  # the last `*` takes one more character; earlier ones need no second try
             at, read = star + 1, resume
         else:
             return False
@@ -56,12 +56,12 @@ MESSAGE_CHARS_MAX: Final = 1000
 REQUESTERS_MAX: Final = 16  # of one chain of repetitions
 
 
-class Effect(StrEnum):
+class RuleEffect(StrEnum):
     """What a rule does with the jobs that it matches."""
 
     REQUIRE = "require"  # a person must approve
     DENY = "deny"  # refused
-    ALLOW = "allow"  # nothing further is asked, whatever later rules say
+    ALLOW = "allow"  # runs without approval; later rules do not apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +69,28 @@ class ApprovalRule:
     """One rule. Patterns may use `*` and `?`; all that are given must match. The first rule that matches decides."""
 
     name: str
-    effect: Effect = Effect.REQUIRE
+    effect: RuleEffect = RuleEffect.REQUIRE
     topics: tuple[str, ...] = ("*",)
     tenants: tuple[str, ...] = ("*",)
     labels: Mapping[str, str] = field(default_factory=dict)  # label to pattern
-    message: str = ""  # for whoever decides
+    message: str = ""  # for the approver
 
     def covers(self, topic: str, tenant: str, labels: Mapping[str, str]) -> bool:
-        """Whether the rule is about this job."""
+        """Whether the rule applies to this job."""
         return self.concerns(topic, tenant) and all(
             name in labels and matches(each, labels[name]) for name, each in self.labels.items()
         )
 
     def concerns(self, topic: str, tenant: str) -> bool:
-        """Whether the rule covers jobs of this topic and tenant, if they have the labels it wants."""
+        """Whether the rule applies to jobs of this topic and tenant, given the right labels."""
         return any(matches(each, topic) for each in self.topics) and any(matches(each, tenant) for each in self.tenants)
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What the rules say of a job."""
+class RuleEvaluation:
+    """The effect of the rules on one job."""
 
-    effect: Effect
+    effect: RuleEffect
     rule: ApprovalRule | None = None
 
 
@@ -101,27 +101,28 @@ class ApprovalRules:
     rules: tuple[ApprovalRule, ...] = ()
 
     def may_hold(self, topic: str, tenant: str) -> bool:
-        """Whether a job of this topic may have to wait for a person, or be refused, with some labels or other."""
+        """Whether some combination of labels makes a job of this topic wait for approval, or refuses it."""
         for rule in self.rules:
             if rule.concerns(topic, tenant):
-                if rule.effect is not Effect.ALLOW:
+                if rule.effect is not RuleEffect.ALLOW:
                     return True
                 if not rule.labels:
                     return False
         return False
 
-    def evaluate(self, topic: str, tenant: str, labels: Mapping[str, str]) -> Evaluation:
-        """What the first matching rule says; without one, the job may go."""
+    def evaluate(self, topic: str, tenant: str, labels: Mapping[str, str]) -> RuleEvaluation:
+        """The effect of the first matching rule. Without one the job is allowed."""
         for rule in self.rules:
             if rule.covers(topic, tenant, labels):
-                return Evaluation(rule.effect, rule)
-        return Evaluation(Effect.ALLOW)
+                return RuleEvaluation(rule.effect, rule)
+        return RuleEvaluation(RuleEffect.ALLOW)
 
     @property
     def snapshot(self) -> str:
-        """A digest: equal rules have equal ones."""
-        said = [[r.name, r.effect, r.topics, r.tenants, sorted(r.labels.items()), r.message] for r in self.rules]
-        return digest(said)
+        """A digest of all rules. Equal rules have equal digests."""
+        return digest(
+            [[r.name, r.effect, r.topics, r.tenants, sorted(r.labels.items()), r.message] for r in self.rules]
+        )
 
 
 def parse_rules(table: object, where: str = "approvals.rules") -> ApprovalRules:
@@ -131,7 +132,7 @@ def parse_rules(table: object, where: str = "approvals.rules") -> ApprovalRules:
     rules = tuple(_rule(entry, f"{where}[{number}]") for number, entry in enumerate(table))
     names = [rule.name for rule in rules]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise BadInput(where, f"has two rules called {twice!r}", "give each a name of its own")
+        raise BadInput(where, f"has two rules called {twice!r}", "give each rule a different name")
     return ApprovalRules(rules)
 
 
@@ -142,12 +143,14 @@ def _rule(entry: object, where: str) -> ApprovalRule:
     if unknown := next((name for name in entry if name not in known), None):
         raise BadInput(f"{where}.{unknown!s:.60}", "is not a field of a rule", f"use {', '.join(known)}")
     try:
-        effect = Effect(entry.get("effect", Effect.REQUIRE))
+        effect = RuleEffect(entry.get("effect", RuleEffect.REQUIRE))
     except ValueError:
-        raise BadInput(f"{where}.effect", f"{entry['effect']!r:.60} is unknown", f"use {', '.join(Effect)}") from None
+        raise BadInput(
+            f"{where}.effect", f"{entry['effect']!r:.60} is unknown", f"use {', '.join(RuleEffect)}"
+        ) from None
     message = entry.get("message", "")
     if not isinstance(message, str) or len(message) > MESSAGE_CHARS_MAX:
-        fix = f"say what whoever decides should know, in at most {MESSAGE_CHARS_MAX} characters"
+        fix = f"write what the approver should know, in at most {MESSAGE_CHARS_MAX} characters"
         raise BadInput(f"{where}.message", "is not a short text", fix)
     name = check_label(f"{where}.name", entry.get("name"))
     topics, tenants = _patterns(entry, "topics", where), _patterns(entry, "tenants", where)
@@ -179,13 +182,13 @@ def _is_pattern(value: object) -> bool:
 
 
 def digest(value: Any) -> str:
-    """A digest of a JSON value, in which the order of names says nothing."""
+    """A digest of a JSON value that does not depend on the order of names."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def all_requesters(earlier: Iterable[str], *names: str) -> tuple[str, ...]:
-    """Everybody who asked for something or for what it repeats, each once; `BadInput` if they are too many to keep."""
+    """All requesters of something and of the requests that it repeats, each once. `BadInput` if there are too many."""
     found = tuple(dict.fromkeys(name for name in (*earlier, *names) if name))
     if len(found) > REQUESTERS_MAX:
         problem = f"this was repeated by {len(found)} different callers, and {REQUESTERS_MAX} is the most"
@@ -194,28 +197,28 @@ def all_requesters(earlier: Iterable[str], *names: str) -> tuple[str, ...]:
 
 
 class ApprovalStatus(StrEnum):
-    """How something that needs approval is."""
+    """The status of an approval."""
 
     WAITING = "waiting"
     APPROVED = "approved"
     REJECTED = "rejected"
-    LAPSED = "lapsed"  # the job ended before anybody decided: cancelled, or out of time
+    LAPSED = "lapsed"  # the job ended without a decision: cancelled, or past its deadline
 
 
-class Verdict(StrEnum):
-    """What somebody decides."""
+class ApprovalVerdict(StrEnum):
+    """The two possible decisions."""
 
     APPROVE = "approve"
     REJECT = "reject"
 
     @property
     def status(self) -> ApprovalStatus:
-        """What it makes of the approval."""
-        return ApprovalStatus.APPROVED if self is Verdict.APPROVE else ApprovalStatus.REJECTED
+        """The status of the approval after this decision."""
+        return ApprovalStatus.APPROVED if self is ApprovalVerdict.APPROVE else ApprovalStatus.REJECTED
 
 
 class ConflictCode(StrEnum):
-    """Why a decision was not taken, for programs."""
+    """Why a decision was refused, for programs."""
 
     ALREADY_RESOLVED = "approval_already_resolved"
     RETRYABLE_LOCK = "approval_retryable_lock"
@@ -226,7 +229,7 @@ class ConflictCode(StrEnum):
 
 
 class ApprovalConflict(HoldfastError):
-    """The decision does not fit what is there. Nothing was changed; `code` says why."""
+    """The decision does not fit the current state. Nothing was changed; `code` gives the reason."""
 
     def __init__(self, code: ConflictCode, message: str) -> None:
         super().__init__(message)
@@ -234,23 +237,23 @@ class ApprovalConflict(HoldfastError):
 
 
 class SelfApproval(HoldfastError):
-    """Whoever asked for something may not decide about it. Nothing was changed."""
+    """A requester tried to decide about their own request. Nothing was changed."""
 
     code: Final = "self_approval_denied"
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Something that waits, or waited, for a person."""
+    """The approval of one job or gate, open or decided."""
 
     job: str
     tenant: str
-    gate: bool  # a step of a run, with nothing to do but to be decided
+    gate: bool  # a step of a run that does nothing but wait for a decision
     status: ApprovalStatus
     risk: str
-    rule: str  # which rule wants it; empty for a gate
+    rule: str  # the rule that requires approval; empty for a gate
     message: Any
-    request: str  # digest of what was asked for
+    request: str  # digest of the request
     snapshot: str  # digest of the rules at that time
     requested_by: str
     revision: int
@@ -265,56 +268,58 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What a decision is judged by."""
+class DecisionFacts:
+    """The facts by which a decision is judged."""
 
     approval: Approval
     state: JobState
-    request: str  # digest of the request as it is now
-    snapshot: str  # digest of the rules as they are now
-    evaluation: Evaluation  # what they say now, on behalf of the original requester
-    run: RunStatus | None  # of the run whose step it is
+    request: str  # digest of the current request
+    snapshot: str  # digest of the current rules
+    evaluation: RuleEvaluation  # of the current rules, for the original requester
+    run: RunStatus | None  # of the run that the step belongs to
     now_ns: int
-    requesters: tuple[str, ...] = ()  # who asked for what this repeats: earlier runs, jobs with a dead letter
+    requesters: tuple[str, ...] = ()  # of the requests that this one repeats: earlier runs, dead-lettered jobs
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """The decision stands."""
+class ValidDecision:
+    """The decision is valid."""
 
     revision: int
-    snapshot: str  # of the rules by which it was judged
+    snapshot: str  # digest of the rules that it was judged by
 
 
 @dataclass(frozen=True, slots=True)
-class Already:
-    """The same was decided before. Nothing is to be done."""
+class RepeatedDecision:
+    """The same decision was made before."""
 
 
-def judge(verdict: Verdict, actor: str, situation: Situation, *, revision: int | None = None) -> Taken | Already:
-    """Whether a decision stands, or `ApprovalConflict`, or `SelfApproval`. `revision`: the one that was looked at."""
-    approval = situation.approval
+def judge(
+    verdict: ApprovalVerdict, actor: str, facts: DecisionFacts, *, revision: int | None = None
+) -> ValidDecision | RepeatedDecision:
+    """Judge a decision; raises `ApprovalConflict` or `SelfApproval`. `revision`: the one that the approver has seen."""
+    approval = facts.approval
     if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED):
         if approval.status is verdict.status:
-            return Already()
+            return RepeatedDecision()
         by = f" by {approval.decided_by}" if approval.decided_by else ""
         raise ApprovalConflict(ConflictCode.ALREADY_RESOLVED, f"it was {approval.status}{by} already")
-    if situation.run is not None and situation.run.terminal:
-        raise ApprovalConflict(ConflictCode.TERMINAL_RUN, f"its run is over: {situation.run}")
-    if approval.status is ApprovalStatus.LAPSED or situation.state is not JobState.APPROVAL_REQUIRED:
-        raise ApprovalConflict(ConflictCode.NOT_ACTIONABLE, f"it does not wait for anybody: {situation.state}")
-    if approval.expires_ns is not None and situation.now_ns >= approval.expires_ns:
-        raise ApprovalConflict(ConflictCode.NOT_ACTIONABLE, "its time is over")
+    if facts.run is not None and facts.run.terminal:
+        raise ApprovalConflict(ConflictCode.TERMINAL_RUN, f"its run has ended: {facts.run}")
+    if approval.status is ApprovalStatus.LAPSED or facts.state is not JobState.APPROVAL_REQUIRED:
+        raise ApprovalConflict(ConflictCode.NOT_ACTIONABLE, f"it does not wait for approval: {facts.state}")
+    if approval.expires_ns is not None and facts.now_ns >= approval.expires_ns:
+        raise ApprovalConflict(ConflictCode.NOT_ACTIONABLE, "its deadline has passed")
     if actor == approval.requested_by:
-        raise SelfApproval(f"{actor} asked for it; somebody else must decide")
-    if actor in situation.requesters:
-        raise SelfApproval(f"{actor} asked for the run or job that this repeats; somebody else must decide")
-    if situation.request != approval.request or (revision is not None and revision != approval.revision):
-        raise ApprovalConflict(ConflictCode.STALE_REQUEST, "it is not what was looked at; look again")
-    drifted = situation.snapshot != approval.snapshot and not approval.gate
-    if drifted and verdict is Verdict.APPROVE and situation.evaluation.effect is Effect.DENY:
-        rule = situation.evaluation.rule
+        raise SelfApproval(f"{actor} requested it; another person must decide")
+    if actor in facts.requesters:
+        raise SelfApproval(f"{actor} requested the run or job that this repeats; another person must decide")
+    if facts.request != approval.request or (revision is not None and revision != approval.revision):
+        raise ApprovalConflict(ConflictCode.STALE_REQUEST, "it has changed since it was read; read it again")
+    drifted = facts.snapshot != approval.snapshot and not approval.gate
+    if drifted and verdict is ApprovalVerdict.APPROVE and facts.evaluation.effect is RuleEffect.DENY:
+        rule = facts.evaluation.rule
         raise ApprovalConflict(
-            ConflictCode.STALE_SNAPSHOT, f"the rules have changed, and refuse it now: {rule.name if rule else ''}"
+            ConflictCode.STALE_SNAPSHOT, f"the rules have changed and now refuse it: {rule.name if rule else ''}"
         )
-    return Taken(approval.revision + 1, situation.snapshot)
+    return ValidDecision(approval.revision + 1, facts.snapshot)

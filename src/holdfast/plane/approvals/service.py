@@ -1,19 +1,21 @@
-"""What waits for a person: asked for with the job itself, and decided once, under the lock of the job.
+"""Approvals: requested in the transaction that inserts the job, and decided once, under the job's lock.
 
-Promises: a job that needs approval and the note that it does are one transaction, and so are a decision, the state
-that it gives the job and the message that tells of it: a decision is never half made, and never told twice. Deciding
-the same again changes nothing and says so; deciding otherwise is `ApprovalConflict`. The lock is the scheduler's own of
-that job (10 s, renewed), so that a decision and a handler exclude each other; it is waited for during two seconds, and
-what comes then is `ApprovalBusy`. Trouble with the store of leases is raised at once. Nothing slow happens under the
-lock: what a decision needs is judged before it, judged again under it, and once more in the commit; all of it together
-has less time than the lease, and when that is over the outcome is unknown (`Timeout`): look, or repeat it. The lock is
-given back however the decision ends, also when whoever asked has gone. A release that fails is a warning, and never
-the outcome: what is committed is told.
+Promises:
 
-Does not promise that somebody is who they say: `actor` is as good as whatever proved it.
+- A job that needs approval and its approval are inserted in one transaction. So are a decision, the new job state and
+  the message about it: a decision is never partial and never announced twice.
+- Repeating a decision changes nothing and reports the first one. The opposite decision is `ApprovalConflict`.
+- The lock is the scheduler's own lock of the job (10 s, renewed), so decisions and handlers exclude each other. The
+  caller waits for it for two seconds, then gets `ApprovalBusy`. Errors of the lease store are raised immediately.
+- Nothing slow happens under the lock. The facts are checked before it, again under it, and once more in the commit. All
+  of it takes less time than the lease; after that the outcome is unknown (`Timeout`): read the approval, or repeat.
+- The lock is released however the decision ends, also when the caller has gone. A failed release is a warning and does
+  not change the outcome.
 
-Clock: the wall clock, for people and for time limits; that of the locks, for the wait; that of the event loop, for the
-time that a decision may take.
+Does not promise that `actor` is authentic: that is up to the caller.
+
+Clock: the wall clock, for people and deadlines; the clock of the locks, for the wait; the event loop's, for the time
+limit of a decision.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from holdfast.errors import BackendError, BadInput, FencedOut, LeaseLost, LockBu
 from holdfast.guards.bearer import CarriedFence, carried
 from holdfast.plane.approvals.rows import approval_of, new_values, own_labels, request_of
 from holdfast.plane.approvals.rules import (
-    Already,
     Approval,
     ApprovalConflict,
     ApprovalRules,
     ApprovalStatus,
+    ApprovalVerdict,
     ConflictCode,
-    Effect,
-    Evaluation,
+    DecisionFacts,
+    RepeatedDecision,
+    RuleEffect,
+    RuleEvaluation,
     SelfApproval,
-    Situation,
-    Taken,
-    Verdict,
+    ValidDecision,
     judge,
 )
 from holdfast.plane.approvals.summaries import ApprovalOutline, approval_outline_of
@@ -79,7 +81,7 @@ NOTE_CHARS_MAX: Final = 1000
 REVISION_MAX: Final = 2**31
 RETRY_S: Final = 0.5
 LIMIT_SHARE: Final = 2
-"""A decision may take this part of the lock's TTL: if not one renewal arrives, the lease still outlives it."""
+"""A decision may take this fraction of the lock's TTL, so the lease outlives it even if no renewal succeeds."""
 
 _INSERT: Final = sql("approval_insert")
 _GET: Final = sql("approval_get")
@@ -92,34 +94,34 @@ _RUN: Final = sql("approval_run")
 _JOB: Final = sql("job_get")
 
 Work: TypeAlias = Callable[[Tx], Awaitable[tuple[Job, bool]]]
-"""Makes a job as part of a transaction, or finds the one that is there; also whether it was made."""
+"""Inserts a job as part of a transaction, or finds the existing one. Also returns whether it was inserted."""
 
 
 class ApprovalBusy(LockBusy):
-    """Somebody else has the lock of the job. Nothing was decided; `retry_after` says when to try again."""
+    """Another process holds the job's lock. Nothing was decided; `retry_after` is the time until the next try."""
 
     code: Final = ConflictCode.RETRYABLE_LOCK
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What became of a decision."""
+class DecisionResult:
+    """The result of a decision."""
 
     approval: Approval
     job: Job
-    taken: bool  # False: the same had been decided before
+    taken: bool  # False: the same decision was made before
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """A decision that somebody wants."""
+class _DecisionRequest:
+    """A decision that an approver requests."""
 
     job: str
-    verdict: Verdict
+    verdict: ApprovalVerdict
     actor: str
     note: str
     revision: int | None
-    tenant: str | None  # whose jobs they may decide about; None: anybody's
+    tenant: str | None  # the job must belong to it; None: any tenant
 
 
 class Approvals:
@@ -142,30 +144,30 @@ class Approvals:
         self._locks = locks
         self._family = family
         self._limit = family.ttl / LIMIT_SHARE if limit is None else limit
-        self.decided: Counter[Verdict] = Counter()
-        self.repeated: Counter[Verdict] = Counter()
+        self.decided: Counter[ApprovalVerdict] = Counter()
+        self.repeated: Counter[ApprovalVerdict] = Counter()
         self.refused: Counter[str] = Counter()  # by code
 
     async def prepare(self) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it is missing."""
         await prepare(self._database, "approval_schema")
 
-    # Asking.
+    # Requests.
 
-    def evaluate(self, wanted: Submission) -> Evaluation:
-        """What the rules say of a job that somebody wants."""
+    def evaluate(self, wanted: Submission) -> RuleEvaluation:
+        """The effect of the rules on a submission."""
         return self.rules.evaluate(wanted.topic, wanted.tenant, wanted.labels)
 
     def submission(self, wanted: Submission, pool: str, step: StepOf | None = None) -> Work:
-        """The work of making a job that somebody wants: it goes, or waits for a person, as the rules say.
+        """The transaction that inserts a submission: PENDING, or waiting for approval, as the rules require.
 
-        `NotAllowed`: they refuse it. The submission was checked. `step`: whose job it is, if it is a run's.
+        Raises `NotAllowed` if the rules refuse it. The submission was checked before. `step`: the step that it runs.
         """
-        said = self.evaluate(wanted)
-        if said.effect is Effect.ALLOW:
+        evaluation = self.evaluate(wanted)
+        if evaluation.effect is RuleEffect.ALLOW:
             return self._jobs.submission(wanted, pool, [subjects.submitted()])
-        rule = said.rule
-        if said.effect is Effect.DENY or rule is None:
+        rule = evaluation.rule
+        if evaluation.effect is RuleEffect.DENY or rule is None:
             raise NotAllowed(f"the rule {rule.name if rule else '?'} refuses this job")
         make = self._jobs.submission(wanted, pool, state=JobState.APPROVAL_REQUIRED)
         snapshot = self.rules.snapshot
@@ -180,7 +182,7 @@ class Approvals:
         return work
 
     async def ask(self, tx: Tx, run: StoredRun, wanted: AskApproval) -> None:
-        """See `consequences.Gates`: a job that nobody runs, and that is over as soon as somebody decides."""
+        """See `effects.Gates`: inserts a job that no worker runs and that ends with the decision."""
         encoded("message", wanted.message)
         submission = Submission(
             GATE_TOPIC,
@@ -200,30 +202,32 @@ class Approvals:
             if not made and await job_gives_way(tx, job, run.run):
                 job, _ = await make(tx)
         except InvalidTransition:
-            raise BadInput("id", f"{wanted.id} is another tenant's job", "choose another id for the run") from None
+            raise BadInput(
+                "id", f"job {wanted.id} belongs to another tenant", "choose another id for the run"
+            ) from None
         if job.topic != GATE_TOPIC or job.labels.get(subjects.RUN_LABEL) != run.run.id:
-            raise BadInput("id", f"{wanted.id} is a job of somebody else", "choose another id for the run")
+            raise BadInput("id", f"{wanted.id} is the id of another job", "choose another id for the run")
         step = StepOf(run.run.id, wanted.step, wanted.risk)
         await tx.query(_INSERT, new_values(job, gate=True, message=wanted.message, step=step))
 
-    # Looking.
+    # Queries.
 
     async def get(self, job_id: str, *, tenant: str | None = None) -> Approval | None:
-        """The approval of a job of a tenant, or None; of any (None): the newest of that id."""
+        """The approval of a tenant's job, or None. Without a tenant: the newest approval of that job id."""
         where = {"job": check_id("job", job_id), "tenant": tenant}
         rows = await self._database.read(lambda tx: tx.query(_GET, where))
         return approval_of(rows[0], rows[0]["job_state"]) if rows else None
 
     async def waiting(self, *, tenant: str | None, after: Place, limit: int) -> list[ApprovalOutline]:
-        """What waits for somebody now, in outline, the oldest first."""
+        """Outlines of the approvals that wait for a decision, oldest first."""
         values = {"tenant": tenant or "", "created_ns": after.at_ns, "job": after.id, "most": limit}
         rows = await self._database.read(lambda tx: tx.query(_WAITING, values))
         return [approval_outline_of(row) for row in rows]
 
     async def page(self, *, tenant: str | None, status: str, after: Place, limit: int) -> list[ApprovalOutline]:
-        """Everything that waits or waited, in outline, the newest first. An empty status: any.
+        """Outlines of all approvals, newest first. An empty status: any.
 
-        For what waits now use `waiting`.
+        For open approvals use `waiting`.
         """
         stored = ApprovalStatus.WAITING.value if status == ApprovalStatus.LAPSED else status
         values = {"tenant": tenant, "status": stored, "created_ns": after.at_ns, "job": after.id, "most": limit}
@@ -231,38 +235,37 @@ class Approvals:
         rows = await self._database.read(lambda tx: tx.query(statement, values))
         return [approval_outline_of(row) for row in rows]
 
-    # Deciding.
+    # Decisions.
 
     async def decide(
         self,
         job_id: str,
-        verdict: Verdict,
+        verdict: ApprovalVerdict,
         *,
         actor: str,
         note: str = "",
         revision: int | None = None,
         tenant: str | None = None,
-    ) -> Decision:
-        """Approve or reject. `RowMissing`: there is nothing to decide; see `plane.approvals.rules.judge` for the rest.
+    ) -> DecisionResult:
+        """Approve or reject. `RowMissing`: no such approval. See `plane.approvals.rules.judge` for other errors.
 
-        `revision`, where it is given, is the one that was looked at: it must not have changed since. `tenant`, where it
-        is given, is whose job it must be.
+        `revision`, if given, must be the current one. `tenant`, if given, must be the tenant of the job.
         """
         check_text("actor", actor, ID_CHARS_MAX)
-        wish = _Wish(check_id("job", job_id), verdict, actor, note, revision, tenant)
+        request = _DecisionRequest(check_id("job", job_id), verdict, actor, note, revision, tenant)
         if note:
             check_text("note", note, NOTE_CHARS_MAX)
         if revision is not None:
             check_whole("revision", revision, 0, REVISION_MAX)
         try:
-            situation, job = await self._situation(wish)  # most refusals need no lock
-            if isinstance(self._judged(wish, situation), Already):
-                return self._again(wish, situation, job)
+            facts, job = await self._facts(request)  # refuses most requests without the lock
+            if isinstance(self._judged(request, facts), RepeatedDecision):
+                return self._repeated(request, facts, job)
             lease = await self._acquire(job_id)
             try:
-                return await self._within_limit(lease, wish)
+                return await self._within_limit(lease, request)
             finally:
-                await lease.release()  # bounded, also for a caller that has gone; trouble with it is logged
+                await lease.release()  # bounded, also for a cancelled caller; a failure is logged
         except (ApprovalConflict, ApprovalBusy, SelfApproval) as refused:
             self.refused[str(refused.code)] += 1
             raise
@@ -275,128 +278,133 @@ class Approvals:
         except BackendError as error:
             raise type(error)(f"lock acquire: {error}") from error
 
-    async def _within_limit(self, lease: Lease, wish: _Wish) -> Decision:
+    async def _within_limit(self, lease: Lease, request: _DecisionRequest) -> DecisionResult:
         limit = asyncio.timeout(self._limit)
         try:
             async with limit:
-                return await self._decide(lease, wish)
-        except (LeaseLost, FencedOut) as error:  # nothing was written: somebody newer has the lock, or will
-            raise self._busy(wish.job) from error
+                return await self._decide(lease, request)
+        except (LeaseLost, FencedOut) as error:  # nothing was written: a newer holder has the lock, or will have it
+            raise self._busy(request.job) from error
         except TimeoutError as error:
             if isinstance(error, BackendError) or not limit.expired():
                 raise
             raise Timeout(
-                f"the decision about {wish.job} took longer than {self._limit:g} s; look at it, or repeat it"
+                f"the decision about {request.job} took longer than {self._limit:g} s; read the approval, or repeat it"
             ) from error
 
-    async def _decide(self, lease: Lease, wish: _Wish) -> Decision:
-        situation, job = await self._situation(wish)  # it may have changed while we waited
-        taken = self._judged(wish, situation)
-        if isinstance(taken, Already):
-            return self._again(wish, situation, job)
-        fence, approval = carried(lease), situation.approval
+    async def _decide(self, lease: Lease, request: _DecisionRequest) -> DecisionResult:
+        facts, job = await self._facts(request)  # it may have changed during the wait for the lock
+        taken = self._judged(request, facts)
+        if isinstance(taken, RepeatedDecision):
+            return self._repeated(request, facts, job)
+        fence, approval = carried(lease), facts.approval
         decided: list[Row] = []
 
         def decide(job: Job) -> Writing:
-            self._judged(wish, replace(situation, state=job.state, request=request_of(job, approval)))
-            return replace(_write(job, wish, approval, taken, fence, self._now_ns()), also=also)
+            self._judged(request, replace(facts, state=job.state, request=request_of(job, approval)))
+            return replace(_write(job, request, approval, taken, fence, self._now_ns()), also=also)
 
         async def also(tx: Tx, _: Job) -> None:
             if approval.run is not None:
-                self._judged(wish, replace(situation, run=await _run_status(tx, approval.run)))
+                self._judged(request, replace(facts, run=await _run_status(tx, approval.run)))
             values = {
-                "job": wish.job,
+                "job": request.job,
                 "tenant": approval.tenant,
-                "status": str(wish.verdict.status),
+                "status": str(request.verdict.status),
                 "snapshot": taken.snapshot,
-                "decided_by": wish.actor,
+                "decided_by": request.actor,
                 "now_ns": self._now_ns(),
-                "note": wish.note or None,
+                "note": request.note or None,
                 "fence": fence.fence,
                 "revision": approval.revision,
             }
             decided[:] = await tx.query(_DECIDE, values)
             if not decided or request_of(job, _as_asked(decided[0], approval)) != approval.request:
-                raise ApprovalConflict(ConflictCode.STALE_REQUEST, "somebody decided at the same moment; look again")
+                raise ApprovalConflict(ConflictCode.STALE_REQUEST, "it was decided at the same moment; read it again")
 
         try:
-            changed = await self._jobs.change(lease, wish.job, decide)
+            changed = await self._jobs.change(lease, request.job, decide)
         except ApprovalConflict:
-            # Something was committed since we looked, perhaps this same decision, whose answer was never heard.
-            situation, job = await self._situation(wish)
-            if isinstance(self._judged(wish, situation), Already):
-                return self._again(wish, situation, job)
+            # A transaction was committed since the read: perhaps this same decision, whose answer was lost.
+            facts, job = await self._facts(request)
+            if isinstance(self._judged(request, facts), RepeatedDecision):
+                return self._repeated(request, facts, job)
             raise
         if changed.after is None:
-            raise RowMissing(_nothing(wish.job))
-        self.decided[wish.verdict] += 1
-        return Decision(approval_of(decided[0], changed.after.state), changed.after, taken=True)
+            raise RowMissing(_nothing(request.job))
+        self.decided[request.verdict] += 1
+        return DecisionResult(approval_of(decided[0], changed.after.state), changed.after, taken=True)
 
-    def _judged(self, wish: _Wish, situation: Situation) -> Taken | Already:
-        return judge(wish.verdict, wish.actor, replace(situation, now_ns=self._now_ns()), revision=wish.revision)
+    def _judged(self, request: _DecisionRequest, facts: DecisionFacts) -> ValidDecision | RepeatedDecision:
+        return judge(request.verdict, request.actor, replace(facts, now_ns=self._now_ns()), revision=request.revision)
 
-    def _again(self, wish: _Wish, situation: Situation, job: Job) -> Decision:
-        self.repeated[wish.verdict] += 1
-        return Decision(situation.approval, job, taken=False)
+    def _repeated(self, request: _DecisionRequest, facts: DecisionFacts, job: Job) -> DecisionResult:
+        self.repeated[request.verdict] += 1
+        return DecisionResult(facts.approval, job, taken=False)
 
     def _busy(self, job_id: str, retry_after: float = 0.0) -> ApprovalBusy:
-        """The holder's lease may have a minute left, and is usually given back at once: come back sooner than that."""
+        """The holder's lease may last a minute, but holders usually release early: retry sooner than it expires."""
         return ApprovalBusy(BUSY, key=self._family.key(job=job_id), retry_after=min(retry_after or RETRY_S, RETRY_S))
 
-    async def _situation(self, wish: _Wish) -> tuple[Situation, Job]:
+    async def _facts(self, request: _DecisionRequest) -> tuple[DecisionFacts, Job]:
         async def work(tx: Tx) -> tuple[Row, Job, RunStatus | None] | None:
-            jobs = await tx.query(_JOB, {"id": wish.job})
-            if not jobs or wish.tenant not in (None, jobs[0]["tenant"]):
+            jobs = await tx.query(_JOB, {"id": request.job})
+            if not jobs or request.tenant not in (None, jobs[0]["tenant"]):
                 return None
             job = job_of(jobs[0])
             rows = await tx.query(_GET, {"job": job.id, "tenant": job.tenant})
-            if not rows or rows[0]["created_ns"] != job.created_ns:  # what is kept of another job of this id
+            if not rows or rows[0]["created_ns"] != job.created_ns:  # of an earlier job with this id
                 return None
             run = rows[0]["run"]
             return rows[0], job, None if run is None else await _run_status(tx, run)
 
         found = await self._database.read(work)
         if found is None:
-            raise RowMissing(_nothing(wish.job))
+            raise RowMissing(_nothing(request.job))
         row, job, run = found
         approval = approval_of(row, job.state)
         if approval.gate:
-            evaluation, snapshot = Evaluation(Effect.REQUIRE), approval.snapshot  # the workflow wants it, no rule does
+            evaluation, snapshot = (
+                RuleEvaluation(RuleEffect.REQUIRE),
+                approval.snapshot,
+            )  # required by the workflow, not a rule
         else:
             evaluation, snapshot = self.rules.evaluate(job.topic, job.tenant, job.labels), self.rules.snapshot
-        situation = Situation(
+        facts = DecisionFacts(
             *(approval, job.state, request_of(job, approval), snapshot, evaluation, run, self._now_ns()),
             requesters=requesters_in(job.labels),
         )
-        return situation, job
+        return facts, job
 
     def _now_ns(self) -> int:
         return self._jobs.clock.now().wall
 
 
 async def _run_status(tx: Tx, run: str) -> RunStatus:
-    """How a run is. One that is not stored any more was over long before that."""
+    """The status of a run. A run that is no longer stored ended long ago."""
     rows = await tx.query(_RUN, {"run": run})
     return RunStatus(rows[0]["status"]) if rows else RunStatus.CANCELLED
 
 
 def _as_asked(row: Row, approval: Approval) -> Approval:
-    """A row as it was found in the commit, with what the decision itself has written put back."""
+    """The approval as read in the commit, without the snapshot that the decision itself wrote."""
     return replace(approval_of(row, None), snapshot=approval.snapshot)
 
 
-def _write(job: Job, wish: _Wish, approval: Approval, taken: Taken, fence: CarriedFence, now_ns: int) -> Writing:
-    """What a decision does to its job."""
-    if wish.verdict is Verdict.REJECT:
-        reason = f"rejected by {wish.actor}" + (f": {wish.note}" if wish.note else "")
-        return ending(job, End(JobState.DENIED, None, reason, dead=not approval.gate), fence, actor=wish.actor)
+def _write(
+    job: Job, request: _DecisionRequest, approval: Approval, taken: ValidDecision, fence: CarriedFence, now_ns: int
+) -> Writing:
+    """The job update for a decision."""
+    if request.verdict is ApprovalVerdict.REJECT:
+        reason = f"rejected by {request.actor}" + (f": {request.note}" if request.note else "")
+        return ending(job, End(JobState.DENIED, None, reason, dead=not approval.gate), fence, actor=request.actor)
     if approval.gate:
-        result = {"approved_by": wish.actor, "note": wish.note or None}
-        return ending(job, End(JobState.SUCCEEDED, None, "", dead=False), fence, actor=wish.actor, result=result)
-    due_ns = job.not_before_ns if job.not_before_ns > now_ns else 0  # whoever asked may have wanted it later still
-    change = Change(JobState.PENDING, reason=f"approved by {wish.actor}", not_before_ns=due_ns, actor=wish.actor)
+        result = {"approved_by": request.actor, "note": request.note or None}
+        return ending(job, End(JobState.SUCCEEDED, None, "", dead=False), fence, actor=request.actor, result=result)
+    due_ns = job.not_before_ns if job.not_before_ns > now_ns else 0  # a delay that was requested still applies
+    change = Change(JobState.PENDING, reason=f"approved by {request.actor}", not_before_ns=due_ns, actor=request.actor)
     return Writing([change], [subjects.submitted(job.id, again=f"approval:{job.created_ns}:{taken.revision}")])
 
 
 def _nothing(job_id: str) -> str:
-    return f"nothing about {job_id!r:.220} waits, or waited, for anybody"
+    return f"no approval found for {job_id!r:.220}"

@@ -1,4 +1,4 @@
-"""What the list of approvals shows of each."""
+"""Outlines of approvals, for lists."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ApprovalOutline:
     fence: int | None
 
 
-_TEXT_BEGUN: Final = re.compile(r'"(?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*')  # without an escape that was cut in two
+_TEXT_BEGUN: Final = re.compile(r'"(?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*')  # drops an escape that was cut in two
 
 _WRITTEN_MAX: Final = 2_500
 
 
 def approval_outline_of(row: Row) -> ApprovalOutline:
-    """From a row, with the state of its job, to the outline of an approval."""
+    """The outline of an approval from a row with the state of its job."""
     return ApprovalOutline(
         job=row["job"],
         tenant=row["tenant"],
@@ -65,20 +65,20 @@ def approval_outline_of(row: Row) -> ApprovalOutline:
 
 
 def outline_of_approval(approval: Approval) -> ApprovalOutline:
-    """An approval that was read whole, as lists have it."""
+    """The outline of a complete approval."""
     same = {name: getattr(approval, name) for name in ApprovalOutline.__slots__ if name != "about"}
     return ApprovalOutline(**same, about=_text_of(approval.message))
 
 
 def _text_of(message: Any) -> str:
-    """The beginning of what whoever decides is told: of a text itself, or of anything else as JSON."""
+    """The beginning of the message for the approver: of a text, or of any other value as JSON."""
     if message is None:
         return ""
     return beginning(message if isinstance(message, str) else json.dumps(message, ensure_ascii=False))
 
 
 def _about(written: str) -> str:
-    """The same of a message as it is written, which may be cut."""
+    """The same from stored JSON, which may be cut off."""
     if len(written) < _WRITTEN_MAX:
         return _text_of(json.loads(written))
     begun = _TEXT_BEGUN.match(written)

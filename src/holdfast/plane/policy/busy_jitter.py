@@ -1,7 +1,7 @@
-"""The jitter of busy retries in one process: checked against its settings, and switched while it runs.
+"""The jitter of busy retries in one process: checked against the settings, and switched at run time.
 
-Promises: a jitter that its settings rule out is refused (`BadInput`) and changes nothing: one that is not below the
-delay, that is more than a TTL allows, or with which a promised takeover time cannot be kept.
+Promises: a jitter that the settings rule out is refused (`BadInput`) and changes nothing. That is a jitter that is not
+below the delay, exceeds what a TTL allows, or breaks a promised takeover time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.types import NS, Duration, duration_ns
 
 
 def check_jitter(settings: Settings, jitter: Duration) -> int:
-    """The jitter in nanoseconds, or `BadInput` where these settings rule it out."""
+    """The jitter in nanoseconds. `BadInput` if these settings rule it out."""
     jitter_ns = duration_ns(BUSY_JITTER, jitter, high_ns=BUSY_JITTER_MAX_NS)
     fixed = {str(each) for each in _problems(settings, 0)}
     for each in _problems(settings, jitter_ns):
@@ -36,7 +36,7 @@ def _with_jitter(settings: Settings, jitter_ns: int) -> Settings:
 
 
 class BusyJitter:
-    """The retry delays of a process, whose jitter follows the policy of the plane."""
+    """The retry delays of a process. Their jitter follows the policy of the plane."""
 
     def __init__(self, settings: Settings) -> None:
         self.delays = SwitchableDelays(_with_jitter(settings, 0).scheduler.delays)
@@ -44,6 +44,6 @@ class BusyJitter:
         self._settings = settings
 
     def use(self, seconds: float) -> None:
-        """Switch the jitter; `BadInput` where the settings rule it out."""
+        """Switch the jitter. `BadInput` if the settings rule it out."""
         self.delays.use_jitter(check_jitter(self._settings, seconds))
         self.seconds = seconds

@@ -1,18 +1,21 @@
-"""How often locks fell back and work was done twice, in all processes: what an escalation is decided by.
+"""Counts of lock fallbacks and duplicate work over all processes: the input of an escalation.
 
-    signals.step_repeated(run="r-1", step="fetch")     # the engine: a completion came for a step that was complete
-    signals.publish_repeated(job="j-1")                # a publisher: this job had been published before
+    signals.step_repeated(run="r-1", step="fetch")     # the engine: a completed step was completed again
+    signals.publish_repeated(job="j-1")                # a publisher: this job was published before
     await signals.sums(window_ns)                      # over all processes
 
-Fallbacks are read from what the `Locks` of the process count, by family and risk class; nobody reports them here.
+Fallbacks are read from the statistics of the process's `Locks`, by family and risk class; no caller reports them here.
 
-Promises: reporting is a count in memory, costs no I/O and never fails. A task writes the counts every few seconds, by
-buckets of ten seconds, each bucket as a whole: written twice it counts once. No lease is needed for it. While the
-database is down counts are kept, up to `KEPT_NS`, and written into the buckets in which they belong; nothing else of
-the process notices. What is older than `KEPT_NS` is forgotten.
+Promises:
 
-Does not promise to the last one: what a killed process had not written is lost, and hosts whose clocks differ put
-counts into neighbouring buckets.
+- Reporting is a count in memory, costs no I/O and never fails.
+- A task writes the counts every few seconds in buckets of ten seconds. A bucket is written as a whole, so a second
+  write does not count twice. No lease is needed.
+- While the database is down, counts are kept for up to `KEPT_NS` and written into their buckets later. Nothing else in
+  the process is affected. Older counts are dropped.
+
+Does not promise exact counts: the unwritten counts of a killed process are lost, and hosts with different clocks write
+into neighboring buckets.
 
 Clock: the wall clock, which hosts share.
 """
@@ -39,7 +42,7 @@ from holdfast.types import NS
 
 BUCKET_NS: Final = 10 * NS
 KEPT_NS: Final = 3600 * NS
-LINES_MAX: Final = 20  # in the log, of one sign, between two writes
+LINES_MAX: Final = 20  # in the log, of one kind, between two writes
 
 SIGNAL_SCHEMA: Final = "signal_schema"
 _PUT: Final = sql("signal_put")
@@ -49,87 +52,87 @@ _SWEEP: Final = sql("signal_sweep")
 _log: Final = logging.getLogger("holdfast.plane")
 
 
-class Sign(StrEnum):
-    """What is counted."""
+class SignalKind(StrEnum):
+    """The counted events."""
 
-    FALLBACK = "fallback"  # a lock was given out without the store, because that had failed
-    EXERCISED = "exercised"  # likewise, because an exercise pretended so
-    STEP = "step"  # a step of a run completed that was complete
-    PUBLISH = "publish"  # a job was published that had been published
-    END = "end"  # a job ended that was over
+    FALLBACK = "fallback"  # a lock was granted locally because the store had failed
+    EXERCISED = "exercised"  # a lock was granted locally because an exercise simulated a store error
+    STEP = "step"  # a completed step was completed again
+    PUBLISH = "publish"  # a published job was published again
+    END = "end"  # an ended job ended again
 
     @property
     def duplicate(self) -> bool:
-        """Whether it says that something was done twice."""
-        return self in {Sign.STEP, Sign.PUBLISH, Sign.END}
+        """Whether the event means that work was done twice."""
+        return self in {SignalKind.STEP, SignalKind.PUBLISH, SignalKind.END}
 
 
-class Label(NamedTuple):
-    """What a count is about. Duplicates have no family and no class."""
+class SignalLabel(NamedTuple):
+    """The key of a count. Duplicates have no family and no class."""
 
-    sign: Sign
+    sign: SignalKind
     family: str = ""
     risk: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """What all processes have seen of one thing: in a window, and in the one before it."""
+class SignalTotal:
+    """The count over all processes: in a window, and in the window before it."""
 
-    label: Label
+    label: SignalLabel
     lately: int
     earlier: int
 
 
-class Signals:
+class DuplicateCounters:
     """The counts of this process, and the sums over all."""
 
     def __init__(self, database: Database, clock: Clock, *, process: str, recorder: Recorder | None = None) -> None:
-        """`process` tells processes apart, and is not used twice; `recorder` is what counts the fallbacks here."""
+        """`process` is unique to this process; `recorder` counts its fallbacks."""
         self._database = database
         self._clock = clock
         self._process = process
         self._recorder = recorder
-        self._sources: dict[Label, Callable[[], int]] = {}
-        self._read: Counter[Label] = Counter()  # how far each source had counted when it was last looked at
-        self._reported: Counter[Label] = Counter()
-        self._buckets: dict[int, Counter[Label]] = {}
+        self._sources: dict[SignalLabel, Callable[[], int]] = {}
+        self._read: Counter[SignalLabel] = Counter()  # the last value of each source
+        self._reported: Counter[SignalLabel] = Counter()
+        self._buckets: dict[int, Counter[SignalLabel]] = {}
         self._unwritten: set[int] = set()
         self._swept_ns = 0
         self._prepared = False
-        self._rates: dict[Sign, LogRate] = {}
+        self._rates: dict[SignalKind, LogRate] = {}
         self._writing = Trouble(
             _log, "signals could not be written and are kept for later", "signals can be written again"
         )
-        self.totals: Counter[Label] = Counter()  # since the start, for metrics
+        self.totals: Counter[SignalLabel] = Counter()  # since the start, for metrics
         self.input_fail_open = 0  # jobs submitted without the store
-        self.failed = 0  # writes that did not come to pass
+        self.failed = 0  # failed writes
 
     # Reporting.
 
     def step_repeated(self, *, run: str, step: str) -> None:
-        """A step completed that was complete: the second completion changed nothing."""
-        self._report(Sign.STEP, "a step completed again", run=run, step=step)
+        """A completed step was completed again. The second completion changed nothing."""
+        self._report(SignalKind.STEP, "a step completed again", run=run, step=step)
 
     def publish_repeated(self, *, job: str) -> None:
-        """A job was published that had been published."""
-        self._report(Sign.PUBLISH, "a job was published again", job=job)
+        """A published job was published again."""
+        self._report(SignalKind.PUBLISH, "a job was published again", job=job)
 
     def submitted_without_store(self, jobs: int) -> None:
-        """Jobs reached the scheduler from a run whose lock was had without the store: another replica may hold it too.
+        """Jobs were submitted by a run whose lock was granted without the store: another replica may hold it too.
 
-        Counted here for metrics only: an escalation goes by the fallbacks themselves.
+        For metrics only: an escalation uses the fallbacks themselves.
         """
         self.input_fail_open += jobs
 
-    def follow(self, sign: Sign, count: Callable[[], int]) -> None:
-        """Count along with something that counts already, and only upwards."""
-        self._sources[Label(sign)] = count
+    def follow(self, sign: SignalKind, count: Callable[[], int]) -> None:
+        """Include an existing counter that only increases."""
+        self._sources[SignalLabel(sign)] = count
 
     # Writing.
 
     def collect(self) -> None:
-        """Put what has happened since the last time into the present bucket."""
+        """Add the events since the last call to the current bucket."""
         fresh = self._reported
         self._reported = Counter()
         for label, count in self._counted().items():
@@ -144,7 +147,7 @@ class Signals:
         self.totals.update(fresh)
 
     async def flush(self) -> bool:
-        """Collect, and write what was not written. False: the database did not take it; it is kept for later."""
+        """Collect, and write the unwritten counts. False: the write failed, and the counts are kept for later."""
         self.collect()
         oldest = self._bucket() - KEPT_NS
         for bucket in [each for each in self._buckets if each < oldest]:
@@ -170,38 +173,45 @@ class Signals:
             return False
         self._writing.ended()
         self._swept_ns = self._bucket() if sweeping else self._swept_ns
-        # What was counted meanwhile is not written yet; a bucket that is over needs no second look.
+        # Counts that arrived meanwhile are not written yet. A past bucket does not change.
         self._unwritten = {each for each in self._unwritten if dict(self._buckets[each]) != writing.get(each)}
         return True
 
-    async def sums(self, window_ns: int) -> list[Sum]:
-        """What all processes have seen in the last `window_ns`, and in the equally long time before."""
+    async def sums(self, window_ns: int) -> list[SignalTotal]:
+        """The counts of all processes in the last `window_ns`, and in the window before it."""
         since_ns = self._clock.now().wall - window_ns
         values = {"since_ns": since_ns, "before_ns": since_ns - window_ns}
         await self._prepare()
         rows = await self._database.read(lambda tx: tx.query(_SUM, values))
-        known = {str(each) for each in Sign}  # a newer version may count more
+        known = {str(each) for each in SignalKind}  # a newer version may count more
         return [
-            Sum(Label(Sign(row["kind"]), row["family"], row["risk"]), int(row["lately"]), int(row["earlier"]))
+            SignalTotal(
+                SignalLabel(SignalKind(row["kind"]), row["family"], row["risk"]),
+                int(row["lately"]),
+                int(row["earlier"]),
+            )
             for row in rows
             if row["kind"] in known
         ]
 
-    def _report(self, sign: Sign, text: str, **fields: str) -> None:
-        """Count it; and log it, unless there were very many just now: an outage must not drown its own log."""
-        self._reported[Label(sign)] += 1
+    def _report(self, sign: SignalKind, text: str, **fields: str) -> None:
+        """Count the event, and log it below a rate limit: an outage must not flood its own log."""
+        self._reported[SignalLabel(sign)] += 1
         rate = self._rates.setdefault(sign, LogRate(LINES_MAX))
         tell(_log, logging.WARNING, text, fields, rate=rate, stacklevel=2)
 
-    def _counted(self) -> Mapping[Label, int]:
+    def _counted(self) -> Mapping[SignalLabel, int]:
         found = {label: count() for label, count in self._sources.items()}
         if self._recorder is not None:
-            for sign, happened in ((Sign.FALLBACK, Happened.FELL_BACK), (Sign.EXERCISED, Happened.EXERCISED)):
+            for sign, happened in (
+                (SignalKind.FALLBACK, Happened.FELL_BACK),
+                (SignalKind.EXERCISED, Happened.EXERCISED),
+            ):
                 counts = self._recorder.by_risk(happened)
-                found |= {Label(sign, family, risk): count for (family, risk), count in counts.items()}
+                found |= {SignalLabel(sign, family, risk): count for (family, risk), count in counts.items()}
         return found
 
-    def _rows(self, bucket: int, counts: Mapping[Label, int]) -> list[dict[str, object]]:
+    def _rows(self, bucket: int, counts: Mapping[SignalLabel, int]) -> list[dict[str, object]]:
         return [
             {
                 "bucket_ns": bucket,

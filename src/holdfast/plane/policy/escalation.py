@@ -1,11 +1,11 @@
-"""The escalation rule, armed: switches classes to fail closed when running without the lock has begun to do harm.
+"""Armed escalation: switches risk classes to fail closed when work without the lock has begun to do harm.
 
-Promises: any number of processes may be armed; of those that see the same reason one switches, and the history has one
-line (`source` escalation, with the numbers that it was decided by). It never switches back, and says in the log how a
-person does. What a person has switched stands for a whole window before it is judged (`plane.policy.escalation_rules`).
-No lease is needed for it. A database that is down is waited for.
+Promises: any number of processes may be armed. If several see the same reason, one switches, and the history has one
+entry (`source` escalation, with the numbers that it was decided by). It never switches back; the log tells an operator
+how to. A class that a person has switched is left alone for a whole window (`plane.policy.escalation_rules`). No lease
+is needed. While the database is down, it waits.
 
-Clock: the wall clock, as the counts have it.
+Clock: the wall clock, as for the counts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import Final
 from holdfast.core.lease.error_policy import OnError
 from holdfast.core.ports import Clock
 from holdfast.flows.log import say
-from holdfast.plane.policy.duplicate_counters import Sign, Signals, Sum
-from holdfast.plane.policy.escalation_rules import Evidence, Rule, Verdict, due, judge
-from holdfast.plane.policy.model import PolicyMoved, Source, Standing
+from holdfast.plane.policy.duplicate_counters import DuplicateCounters, SignalKind, SignalTotal
+from holdfast.plane.policy.escalation_rules import EscalationEvidence, EscalationResult, EscalationRule, due, judge
+from holdfast.plane.policy.model import ClassPolicy, PolicyConflict, PolicySource
 from holdfast.plane.policy.store import PlanePolicy
 
 _log: Final = logging.getLogger("holdfast.plane")
 
 
 class Escalator:
-    """Looks at the signals and speaks to the policy."""
+    """Reads the signals and switches the policy."""
 
-    def __init__(self, policy: PlanePolicy, signals: Signals, clock: Clock, rule: Rule, *, actor: str) -> None:
+    def __init__(
+        self, policy: PlanePolicy, signals: DuplicateCounters, clock: Clock, rule: EscalationRule, *, actor: str
+    ) -> None:
         self.rule = rule
         self._policy = policy
         self._signals = signals
@@ -36,8 +38,8 @@ class Escalator:
         self._actor = actor
         self.switched = 0  # by this process, since its start
 
-    async def look(self) -> list[Standing]:
-        """Look once, and switch what is to be switched; the classes that were. Raises what the database does."""
+    async def check(self) -> list[ClassPolicy]:
+        """Check once, and return the classes that were switched. Raises the errors of the database."""
         classes = await self._policy.current()
         now_ns = self._clock.now().wall
         wanted = [
@@ -50,18 +52,18 @@ class Escalator:
         verdict = judge(self.rule, evidence(await self._signals.sums(self.rule.window_ns)))
         return [] if not verdict.escalate else [done for each in wanted if (done := await self._switch(each, verdict))]
 
-    async def _switch(self, before: Standing, verdict: Verdict) -> Standing | None:
+    async def _switch(self, before: ClassPolicy, verdict: EscalationResult) -> ClassPolicy | None:
         try:
             after, changed = await self._policy.set(
                 before.risk,
                 OnError.FAIL_CLOSED,
                 actor=self._actor,
                 reason=verdict.because,
-                source=Source.ESCALATION,
+                source=PolicySource.ESCALATION,
                 expect=before.revision,
             )
-        except PolicyMoved:
-            return None  # another process was quicker, or a person has just decided
+        except PolicyConflict:
+            return None  # another process was faster, or a person has just decided
         if not changed:
             return None
         self.switched += 1
@@ -72,16 +74,16 @@ class Escalator:
             now=str(OnError.FAIL_CLOSED),
             because=verdict.because,
             per_second=verdict.rate,
-            until="somebody says otherwise",
+            until="an operator switches it back",
             undo=f"holdfast policy set {before.risk} {before.mode} --reason …",
         )
         return after
 
 
-def evidence(sums: Sequence[Sum]) -> Evidence:
-    """What the rule wants to know, from what was counted. Exercises are no evidence."""
-    return Evidence(
-        fallbacks=sum(each.lately for each in sums if each.label.sign is Sign.FALLBACK),
+def evidence(sums: Sequence[SignalTotal]) -> EscalationEvidence:
+    """The evidence for the rule, from the counts. Exercises are no evidence."""
+    return EscalationEvidence(
+        fallbacks=sum(each.lately for each in sums if each.label.sign is SignalKind.FALLBACK),
         duplicates=sum(each.lately for each in sums if each.label.sign.duplicate),
         duplicates_before=sum(each.earlier for each in sums if each.label.sign.duplicate),
     )

@@ -1,15 +1,18 @@
-"""A process follows the policy of its plane: what the database says is what its locks and its busy retries do.
+"""Applies the policy of the plane in one process: to its locks and its busy retries.
 
-Promises: `begin` returns when the locks of this process do what the policy says, so whoever takes locks after it takes
-them under the policy. From then on a change arrives when its bell rings, and within `poll_ns` where that was missed.
-While the database is down the last known policy holds; a policy file is followed all the same, and what it says is told
-to the database when that is back. A file that turns unreadable or wrong changes nothing, and the log says why. So it is
-with a busy jitter that the settings of this process rule out: what was in force stays in force.
+Promises:
 
-In a process of a plane `locks.policy.set` is not the way to switch: it does not reach the others, and what the plane
-says replaces it. `PlanePolicy.set` is.
+- `begin` returns when the locks of this process follow the policy, so locks that are acquired later are under it.
+- A change applies when its notification arrives, and within `poll_ns` if that was missed.
+- While the database is down, the last known policy holds. Changes of a policy file still apply, and are written to the
+  database when it is back.
+- An unreadable or invalid file changes nothing and is logged. Neither does a busy jitter that the settings of this
+  process rule out.
 
-Clock: the event loop's, for the pauses; the wall clock, for the order of words.
+In a process of a plane, switch with `PlanePolicy.set` and not with `locks.policy.set`: that does not reach the other
+processes and is overwritten by the policy of the plane.
+
+Clock: the event loop's, for the pauses; the wall clock, for the order of changes.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ from holdfast.flows.log import Trouble, say
 from holdfast.leases.connect import AnyLocks
 from holdfast.plane.db.ports import Database
 from holdfast.plane.policy.busy_jitter import BusyJitter
-from holdfast.plane.policy.model import BUSY_JITTER, PolicyView, Source
+from holdfast.plane.policy.model import BUSY_JITTER, PolicySource, PolicyView
 from holdfast.plane.policy.store import CHANNEL, PlanePolicy
 from holdfast.runtime.policy_switch import PolicySwitch
 from holdfast.types import NS
 
 POLL_NS: Final = 5 * NS
 FILE_NS: Final = NS
-"""How often the policy file is looked at: one `stat`."""
+"""Interval at which the policy file is checked: one `stat`."""
 
 _log: Final = logging.getLogger("holdfast.plane")
 
 
-class _Quiet:
-    """What the file says is logged when it is taken over, and not when it is read."""
+class _NullRecorder:
+    """A recorder that records nothing: a change of the file is logged when it is applied, not when it is read."""
 
     def tally(self, _kind: Kind, _family: str) -> bool:
         return False
@@ -62,7 +65,7 @@ class _Quiet:
 
 
 class PolicyFollower:
-    """Keeps the locks of one process at the policy of the plane."""
+    """Keeps the locks of one process on the policy of the plane."""
 
     def __init__(
         self,
@@ -79,9 +82,9 @@ class PolicyFollower:
         poll_ns: int = POLL_NS,
         file_ns: int = FILE_NS,
     ) -> None:
-        """`settings` is the `[risk]` table and, if they set it, `BUSY_JITTER`; `exercises` are those of the settings.
+        """`settings`: the `[risk]` table and `BUSY_JITTER`, if set. `exercises`: those of the settings.
 
-        `jitter` is what is switched here. `BadInput` for a policy file that cannot be read.
+        `jitter` is switched here. `BadInput` for an unreadable policy file.
         """
         self._policy = policy
         self._database = database
@@ -93,33 +96,33 @@ class PolicyFollower:
         self._exercises = {each.family: each for each in exercises}
         self._poll_ns = poll_ns
         self._file_ns = file_ns if file is not None else poll_ns
-        self._file = None if file is None else PolicySwitch(Policy(), file, clock, _Quiet(), "file")
+        self._file = None if file is None else PolicySwitch(Policy(), file, clock, _NullRecorder(), "file")
         self._file_name = "" if file is None else file.name
-        self._said: dict[str, OnError | float] = {}  # by the file, when it was last looked at
-        self._unsaid: dict[str, tuple[OnError | float, int]] = {}  # what the database has not heard yet, and since when
-        self._known: dict[str, OnError] = {}  # what the database has said last
+        self._applied: dict[str, OnError | float] = {}  # the content of the file at the last check
+        self._unwritten: dict[str, tuple[OnError | float, int]] = {}  # not yet written to the database, and since when
+        self._known: dict[str, OnError] = {}  # last read from the database
         self._running: list[Exercise] = []
         self._unread = Trouble(
             _log,
-            "the error policy could not be looked up; what was last known goes on to hold",
-            "the error policy can be looked up again",
+            "the error policy could not be read; the last known one stays in force",
+            "the error policy can be read again",
         )
-        self.revision = 0  # of the policy that is in force here
-        self.failed = 0  # looks that did not come to pass
+        self.revision = 0  # of the policy in force
+        self.failed = 0  # failed reads
 
-    async def begin(self, *, speak: bool = True) -> None:
-        """Bring the locks of this process to the policy, before they are used. Raises what the database does.
+    async def begin(self, *, apply_files: bool = True) -> None:
+        """Apply the policy to the locks of this process before they are used. Raises the errors of the database.
 
-        `speak`: also say what the files of this process say. Whoever only looks does not.
+        `apply_files`: also apply the files of this process to the plane. Read-only processes do not.
         """
-        if speak:
-            await self._policy.build_in()
-            own = {risk: mode for risk, mode in self._settings.items() if risk not in self._file_words()}
+        if apply_files:
+            await self._policy.write_defaults()
+            own = {risk: mode for risk, mode in self._settings.items() if risk not in self._file_entries()}
             if own:
-                await self._policy.say(own, actor=self._actor, reason="settings", source=Source.START)
-            self.look_at_file(here=False)
-            await self._tell()
-        self._take(await self._policy.view(), first=True)
+                await self._policy.apply_file(own, actor=self._actor, reason="settings", source=PolicySource.START)
+            self.check_file(here=False)
+            await self._write()
+        self._adopt(await self._policy.view(), first=True)
         shown = ", ".join(f"{risk} {mode}" for risk, mode in self._locks.policy.current().items())
         say(_log, logging.INFO, "error policy in force", revision=self.revision, policy=shown)
 
@@ -131,8 +134,8 @@ class PolicyFollower:
         try:
             while True:  # ends with the process
                 rung = await bell.wait(self._file_ns)
-                self.look_at_file()
-                if rung or self._unsaid or loop.time() - asked >= self._poll_ns / NS:
+                self.check_file()
+                if rung or self._unwritten or loop.time() - asked >= self._poll_ns / NS:
                     asked = loop.time()
                     await self.refresh()
         except Closed:
@@ -141,12 +144,12 @@ class PolicyFollower:
             bell.close()
 
     async def refresh(self) -> bool:
-        """Ask the database now. False: it did not answer, and what was known goes on to hold."""
+        """Read the policy now. False: the database did not answer, and the last known policy stays in force."""
         self._exercise()
         try:
-            await self._tell()
-            if await self._policy.revision() != self.revision or self._drifted():
-                self._take(await self._policy.view())
+            await self._write()
+            if await self._policy.revision() != self.revision or self._differs():
+                self._adopt(await self._policy.view())
         except HoldfastError as error:
             self.failed += 1
             self._unread.met(error)
@@ -154,48 +157,48 @@ class PolicyFollower:
         self._unread.ended(revision=self.revision)
         return True
 
-    def look_at_file(self, *, here: bool = True) -> None:
-        """What the file newly says holds here at once: the database may be what is down.
+    def check_file(self, *, here: bool = True) -> None:
+        """Apply changes of the file in this process immediately: the database may be down.
 
-        Not at the start, where only the database knows whether it is new.
+        Not at the start, where only the database knows whether the content is new.
         """
-        words = self._file_words()
+        entries = self._file_entries()
         now_ns = self._clock.now().wall
-        for risk, mode in words.items():
-            if self._said.get(risk) != mode:
-                self._unsaid[risk] = mode, now_ns
+        for risk, mode in entries.items():
+            if self._applied.get(risk) != mode:
+                self._unwritten[risk] = mode, now_ns
                 if here:
                     self._switch(risk, mode, "file", self._file_name)
-        self._said = words
+        self._applied = entries
 
-    def _file_words(self) -> dict[str, OnError | float]:
+    def _file_entries(self) -> dict[str, OnError | float]:
         if self._file is None:
             return {}
-        words: dict[str, OnError | float] = {risk: OnError(mode) for risk, mode in self._file.current().items()}
+        entries: dict[str, OnError | float] = {risk: OnError(mode) for risk, mode in self._file.current().items()}
         if self._file.busy_jitter is not None:
-            words[BUSY_JITTER] = self._file.busy_jitter
-        return words
+            entries[BUSY_JITTER] = self._file.busy_jitter
+        return entries
 
-    async def _tell(self) -> None:
-        """Tell the database what the file has said. It knows whether that is new."""
-        for risk, (mode, at_ns) in list(self._unsaid.items()):
-            words = {risk: mode}
+    async def _write(self) -> None:
+        """Write the content of the file to the database, which knows whether it is new."""
+        for risk, (mode, at_ns) in list(self._unwritten.items()):
+            entries = {risk: mode}
             who, why = self._actor, f"policy file {self._file_name}"
-            await self._policy.say(words, actor=who, reason=why, source=Source.FILE, said_ns=at_ns)
-            if self._unsaid.get(risk) == (mode, at_ns):
-                del self._unsaid[risk]
-            self.revision = -1  # whatever came of it is looked up
+            await self._policy.apply_file(entries, actor=who, reason=why, source=PolicySource.FILE, read_ns=at_ns)
+            if self._unwritten.get(risk) == (mode, at_ns):
+                del self._unwritten[risk]
+            self.revision = -1  # forces a read of the result
 
-    def _drifted(self) -> bool:
-        """Whether somebody has switched here what is the plane's to switch."""
+    def _differs(self) -> bool:
+        """Whether a local switch differs from the policy of the plane."""
         now = self._locks.policy.current()
-        return any(now.get(risk) != mode for risk, mode in self._known.items() if risk not in self._unsaid)
+        return any(now.get(risk) != mode for risk, mode in self._known.items() if risk not in self._unwritten)
 
-    def _take(self, view: PolicyView, *, first: bool = False) -> None:
-        for risk, standing in view.classes.items():
-            if risk not in self._unsaid:
-                self._switch(risk, standing.mode, standing.actor, standing.reason, quiet=first)
-        if view.jitter is not None and BUSY_JITTER not in self._unsaid:
+    def _adopt(self, view: PolicyView, *, first: bool = False) -> None:
+        for risk, class_policy in view.classes.items():
+            if risk not in self._unwritten:
+                self._switch(risk, class_policy.mode, class_policy.actor, class_policy.reason, quiet=first)
+        if view.jitter is not None and BUSY_JITTER not in self._unwritten:
             self._switch(BUSY_JITTER, view.jitter.seconds, view.jitter.actor, view.jitter.reason, quiet=first)
         self._known = {risk: each.mode for risk, each in view.classes.items()}
         self._running = [each.plan for each in view.exercises]
@@ -203,7 +206,7 @@ class PolicyFollower:
         self.revision = view.revision
 
     def _exercise(self) -> None:
-        """Exercises of the plane come before those of the settings, until they are over."""
+        """Exercises of the plane take precedence over those of the settings while they run."""
         now_ns = self._clock.now().wall
         running = {each.family: each for each in self._running if not each.over(now_ns)}
         wanted = {**self._exercises, **running}
@@ -223,7 +226,7 @@ class PolicyFollower:
         try:
             self._jitter.use(seconds)
         except BadInput as error:
-            text = "a jitter of busy retries was not taken over; the one in force stays"
+            text = "a jitter of busy retries was refused; the current one stays"
             say(_log, logging.ERROR, text, error, jitter=seconds, stays=before)
             return
         if not quiet:

@@ -1,6 +1,6 @@
-"""What the error policy of a plane consists of: risk classes, the busy jitter, changes, exercises; as rows and back.
+"""Values of the error policy: risk classes, the busy jitter, changes and exercises, with their conversion from rows.
 
-`policies` says what they mean. Clock: the wall clock, for people.
+`store` describes their meaning. Clock: the wall clock, for people.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from holdfast.errors import HoldfastError
 from holdfast.plane.db.ports import Row
 
 BUSY_JITTER: Final = "busy_jitter"
-"""The name under which the jitter of busy retries is switched. No risk class can have it."""
+"""The name under which the jitter of busy retries is switched. No risk class can have this name."""
 
 
-class Source(StrEnum):
-    """Where a word came from."""
+class PolicySource(StrEnum):
+    """The origin of a change."""
 
     COMMAND = "command"
     API = "api"
     FILE = "file"  # the policy file
-    START = "start"  # the settings of a process that started, or what is built in
+    START = "start"  # the settings of a starting process, or the built-in default
     ESCALATION = "escalation"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What one risk class does, and whose word that is."""
+class ClassPolicy:
+    """The mode of one risk class, and the change that set it."""
 
     risk: str
     mode: OnError
@@ -39,7 +39,7 @@ class Standing:
     since_ns: int
     actor: str
     reason: str
-    source: Source
+    source: PolicySource
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -55,15 +55,15 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class JitterStanding:
-    """The jitter of busy retries in force, and who switched it."""
+class JitterPolicy:
+    """The jitter of busy retries in force, and the change that set it."""
 
     seconds: float
     revision: int
     since_ns: int
     actor: str
     reason: str
-    source: Source
+    source: PolicySource
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -79,7 +79,7 @@ class JitterStanding:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """One line of history: of a risk class, or of the busy jitter, whose values are seconds."""
+    """One entry of the history: of a risk class, or of the busy jitter, whose values are seconds."""
 
     revision: int
     risk: str
@@ -87,7 +87,7 @@ class PolicyChange:
     after: str
     actor: str
     reason: str
-    source: Source
+    source: PolicySource
     at_ns: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class PolicyChange:
 
 @dataclass(frozen=True, slots=True)
 class PlaneExercise:
-    """An exercise that all processes take part in, and whose word that is."""
+    """An exercise in all processes, and who started it."""
 
     plan: Exercise
     revision: int
@@ -133,16 +133,16 @@ class PlaneExercise:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """Everything that a process follows, as of one moment."""
+    """Everything that a process follows, read in one transaction."""
 
     revision: int
-    classes: Mapping[str, Standing]
+    classes: Mapping[str, ClassPolicy]
     exercises: Sequence[PlaneExercise]
-    jitter: JitterStanding | None  # None: it was never switched, and there is none
+    jitter: JitterPolicy | None  # None: it was never switched, so there is none
 
 
-class PolicyMoved(HoldfastError):
-    """The class was changed since it was looked at. Nothing was done; look again. `found` is its present revision."""
+class PolicyConflict(HoldfastError):
+    """The class was changed since it was read. Nothing was done; read it again. `found` is its current revision."""
 
     def __init__(self, message: str, *, risk: str, found: int) -> None:
         super().__init__(message)
@@ -150,33 +150,33 @@ class PolicyMoved(HoldfastError):
         self.found = found
 
 
-def standing_of(row: Row) -> Standing:
-    """From a row to what a class does."""
-    return Standing(
+def class_policy_of(row: Row) -> ClassPolicy:
+    """The mode of a class from its row."""
+    return ClassPolicy(
         row["risk"],
         OnError(row["mode"]),
         int(row["revision"]),
         row["since_ns"],
         row["actor"],
         row["reason"],
-        Source(row["source"]),
+        PolicySource(row["source"]),
     )
 
 
-def jitter_of(row: Row) -> JitterStanding:
-    """From a row of the same columns to the busy jitter in force."""
-    return JitterStanding(
+def jitter_of(row: Row) -> JitterPolicy:
+    """The busy jitter in force from a row with the same columns."""
+    return JitterPolicy(
         float(row["mode"]),
         int(row["revision"]),
         row["since_ns"],
         row["actor"],
         row["reason"],
-        Source(row["source"]),
+        PolicySource(row["source"]),
     )
 
 
 def change_of(row: Row) -> PolicyChange:
-    """From a row to a line of history."""
+    """An entry of the history from its row."""
     return PolicyChange(
         row["revision"],
         row["risk"],
@@ -184,13 +184,13 @@ def change_of(row: Row) -> PolicyChange:
         row["after"],
         row["actor"],
         row["reason"],
-        Source(row["source"]),
+        PolicySource(row["source"]),
         row["at_ns"],
     )
 
 
 def exercise_of(row: Row) -> PlaneExercise:
-    """From a row to an exercise."""
+    """An exercise from its row."""
     plan = Exercise(row["family"], row["parts"], row["until_ns"], row["risk"], bool(row["forced"]))
     return PlaneExercise(
         plan, row["revision"], row["since_ns"], row["until_ns"], row["actor"], row["reason"], row["ended_by"]

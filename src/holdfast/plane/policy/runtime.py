@@ -1,17 +1,16 @@
-"""What a process of a plane does about the error policy: follows it, counts what it costs, and escalates if armed.
+"""The error policy in one process of a plane: follows it, counts its cost, and escalates if armed.
 
-    policing = Policing.of(settings, database, locks, clock, works=True)
-    await policing.begin()                 # the locks of this process do what the policy says
-    async with policing.running():         # … and go on to; counts are written, the rule is looked at
+    policing = PolicyRuntime.of(settings, database, locks, clock, works=True)
+    await policing.begin()                 # the locks of this process follow the policy
+    async with policing.running():         # … from now on; counts are written and the rule is checked
         ...
-    policing.policy, policing.signals      # for whoever switches, and whoever reports duplicates
+    policing.policy, policing.signals      # to switch classes, and to report duplicates
 
-`opened` does this for every process of a plane, and `Components.policing` is the one of that process. The engine
-reports duplicates to `components.policing.signals` and needs nothing else from here: a lock described with a risk class
-follows the policy automatically.
+`opened` does this for every process of a plane, as `Components.policing`. The engine reports duplicates to
+`components.policing.signals`. A lock spec with a risk class follows the policy automatically.
 
-Promises: no lease is needed for any of it. A database that is down costs the process nothing but what is kept until it
-is back; nothing here ends the process.
+Promises: no lease is needed. While the database is down, the process only keeps the counts in memory. No error in here
+ends the process.
 
 Clock: the event loop's, for the pauses.
 """
@@ -34,7 +33,7 @@ from holdfast.flows.log import Trouble, say
 from holdfast.plane.db.ports import Database
 from holdfast.plane.locks import registry as families
 from holdfast.plane.policy.busy_jitter import BusyJitter
-from holdfast.plane.policy.duplicate_counters import Label, Sign, Signals
+from holdfast.plane.policy.duplicate_counters import DuplicateCounters, SignalKind, SignalLabel
 from holdfast.plane.policy.escalation import Escalator
 from holdfast.plane.policy.follower import PolicyFollower
 from holdfast.plane.policy.model import BUSY_JITTER
@@ -53,13 +52,13 @@ JITTER_SETTING: Final = "scheduler.busy_jitter"
 _log: Final = logging.getLogger("holdfast.plane")
 
 
-class Policing:
-    """The error policy as one process sees it."""
+class PolicyRuntime:
+    """The error policy as one process follows it."""
 
     def __init__(
         self,
         policy: PlanePolicy,
-        signals: Signals,
+        signals: DuplicateCounters,
         follower: PolicyFollower,
         locks: Locks,
         jitter: BusyJitter,
@@ -67,7 +66,7 @@ class Policing:
         *,
         flush_s: float = FLUSH_S,
     ) -> None:
-        """`jitter`: what the parts of this process get their retry delays from."""
+        """`jitter`: the source of the retry delays in this process."""
         self.policy = policy
         self.signals = signals
         self.follower = follower
@@ -77,15 +76,15 @@ class Policing:
         self._flush_s = flush_s
 
     @classmethod
-    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> Policing:
-        """As the settings want it. Without `works` no policy file is read: a process that only looks has no say."""
+    def of(cls, settings: Settings, database: Database, locks: Locks, clock: Clock, *, works: bool) -> PolicyRuntime:
+        """From the settings. Without `works` no policy file is read: a read-only process changes nothing."""
         policy = PlanePolicy(database, clock)
         who = locks.manager.owner
         locks.manager.recorder.name_items(
             {name: family.pattern for name, family in families_in_effect(settings).items()}
         )
-        # The owner of a process names it: it has the host, the process id and, unless one was given, a random part.
-        signals = Signals(
+        # The process is named after its owner: host, process id and, unless one was given, a random part.
+        signals = DuplicateCounters(
             database, clock, process=f"{who}/{locks.manager.entropy.token()[:8]}", recorder=locks.manager.recorder
         )
         exercise, jitter = settings.exercise.plan, BusyJitter(settings)
@@ -109,19 +108,19 @@ class Policing:
         return cls(policy, signals, follower, locks, jitter, escalator)
 
     def count_ends(self, duplicate_ends: Callable[[], int]) -> None:
-        """Count second ends of jobs, which the store refuses and counts, as duplicates."""
-        self.signals.follow(Sign.END, duplicate_ends)
+        """Count ends of jobs that had ended, which the store refuses and counts, as duplicates."""
+        self.signals.follow(SignalKind.END, duplicate_ends)
 
-    async def begin(self, *, speak: bool = True) -> None:
+    async def begin(self, *, apply_files: bool = True) -> None:
         """See `PolicyFollower.begin`."""
-        await self.follower.begin(speak=speak)
+        await self.follower.begin(apply_files=apply_files)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow, count and escalate while the block runs; at its end, write what was counted."""
+        """Follow, count and escalate inside the block; then write the remaining counts."""
         tasks = [
-            asyncio.create_task(_kept(self.follower.run), name="follow the error policy"),
-            asyncio.create_task(_kept(self._count), name="write signals of the error policy"),
+            asyncio.create_task(_restarted(self.follower.run), name="follow the error policy"),
+            asyncio.create_task(_restarted(self._count), name="write signals of the error policy"),
         ]
         try:
             yield
@@ -136,14 +135,14 @@ class Policing:
                 say(_log, logging.WARNING, "the last signals could not be written in time")
 
     def statistics(self) -> dict[str, float | Mapping[Any, float]]:
-        """What this process has counted, for metrics. Fallbacks by family and risk class are the locks' own."""
+        """The counts of this process, for metrics. The locks count fallbacks by family and risk class themselves."""
         recorder, modes = self.locks.manager.recorder, self.locks.policy.current()
         fallbacks = recorder.by_risk(Kind.FELL_BACK)
         return {
             "run_fallbacks": sum(n for (family, _), n in fallbacks.items() if family == families.WORKFLOW_RUN.name),
             "input_fail_open": self.signals.input_fail_open,
             "exercises": {each.family: each.share for each in self.locks.exercise.current()},
-            "duplicates": {str(each): self.signals.totals[Label(each)] for each in Sign if each.duplicate},
+            "duplicates": {str(each): self.signals.totals[SignalLabel(each)] for each in SignalKind if each.duplicate},
             "modes": {(risk, str(each)): int(each == mode) for risk, mode in modes.items() for each in OnError},
             "escalations": 0 if self.escalator is None else self.escalator.switched,
             "armed": self.escalator is not None,
@@ -153,26 +152,24 @@ class Policing:
         }
 
     async def _count(self) -> None:
-        trouble = Trouble(
-            _log, "the escalation rule could not be looked at", "the escalation rule can be looked at again"
-        )
+        trouble = Trouble(_log, "the escalation rule could not be checked", "the escalation rule can be checked again")
         while True:  # ends with the process
             await asyncio.sleep(self._flush_s)
             if await self.signals.flush() and self.escalator is not None:
                 try:
-                    await self.escalator.look()
+                    await self.escalator.check()
                     trouble.ended()
                 except HoldfastError as error:
                     trouble.met(error)
 
 
-async def _kept(work: Callable[[], Awaitable[None]]) -> None:
-    """Run it until it ends or is cancelled. An error that nobody foresaw is logged, and it begins anew."""
+async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
+    """Run until it ends or is cancelled. An unexpected error is logged, and it starts again."""
     while True:  # ends with the process
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the process goes on to follow its policy
-            say(_log, logging.ERROR, "following the error policy was interrupted, and begins anew", error)
+        except Exception as error:  # noqa: BLE001 - whatever the error, the process keeps following its policy
+            say(_log, logging.ERROR, "following the error policy failed and starts again", error)
             await asyncio.sleep(AGAIN_S)
         else:
             return

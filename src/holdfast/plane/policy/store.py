@@ -1,4 +1,4 @@
-"""The error policy of a plane: one for all its processes, kept in its database, with every change of it.
+"""The error policy of a plane: one for all its processes, stored in its database, with the history of all changes.
 
     policy = PlanePolicy(database, clock)
     await policy.set("high", "fail_closed", actor="ada", reason="duplicates are rising")
@@ -6,27 +6,32 @@
     await policy.current()          # {"high": Standing(mode=fail_closed, since_ns=…, actor="ada", …), …}
     await policy.history(limit=50)  # newest first
 
-Promises: changes are made one after another and numbered; what is said is in the history in the same transaction, and
-nothing of that is ever changed or deleted. `set(expect=revision)` changes a class only if nobody has changed it since
-(`PolicyMoved` otherwise), so that of several who see the same reason one switches. A class that nobody has named is not
-in `current`, and fails closed. The jitter of busy retries (`BUSY_JITTER`) is switched, followed and remembered in the
-same way; without a switch there is none. No lease is needed for any of this: it works while the lease store is down.
+Promises:
 
-**The last word wins**, whoever says it:
+- Changes are serialized and numbered. Each is recorded in the history in its own transaction, and the history is never
+  changed or deleted.
+- `set(expect=revision)` changes a class only if it has not changed since (otherwise `PolicyConflict`), so of several
+  processes that see the same reason one switches.
+- A class that was never set is not in `current`, and fails closed.
+- The jitter of busy retries (`BUSY_JITTER`) is switched, followed and recorded in the same way. Unset, it is 0.
+- No lease is needed: the policy works while the lease store is down.
 
-- A command, the API or an escalation speaks when it is called.
-- A file (`[risk]` in the settings, or the policy file) speaks when what it says about a class differs from what a file
-  of that kind said last: at the first start, and after an edit. A file that still says the same says nothing, so a
-  restart does not undo what was switched since. A class that is not in the settings is not spoken of. One that is taken
-  out of the policy file while a process follows it goes to `fail_closed`.
-- Where both files name a class, the policy file speaks and the settings do not.
-- The same holds for `busy_jitter` in the `[scheduler]` table of either file; taken out of the policy file it goes to 0.
-- `low` (`fail_open`) and `high` (`fail_closed`) are built in: they hold where nobody has said anything.
+**The last change wins**, whatever its source:
 
-Words are ordered as the database receives them, except that one which had to wait for the database does not overrule
-one that was said, by the clock of its host, after it.
+- A command, an API call or an escalation applies when it is called.
+- A file (`[risk]` in the settings, or the policy file) applies to a class at first start and whenever its entry
+  changes. An unchanged file changes nothing, so a restart does not undo a later switch. A class that is not in the
+  settings is not affected. A class that is removed from the policy file while a process follows it is set to
+  `fail_closed`.
+- Where both files name a class, the policy file applies and the settings do not.
+- The same holds for `busy_jitter` in the `[scheduler]` table of either file; removed from the policy file it is set to
+  0.
+- `low` (`fail_open`) and `high` (`fail_closed`) are built-in defaults.
 
-Does not reach into processes: `policy_following` does.
+Changes are ordered as the database receives them, with one exception: a change that had to wait for the database does
+not overwrite a change that was made after it, by the clock of its host.
+
+Does not reach into processes: `follower` does.
 
 Clock: the wall clock, for people.
 """
@@ -48,22 +53,22 @@ from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import check_text, check_whole
 from holdfast.plane.policy.model import (
     BUSY_JITTER,
-    JitterStanding,
+    ClassPolicy,
+    JitterPolicy,
     PlaneExercise,
     PolicyChange,
-    PolicyMoved,
+    PolicyConflict,
+    PolicySource,
     PolicyView,
-    Source,
-    Standing,
     change_of,
+    class_policy_of,
     exercise_of,
     jitter_of,
-    standing_of,
 )
 from holdfast.types import NS, Duration, check_label, duration_ns
 
 CHANNEL: Final = "policy"
-"""The bell that rings when anything here changes."""
+"""The notification channel for changes."""
 
 BUILT_IN: Final[Mapping[str, OnError]] = MappingProxyType({"low": OnError.FAIL_OPEN, "high": OnError.FAIL_CLOSED})
 NO_JITTER: Final = "0"
@@ -83,8 +88,8 @@ _NOTE: Final = sql("policy_note")
 _SETTING_GET: Final = sql("policy_setting_get")
 _SETTING_PUT: Final = sql("policy_setting_put")
 _HISTORY: Final = sql("policy_history")
-_WORDS: Final = sql("policy_words")
-_WORD_PUT: Final = sql("policy_word_put")
+_FILE_ENTRIES: Final = sql("policy_file_entries")
+_FILE_ENTRY_PUT: Final = sql("policy_file_entry_put")
 _RUNNING: Final = sql("exercise_running")
 _LIST: Final = sql("exercise_list")
 _BEGIN: Final = sql("exercise_begin")
@@ -92,7 +97,7 @@ _END: Final = sql("exercise_end")
 
 
 class PlanePolicy:
-    """The policy of one plane. Cheap to make; any number of them, anywhere, speak about the same one."""
+    """The policy of one plane. Cheap to create; any number of instances share one policy."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -100,15 +105,15 @@ class PlanePolicy:
         self._prepared = False
 
     async def prepare(self) -> None:
-        """Make sure that the tables are there. The methods do so themselves when they are first called."""
+        """Create missing tables. The methods do so on their first call."""
         if not self._prepared:
             await prepare(self._database, _SCHEMA)
             self._prepared = True
 
-    # Looking.
+    # Queries.
 
     async def view(self) -> PolicyView:
-        """Everything at once."""
+        """The complete policy, read in one transaction."""
         await self.prepare()
         return await self._database.read(self._view)
 
@@ -118,8 +123,8 @@ class PlanePolicy:
         rows = await self._database.read(lambda tx: tx.query(_REVISION))
         return int(rows[0]["revision"])
 
-    async def current(self) -> dict[str, Standing]:
-        """What each class does, by name. One that is not there fails closed."""
+    async def current(self) -> dict[str, ClassPolicy]:
+        """The mode of each class, by name. A missing class fails closed."""
         return dict((await self.view()).classes)
 
     async def history(
@@ -136,12 +141,12 @@ class PlanePolicy:
         return [change_of(row) for row in await self._database.read(lambda tx: tx.query(_HISTORY, values))]
 
     async def exercises(self, limit: int = 20) -> list[PlaneExercise]:
-        """The newest exercises, over or not, newest first."""
+        """The newest exercises, running or ended, newest first."""
         values = {"limit": check_whole("limit", limit, 1, HISTORY_PAGE_MAX)}
         await self.prepare()
         return [exercise_of(row) for row in await self._database.read(lambda tx: tx.query(_LIST, values))]
 
-    # Speaking.
+    # Changes.
 
     async def set(
         self,
@@ -150,17 +155,17 @@ class PlanePolicy:
         *,
         actor: str,
         reason: str,
-        source: Source = Source.COMMAND,
+        source: PolicySource = PolicySource.COMMAND,
         expect: int | None = None,
-    ) -> tuple[Standing, bool]:
-        """Switch one class, in all processes. What holds now, and whether this changed it.
+    ) -> tuple[ClassPolicy, bool]:
+        """Switch one class in all processes. Returns the class in force, and whether this call changed it.
 
-        `expect`: the revision of the class as it was seen, 0 if it was not there; `PolicyMoved` if it has changed.
-        A class that does so already stays as it is, with the word of whoever switched it.
+        `expect`: the revision of the class that the caller has read, 0 if it was missing; `PolicyConflict` if it has
+        changed. A class that already has this mode keeps the actor and reason of its last change.
         """
-        word = _Word(_check_risk(risk), parse_mode("mode", mode), *_said_by(actor, reason), source)
-        row, changed = await self._set(word, expect)
-        return standing_of(row), changed
+        change = _Change(_check_risk(risk), parse_mode("mode", mode), *_checked_author(actor, reason), source)
+        row, changed = await self._set(change, expect)
+        return class_policy_of(row), changed
 
     async def set_jitter(
         self,
@@ -168,73 +173,75 @@ class PlanePolicy:
         *,
         actor: str,
         reason: str,
-        source: Source = Source.COMMAND,
+        source: PolicySource = PolicySource.COMMAND,
         expect: int | None = None,
-    ) -> tuple[JitterStanding, bool]:
-        """Switch the jitter of busy retries in all processes, likewise; 0: exactly the fixed delay.
+    ) -> tuple[JitterPolicy, bool]:
+        """Switch the jitter of busy retries in all processes, likewise. 0: exactly the fixed delay.
 
-        Whether it suits the settings of a process is that process's to check: see `busy_jitter`.
+        Each process checks the value against its own settings: see `busy_jitter`.
         """
-        word = _Word(BUSY_JITTER, jitter_text(seconds), *_said_by(actor, reason), source)
-        row, changed = await self._set(word, expect)
+        change = _Change(BUSY_JITTER, jitter_text(seconds), *_checked_author(actor, reason), source)
+        row, changed = await self._set(change, expect)
         return jitter_of(row), changed
 
-    async def _set(self, word: _Word, expect: int | None) -> tuple[Row, bool]:
+    async def _set(self, change: _Change, expect: int | None) -> tuple[Row, bool]:
         if expect is not None:
             check_whole("expect", expect, 0, 2**63 - 1)
         await self.prepare()
 
         async def work(tx: Tx) -> tuple[Row, bool]:
             await tx.query(_TURN)
-            return await self._switch(tx, word, expect)
+            return await self._switch(tx, change, expect)
 
         return await self._database.write(work)
 
-    async def say(
+    async def apply_file(
         self,
-        words: Mapping[str, OnError | float],
+        entries: Mapping[str, OnError | float],
         *,
         actor: str,
         reason: str,
-        source: Source,
-        said_ns: int | None = None,
+        source: PolicySource,
+        read_ns: int | None = None,
     ) -> list[str]:
-        """What a file says, as a whole: the names of what was switched by it. See the rule above.
+        """Apply the content of a file. Returns the names that it switched. See the module docstring for the rule.
 
-        `words`: what classes do, and the seconds of `BUSY_JITTER`. `said_ns` is when the file was found to say so,
-        where that was not now.
+        `entries`: modes of classes, and the seconds of `BUSY_JITTER`. `read_ns`: when the file was read, if that was
+        earlier than now.
         """
-        made = [_Word(*_named(name, value), *_said_by(actor, reason), source) for name, value in words.items()]
+        made = [
+            _Change(*_named(name, value), *_checked_author(actor, reason), source) for name, value in entries.items()
+        ]
         await self.prepare()
 
         async def work(tx: Tx) -> list[str]:
             await tx.query(_TURN)
-            known = {row["risk"]: row["mode"] for row in await tx.query(_WORDS, {"source": source})}
+            known = {row["risk"]: row["mode"] for row in await tx.query(_FILE_ENTRIES, {"source": source})}
             now_ns = self._clock.now().wall
             switched = []
-            for word in made:
-                if known.get(word.risk) == word.mode:
+            for change in made:
+                if known.get(change.risk) == change.mode:
                     continue
-                values = {"source": source, "risk": word.risk, "mode": word.mode, "at_ns": now_ns}
-                await tx.query(_WORD_PUT, values)
-                found = await self._found(tx, word.risk)
-                if said_ns is not None and found is not None and found["since_ns"] > said_ns:
-                    continue  # there is a later switch
-                _, changed = await self._switch(tx, word, None)
-                switched += [word.risk] if changed else []
+                values = {"source": source, "risk": change.risk, "mode": change.mode, "at_ns": now_ns}
+                await tx.query(_FILE_ENTRY_PUT, values)
+                found = await self._found(tx, change.risk)
+                if read_ns is not None and found is not None and found["since_ns"] > read_ns:
+                    continue  # a later change exists
+                _, changed = await self._switch(tx, change, None)
+                switched += [change.risk] if changed else []
             return switched
 
         return await self._database.write(work)
 
-    async def build_in(self) -> None:
-        """Write down what holds for the built-in classes, where nobody has said anything."""
+    async def write_defaults(self) -> None:
+        """Store the built-in defaults of classes that were never set."""
         await self.prepare()
 
         async def work(tx: Tx) -> None:
             await tx.query(_TURN)
             for risk, mode in BUILT_IN.items():
                 if await self._found(tx, risk) is None:
-                    await self._switch(tx, _Word(risk, mode, "holdfast", "built in", Source.START), None)
+                    await self._switch(tx, _Change(risk, mode, "holdfast", "built in", PolicySource.START), None)
 
         if BUILT_IN.keys() - (await self.current()).keys():
             await self._database.write(work)
@@ -250,14 +257,14 @@ class PlanePolicy:
         risk: str | None = None,
         force: bool = False,
     ) -> PlaneExercise:
-        """Let a share of the acquisitions of a family meet a pretended store error, in all processes, for that long.
+        """Let a share of the acquisitions of a family see a simulated store error, in all processes, for that long.
 
-        Replaces one of the same family. `BadInput` where it would be an outage (`risk` is not fail_open, or no class
-        is), unless it is forced.
+        Replaces an exercise of the same family. `BadInput` if it would be an outage (`risk` is not fail_open, or no
+        class is), unless it is forced.
         """
         lasts_ns = duration_ns("duration", duration, low_ns=NS, high_ns=EXERCISE_MAX_NS)
         wanted = parse_exercise(family, share, risk=risk, forced=force)
-        who, why = _said_by(actor, reason or "exercise of the fallback path")
+        who, why = _checked_author(actor, reason or "exercise of the fallback path")
         await self.prepare()
 
         async def work(tx: Tx) -> PlaneExercise:
@@ -287,8 +294,8 @@ class PlanePolicy:
         return await self._database.write(work)
 
     async def end_exercise(self, family: str, *, actor: str) -> bool:
-        """End the exercise of a family in all processes. False: there was none."""
-        who, _ = _said_by(actor, "end")
+        """End the exercise of a family in all processes. False: none was running."""
+        who, _ = _checked_author(actor, "end")
         check_label("family", family)
         await self.prepare()
 
@@ -306,7 +313,7 @@ class PlanePolicy:
 
     async def _view(self, tx: Tx) -> PolicyView:
         revision = (await tx.query(_REVISION))[0]["revision"]
-        classes = {row["risk"]: standing_of(row) for row in await tx.query(_ALL)}
+        classes = {row["risk"]: class_policy_of(row) for row in await tx.query(_ALL)}
         running = await tx.query(_RUNNING, {"now_ns": self._clock.now().wall})
         jitter = await self._found(tx, BUSY_JITTER)
         return PolicyView(
@@ -320,42 +327,42 @@ class PlanePolicy:
         rows = await tx.query(_SETTING_GET if name == BUSY_JITTER else _GET, {"risk": name})
         return rows[0] if rows else None
 
-    async def _switch(self, tx: Tx, word: _Word, expect: int | None) -> tuple[Row, bool]:
-        """The turn was taken. The row in force, and whether it is new."""
-        found = await self._found(tx, word.risk)
+    async def _switch(self, tx: Tx, change: _Change, expect: int | None) -> tuple[Row, bool]:
+        """The caller has taken the turn. Returns the row in force, and whether it is new."""
+        found = await self._found(tx, change.risk)
         revision = 0 if found is None else int(found["revision"])
         if expect is not None and expect != revision:
-            raise PolicyMoved(
-                f"{word.what} was changed since it was looked at (revision {expect}, now {revision}); look again",
-                risk=word.risk,
+            raise PolicyConflict(
+                f"{change.what} was changed since it was read (revision {expect}, now {revision}); read it again",
+                risk=change.risk,
                 found=revision,
             )
-        if found is not None and found["mode"] == word.mode:
+        if found is not None and found["mode"] == change.mode:
             return found, False
-        unnamed = NO_JITTER if word.setting else OnError.FAIL_CLOSED
+        unnamed = NO_JITTER if change.setting else OnError.FAIL_CLOSED
         values = {
-            "risk": word.risk,
+            "risk": change.risk,
             "before": unnamed if found is None else found["mode"],
-            "mode": word.mode,
-            "actor": word.actor,
-            "reason": word.reason,
-            "source": word.source,
+            "mode": change.mode,
+            "actor": change.actor,
+            "reason": change.reason,
+            "source": change.source,
             "at_ns": self._clock.now().wall,
             "revision": (await tx.query(_ADVANCE))[0]["revision"],
         }
-        for statement in (_SETTING_PUT,) if word.setting else (_PUT, _NOTE):
+        for statement in (_SETTING_PUT,) if change.setting else (_PUT, _NOTE):
             await tx.query(statement, values)
         tx.ring(CHANNEL)
         return {**values, "since_ns": values["at_ns"]}, True
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Change:
     risk: str  # or the name of a setting
     mode: str
     actor: str
     reason: str
-    source: Source
+    source: PolicySource
 
     @property
     def setting(self) -> bool:
@@ -367,7 +374,7 @@ class _Word:
 
 
 def jitter_text(seconds: float) -> str:
-    """A jitter as it is stored: the same text for the same length."""
+    """A jitter as it is stored: equal lengths have equal texts."""
     return f"{duration_ns(BUSY_JITTER, seconds) / NS:.9g}"
 
 
@@ -383,7 +390,7 @@ def _check_risk(risk: object) -> str:
     return check_label("risk", risk)
 
 
-def _said_by(actor: object, reason: object) -> tuple[str, str]:
+def _checked_author(actor: object, reason: object) -> tuple[str, str]:
     if isinstance(reason, str) and not reason.strip():
-        raise BadInput("reason", "is empty", "say why; it is kept in the history")
+        raise BadInput("reason", "is empty", "give a reason; the history keeps it")
     return check_text("actor", actor, ACTOR_CHARS_MAX), check_text("reason", reason, REASON_CHARS_MAX)

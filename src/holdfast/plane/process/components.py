@@ -32,7 +32,7 @@ from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
-from holdfast.plane.policy.runtime import Policing
+from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
 from holdfast.plane.service.service import Parts, Service
 from holdfast.plane.service.workflows import RunService
@@ -70,7 +70,7 @@ class Components:
     approvals: Approvals
     runs: RunStore
     flows: RunService
-    policing: Policing
+    policing: PolicyRuntime
     prepare: Callable[[], Awaitable[None]]
     """Makes tables where they are missing, and begins to follow the policy. Once it has succeeded, it does nothing."""
     audit: Audit | None = None
@@ -149,7 +149,7 @@ async def founded(
         jobs = families[SCHEDULER_JOB.name]
         store = JobStore(database, bus, clock, entropy, slots=slots, observer=audit, family=jobs)
         workers = Workers(database, clock)
-        policing = Policing.of(settings, database, locks, clock, works=works)
+        policing = PolicyRuntime.of(settings, database, locks, clock, works=works)
         policing.count_ends(lambda: store.duplicate_ends)
         approvals = Approvals(database, store, locks, settings.approvals.rules, family=families[APPROVAL.name])
         definitions = Definitions(database, clock)
@@ -186,7 +186,7 @@ async def founded(
                 await check_bus(database, settings.bus, works=works)
             await bus.prepare()
             await service.resources.prepare()
-            await policing.begin(speak=works)  # before this process takes a lock
+            await policing.begin(apply_files=works)  # before this process takes a lock
             await runs.prepare()
             await approvals.prepare()
             # Not when the first signal comes: a process that opens a plane as its owner has then made all tables.

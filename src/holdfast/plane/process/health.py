@@ -33,7 +33,7 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.process import metrics as readings
 from holdfast.plane.process.bounded_call import Asking
 from holdfast.plane.process.parts import Health, State
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service
 from holdfast.runtime.lock_statistics import of_locks
 
@@ -71,7 +71,7 @@ class ProcessHealth:
         self._counting = Asking()
         self._more: list[Callable[[], Iterable[Reading]]] = []
         self._servers: list[Callable[[], Reading]] = []
-        self._waits: set[Patience] = set()
+        self._waits: set[ClientWait] = set()
         self.counts_jobs = False  # a server here tells of the jobs of the whole plane
         self.draining = False
         self.begun = True
@@ -107,18 +107,18 @@ class ProcessHealth:
 
     def _end_waits(self) -> None:
         for each in self._waits:
-            each.end(Parting.CLOSING)
+            each.end(WaitEnd.CLOSING)
 
     @contextmanager
-    def waiting(self, patience: Patience) -> Iterator[None]:
+    def waiting(self, client: ClientWait) -> Iterator[None]:
         """Somebody waits in this process while the block runs, and is told when it begins to end, or has."""
-        self._waits.add(patience)
+        self._waits.add(client)
         if self.draining or self.outgrown is not None:
-            patience.end(Parting.CLOSING)
+            client.end(WaitEnd.CLOSING)
         try:
             yield
         finally:
-            self._waits.discard(patience)
+            self._waits.discard(client)
 
     def troubles(self) -> list[str]:
         """Why the process does not do its work although it lives; none: it does."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from holdfast.core.histogram import NOTHING, Histogram, Outcome
 from holdfast.core.metric_reading import Reading, Value
-from holdfast.plane.approvals.rules import ConflictCode, SelfApproval, Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict, ConflictCode, SelfApproval
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.bus.delivery_rules import Kind
 from holdfast.plane.jobs.store import JobStore
@@ -223,8 +223,8 @@ def of_approvals(approvals: Approvals) -> Iterator[Reading]:
     yield Reading(
         "approvals",
         {
-            "decided": {str(verdict): approvals.decided[verdict] for verdict in Verdict},
-            "repeated": {str(verdict): approvals.repeated[verdict] for verdict in Verdict},
+            "decided": {str(verdict): approvals.decided[verdict] for verdict in ApprovalVerdict},
+            "repeated": {str(verdict): approvals.repeated[verdict] for verdict in ApprovalVerdict},
             "refused": {code: approvals.refused[code] for code in REFUSALS},
         },
     )

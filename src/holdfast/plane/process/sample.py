@@ -23,7 +23,7 @@ from holdfast.core.ports import Entropy
 from holdfast.errors import BackendError, LockBusy
 from holdfast.flows.log import say
 from holdfast.plane.app import App
-from holdfast.plane.approvals.rules import ApprovalConflict, Verdict
+from holdfast.plane.approvals.rules import ApprovalConflict, ApprovalVerdict
 from holdfast.plane.model.outcome import Fatal
 from holdfast.plane.model.records import Submission
 from holdfast.plane.service.service import Caller, Service
@@ -159,7 +159,9 @@ async def _brief(service: Service, entropy: Entropy) -> None:
         waiting = await flows.approvals(CALLER, limit=20)
         ours = next((each for each in waiting.items if each.requested_by == CALLER.name), None)
         if ours is not None:
-            verdict, note = (Verdict.REJECT, "not in this tone") if entropy.below(5) == 0 else (Verdict.APPROVE, "")
+            verdict, note = (
+                (ApprovalVerdict.REJECT, "not in this tone") if entropy.below(5) == 0 else (ApprovalVerdict.APPROVE, "")
+            )
             try:
                 await flows.decide(MANAGER, ours.job, verdict, note=note)
             except (ApprovalConflict, LockBusy) as error:  # somebody else was quicker, or is at it

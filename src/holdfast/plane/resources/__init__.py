@@ -1,1 +1,1 @@
-"""Locks that clients take through the HTTP API."""
+"""Resource locks, which clients acquire through the HTTP API."""

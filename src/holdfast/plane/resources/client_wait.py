@@ -1,9 +1,9 @@
-"""Whether somebody who waits for an answer still does: they may go away, and the process may want to end.
+"""The wait of one client for an answer: it ends early if the client disconnects or the process shuts down.
 
-Promises: it ends once, and how it ended first is how it ended; whoever waits is woken then. Nothing is cancelled: a
-transaction that is under way is not cut short, and whoever began it decides what its result is worth now.
+Promises: a wait ends once, the first reason counts, and the waiting task is woken. Nothing is cancelled: a running
+transaction is completed, and the task that started it decides about its result.
 
-Clock: that of the bell.
+Clock: that of the notification listener.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from enum import StrEnum
 from holdfast.plane.db.ports import Bell
 
 
-class Parting(StrEnum):
-    """How a wait was ended from outside."""
+class WaitEnd(StrEnum):
+    """Why a wait ended early."""
 
-    LEFT = "left"  # whoever waited is gone, and will not hear an answer
-    CLOSING = "closing"  # the process begins to end; whoever waits is there, and should ask another one
+    LEFT = "left"  # the client has disconnected and will not see an answer
+    CLOSING = "closing"  # the process shuts down; the client is connected and should ask another one
 
 
-class Patience:
-    """One wait."""
+class ClientWait:
+    """The wait of one client."""
 
     def __init__(self) -> None:
-        self.ended: Parting | None = None
+        self.ended: WaitEnd | None = None
         self._over = asyncio.Event()
 
-    def end(self, how: Parting) -> None:
-        """End it. Only the first time counts."""
+    def end(self, how: WaitEnd) -> None:
+        """End the wait. Only the first call counts."""
         if self.ended is None:
             self.ended = how
             self._over.set()
 
     async def wait(self, bell: Bell, timeout_ns: int) -> None:
-        """Wait for a ring, for the end of the time, or for the end of this."""
+        """Return at a notification, after the timeout, or at the end of this wait."""
         waits = [asyncio.ensure_future(bell.wait(timeout_ns)), asyncio.ensure_future(self._over.wait())]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""Taking a resource from whoever holds it, by force, and the record that it leaves. See `resource_locks`.
+"""Forced release of a resource by an operator, with its audit record. See `locks`.
 
-Promises: the holders are gone and the record is there in one transaction, or neither; whoever asks next has a fence
-above theirs. Those who wait to have the resource alone no longer keep readers out, unless they ask again. The record
-names who did it and why, and never a token; it is kept for good.
+Promises: the holders are removed and the record is written in one transaction. The next grant has a higher fence.
+Waiting writers no longer block readers until they ask again. The record names the operator and the reason, never a
+token, and is kept forever.
 
 Clock: that of the database.
 """
@@ -18,18 +18,18 @@ from holdfast.plane.model.caller import REASON_CHARS_MAX
 from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import ID_CHARS_MAX, check_text, check_whole
 from holdfast.plane.resources.locks import ResourceLocks
-from holdfast.plane.resources.model import PAGE_MAX, Mode, ResourceBreak, channel_of, named, slot_of
+from holdfast.plane.resources.model import PAGE_MAX, ResourceBreak, ResourceMode, channel_of, named, slot_of
 from holdfast.types import check_label
 
 _BREAK: Final = sql("resource_break")
 _NOTE: Final = sql("resource_break_note")
-_UNWISH_ALL: Final = sql("resource_unwish_all")
+_UNBLOCK_ALL_READERS: Final = sql("resource_unblock_all_readers")
 _LIST_ALL: Final = sql("resource_break_list_all")
 _LIST_TENANT: Final = sql("resource_break_list_tenant")
 
 
 class ResourceBreaks:
-    """What operators took away, of one plane."""
+    """The forced releases of one plane."""
 
     def __init__(self, database: Database, locks: ResourceLocks) -> None:
         self._database = database
@@ -38,13 +38,13 @@ class ResourceBreaks:
     async def force_release(
         self, tenant: str, resource: str, *, actor: str, reason: str, fence: int | None = None
     ) -> list[ResourceBreak]:
-        """Take a resource from all who hold it, or from the one with this fence. One record each; none: nobody did."""
+        """Remove all holders of a resource, or the one with this fence. Returns one record each; empty: no holder."""
         name, key = named(tenant, resource)
         slot, who = slot_of(name, key), check_text("actor", actor, ID_CHARS_MAX)
         why = check_text("reason", check_reason(reason), REASON_CHARS_MAX)
 
         async def work(tx: Tx) -> list[ResourceBreak]:
-            now_ns, _ = await self._locks.turn(tx, slot)
+            now_ns, _ = await self._locks.lock_slot(tx, slot)
             where = {"tenant": name, "resource": key}
             rows = await tx.query(_BREAK, {**where, "now_ns": now_ns, "fence": fence})
             noted = []
@@ -53,7 +53,7 @@ class ResourceBreaks:
                 noted.append({"id": f"{slot}-{row['fence']}", "at_ns": now_ns, **about, "actor": who, "reason": why})
                 await tx.query(_NOTE, noted[-1])
             if fence is None:
-                await tx.query(_UNWISH_ALL, where)
+                await tx.query(_UNBLOCK_ALL_READERS, where)
             tx.ring(channel_of(slot))
             return [_break_of(each) for each in noted]
 
@@ -62,7 +62,7 @@ class ResourceBreaks:
     async def page(
         self, tenant: str | None = None, *, after: Place = AFTER_ALL, limit: int = 100
     ) -> list[ResourceBreak]:
-        """What was taken away, newest first. The next page comes after the `place` of the last one."""
+        """Forced releases, newest first. The next page starts after the `place` of the last one."""
         values = {
             "tenant": None if tenant is None else check_label("tenant", tenant),
             "at_ns": after.at_ns,
@@ -79,7 +79,7 @@ def _break_of(row: Row) -> ResourceBreak:
         row["at_ns"],
         row["tenant"],
         row["resource"],
-        Mode(row["mode"]),
+        ResourceMode(row["mode"]),
         row["owner"],
         row["fence"],
         row["actor"],

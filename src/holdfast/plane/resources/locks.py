@@ -1,23 +1,27 @@
-"""Locks for systems outside the plane, on resources that they name: shared or exclusive, each holder with a proof.
+"""Locks for systems outside the plane, on resources that they name: shared or exclusive, each holder with a token.
 
-Promises: an exclusive holder is alone; a grant's fence is above that of every earlier grant of the resource, also when
-all records of it are gone; each holder has a token and an expiry of its own, so that no holder's renewal or silence
-touches another's; renewal and release with anything but the token of a present holder is `NotOwner`, and changes
-nothing. A writer that was turned away keeps new readers out for `WISH_NS`, and longer if it asks again within that
-time. A resource belongs to one tenant: the two together are its name, and there is no other way to name it. The same
-ask repeated with the same token gives the same grant, so that an answer that was lost can be asked for again; another
-mode or owner under that token is refused. Whoever is known to have gone away before the answer holds nothing and keeps
-nobody out. What an operator takes away is gone at once, and leaves a record for good.
+Promises:
 
-Does not promise a turn among writers: whoever asks first after a release has it. Is not re-entrant, and a reader cannot
-become a writer: it would wait for itself. `owner` is a label for people and proves nothing. A holder from whom a
-resource was taken is not told: it finds out at its next renewal, and what it writes is refused where fences are checked
-once somebody else has been there.
+- An exclusive holder is alone.
+- The fence of a grant is above that of every earlier grant of the resource, even after all records of it are deleted.
+- Each holder has its own token and expiry, so one holder's renewal or silence does not affect another's.
+- Renewal and release need the token of a current holder; otherwise they are `NotOwner` and change nothing.
+- A refused writer blocks new readers for `READER_BLOCK_NS`, and longer if it asks again within that time.
+- A resource belongs to one tenant, and is named by tenant and resource together.
+- Repeating a request with the same token returns the same grant, so a lost answer can be requested again. Another mode
+  or owner with that token is refused.
+- A client that is known to have disconnected before the answer holds nothing and blocks no reader.
+- A forced release takes effect immediately and leaves a permanent record.
 
-Both modes are rows of the plane's database, and not leases: readers and a writer must exclude each other in one atomic
-step, which leases of several holders cannot offer on every engine; one mechanism also means one place to look.
+Does not promise an order among writers: the first request after a release wins. Is not re-entrant, and a reader cannot
+become a writer: it would wait for its own lock. `owner` is a label for people and proves nothing. A holder that lost a
+resource by force finds out at its next renewal; its writes are refused where fences are checked, once a later holder
+has written.
 
-Clock: that of the database (for SQLite, of this host, which is the only one that uses the file); never the caller's.
+Both modes are rows in the plane's database, not leases. Readers and a writer must exclude each other in one atomic
+step, which leases of several holders cannot offer on every engine.
+
+Clock: that of the database (for SQLite, of this host, the only one that uses the file); never the caller's.
 """
 
 from __future__ import annotations
@@ -33,18 +37,18 @@ from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.ports import Database, Row, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import check_whole
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 from holdfast.plane.resources.model import (
     BEFORE_ALL,
     PAGE_MAX,
+    READER_BLOCK_NS,
     TIMEOUT_MAX_NS,
     TTL_S,
-    WISH_NS,
-    Ask,
-    HolderPlace,
-    Mode,
+    HolderCursor,
     ResourceGrant,
     ResourceHolder,
+    ResourceMode,
+    ResourceRequest,
     channel_of,
     check_mode,
     check_owner,
@@ -57,7 +61,7 @@ from holdfast.plane.resources.model import (
 )
 from holdfast.types import MS, NS, Duration, check_label, duration_ns
 
-UNDO_S: Final = 5.0  # for giving back what nobody waits for; after that it ends with its time
+UNDO_S: Final = 5.0  # time limit of an undo; after that the grant expires
 
 _SLOT: Final = sql("resource_slot")
 _HOLD: Final = {"sqlite": _SLOT, "postgres": f"{_SLOT} FOR UPDATE"}
@@ -71,10 +75,10 @@ _UNDO: Final = sql("resource_undo")
 _SWEEP: Final = sql("resource_sweep")
 _LIST_ALL: Final = sql("resource_list_all")
 _LIST_TENANT: Final = sql("resource_list_tenant")
-_WISH: Final = sql("resource_wish")
-_WISHED: Final = sql("resource_wished")
-_UNWISH: Final = sql("resource_unwish")
-_UNWISH_OVER: Final = sql("resource_unwish_over")
+_BLOCK_READERS: Final = sql("resource_block_readers")
+_READERS_BLOCKED: Final = sql("resource_readers_blocked")
+_UNBLOCK_READERS: Final = sql("resource_unblock_readers")
+_SWEEP_READER_BLOCKS: Final = sql("resource_sweep_reader_blocks")
 
 _log: Final = logging.getLogger("holdfast.plane")
 
@@ -88,10 +92,10 @@ class ResourceLocks:
         self._database = database
         self._clock = clock
         self._entropy = entropy
-        self._undoing: set[asyncio.Task[None]] = set()  # the event loop itself would let them be collected
+        self._undoing: set[asyncio.Task[None]] = set()  # the event loop keeps no strong references
 
     async def prepare(self) -> None:
-        """Make the tables if they are not there."""
+        """Create the tables if they are missing."""
         for name in RESOURCE_SCHEMAS:
             await prepare(self._database, name)
 
@@ -101,20 +105,20 @@ class ResourceLocks:
         resource: str,
         *,
         owner: str,
-        mode: Mode | str = Mode.EXCLUSIVE,
+        mode: ResourceMode | str = ResourceMode.EXCLUSIVE,
         ttl: Duration = TTL_S,
         timeout: Duration = 0.0,
         token: str | None = None,
-        patience: Patience | None = None,
+        client: ClientWait | None = None,
     ) -> ResourceGrant:
-        """Take a resource, or `LockBusy` when it cannot be had within `timeout`.
+        """Acquire a resource. `LockBusy` if it is not available within `timeout`.
 
-        `token`: one that the caller has made up, so that it can ask again when it has not heard the answer; an ask with
-        the token of a present holder gives the same grant, with its expiry set anew. `patience`: how the wait is ended
-        from outside. For somebody who has left, it ends with `LockBusy` and leaves nothing behind. In a process that
-        begins to end, it ends with `Closed`, and the wish of a writer stands: it may come back elsewhere in time.
+        `token`: made up by the caller, who can then repeat the request after a lost answer. A request with the token of
+        a current holder returns the same grant with a new expiry. `client` ends the wait early. If the client has
+        disconnected, the wait ends with `LockBusy` and leaves nothing behind. If the process shuts down, it ends with
+        `Closed`, and a writer still blocks readers: it may ask another process in time.
         """
-        ask = Ask(
+        request = ResourceRequest(
             *named(tenant, resource),
             check_owner(owner),
             check_mode(mode),
@@ -123,13 +127,13 @@ class ResourceLocks:
             self._entropy.token() if token is None else check_token(token),
         )
         limit_ns = duration_ns("timeout", timeout, high_ns=TIMEOUT_MAX_NS)
-        patience = patience or Patience()
-        answer = await (self._wait(ask, limit_ns, patience) if limit_ns else self._asked(ask))
-        if patience.ended is Parting.LEFT:
-            await self._undo(ask, answer)
-            raise LockBusy(f"nobody waits for resource {ask.resource!r} any more", key=ask.resource)
+        client = client or ClientWait()
+        answer = await (self._wait(request, limit_ns, client) if limit_ns else self._try_committed(request))
+        if client.ended is WaitEnd.LEFT:
+            await self._undo(request, answer)
+            raise LockBusy(f"the client no longer waits for resource {request.resource!r}", key=request.resource)
         if isinstance(answer, LockBusy):
-            raise Closed("the plane is shutting down") if patience.ended is Parting.CLOSING else answer
+            raise Closed("the plane is shutting down") if client.ended is WaitEnd.CLOSING else answer
         return answer
 
     async def renew(self, tenant: str, resource: str, token: str, *, ttl: Duration = TTL_S) -> ResourceHolder:
@@ -137,7 +141,7 @@ class ResourceLocks:
         where, ttl_ns = proof(tenant, resource, token), check_ttl(ttl)
 
         async def work(tx: Tx) -> ResourceHolder | None:
-            now_ns, _ = await self.turn(tx, where["slot"])
+            now_ns, _ = await self.lock_slot(tx, where["slot"])
             rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + ttl_ns})
             return holder_of(rows[0], now_ns) if rows else None
 
@@ -147,11 +151,11 @@ class ResourceLocks:
         return renewed
 
     async def release(self, tenant: str, resource: str, token: str) -> ResourceHolder:
-        """Give a resource back, or `NotOwner`. Returns what was held."""
+        """Release a resource, or `NotOwner`. Returns the released holder."""
         where = proof(tenant, resource, token)
 
         async def work(tx: Tx) -> ResourceHolder | None:
-            now_ns, _ = await self.turn(tx, where["slot"])
+            now_ns, _ = await self.lock_slot(tx, where["slot"])
             rows = await tx.query(_RELEASE, {**where, "now_ns": now_ns})
             tx.ring(channel_of(where["slot"]))
             return holder_of(rows[0], now_ns) if rows else None
@@ -162,7 +166,7 @@ class ResourceLocks:
         return released
 
     async def holders(self, tenant: str, resource: str) -> list[ResourceHolder]:
-        """Who holds a resource now, first come first."""
+        """The current holders of a resource, in the order of their grants."""
         name, key = named(tenant, resource)
 
         async def work(tx: Tx) -> list[ResourceHolder]:
@@ -177,12 +181,12 @@ class ResourceLocks:
         tenant: str | None = None,
         *,
         resource: str | None = None,
-        after: HolderPlace = BEFORE_ALL,
+        after: HolderCursor = BEFORE_ALL,
         limit: int = 100,
     ) -> list[ResourceHolder]:
-        """Holders of the resources of a tenant, or of all, in the order of their places; or of those of one name.
+        """Holders of the resources of a tenant, or of all tenants; or of one resource name. Ordered by their places.
 
-        The next page comes after the `place` of the last one.
+        The next page starts after the `place` of the last one.
         """
         where = {
             "tenant": after.tenant if tenant is None else check_label("tenant", tenant),
@@ -199,105 +203,115 @@ class ResourceLocks:
 
         return await self._database.read(work)
 
-    async def turn(self, tx: Tx, slot: int) -> tuple[int, int]:
-        """As part of a transaction, wait for our turn at a slot. What time it then is, and the newest fence."""
+    async def lock_slot(self, tx: Tx, slot: int) -> tuple[int, int]:
+        """As part of a transaction, lock a slot. Returns the current time and the newest fence of the slot."""
         rows = await tx.query(_HOLD[tx.dialect], {"slot": slot})
         return await self._now(tx), rows[0]["fence"]
 
     # One transaction.
 
-    async def _try(self, tx: Tx, ask: Ask) -> ResourceGrant | LockBusy:
-        """One ask. Busy is returned and not raised, because a writer's wish has to be committed with it."""
-        slot, where = ask.slot, {"tenant": ask.tenant, "resource": ask.resource}
-        now_ns, newest = await self.turn(tx, slot)
+    async def _try(self, tx: Tx, request: ResourceRequest) -> ResourceGrant | LockBusy:
+        """One request. Busy is returned and not raised, because the block on readers is committed with it."""
+        slot, where = request.slot, {"tenant": request.tenant, "resource": request.resource}
+        now_ns, newest = await self.lock_slot(tx, slot)
         await tx.query(_SWEEP, {"slot": slot, "now_ns": now_ns})
-        await tx.query(_UNWISH_OVER, {"slot": slot, "now_ns": now_ns})
+        await tx.query(_SWEEP_READER_BLOCKS, {"slot": slot, "now_ns": now_ns})
         rows = await tx.query(_HOLDERS, {**where, "now_ns": now_ns})
-        own = next((row for row in rows if row["token"] == ask.digest), None)
+        own = next((row for row in rows if row["token"] == request.digest), None)
         if own is not None:
-            return await self._again(tx, ask, own, now_ns)
+            return await self._repeated(tx, request, own, now_ns)
         holders = [holder_of(row, now_ns) for row in rows]
-        if ask.mode is Mode.EXCLUSIVE and holders:
-            await tx.query(_WISH, {**where, "owner": ask.owner, "slot": slot, "until_ns": now_ns + WISH_NS})
-            return ask.busy(holders[0].owner, max(each.remaining_ns for each in holders))
-        if any(each.mode is Mode.EXCLUSIVE for each in holders):
-            return ask.busy(holders[0].owner, holders[0].remaining_ns)
-        if ask.mode is Mode.SHARED:
-            wished = (await tx.query(_WISHED, {**where, "now_ns": now_ns}))[0]["until_ns"]
-            if wished is not None:
-                return ask.busy(None, wished - now_ns)
+        if request.mode is ResourceMode.EXCLUSIVE and holders:
+            await tx.query(
+                _BLOCK_READERS, {**where, "owner": request.owner, "slot": slot, "until_ns": now_ns + READER_BLOCK_NS}
+            )
+            return request.busy(holders[0].owner, max(each.remaining_ns for each in holders))
+        if any(each.mode is ResourceMode.EXCLUSIVE for each in holders):
+            return request.busy(holders[0].owner, holders[0].remaining_ns)
+        if request.mode is ResourceMode.SHARED:
+            blocked_until = (await tx.query(_READERS_BLOCKED, {**where, "now_ns": now_ns}))[0]["until_ns"]
+            if blocked_until is not None:
+                return request.busy(None, blocked_until - now_ns)
         else:
-            await tx.query(_UNWISH, {**where, "owner": ask.owner})
-        # The clock is the floor, so that a database that was restored from a copy does not hand out old fences again.
+            await tx.query(_UNBLOCK_READERS, {**where, "owner": request.owner})
+        # The clock is a lower bound, so a database that was restored from a backup does not grant old fences again.
         fence = max(newest + 1, now_ns // 1000)
         await tx.query(_FENCE, {"slot": slot, "fence": fence})
-        values = {"token": ask.digest, "slot": slot, "mode": str(ask.mode), "owner": ask.owner, "fence": fence}
-        await tx.query(_GRANT, {**where, **values, "now_ns": now_ns, "expires_ns": now_ns + ask.ttl_ns})
-        holder = ResourceHolder(ask.tenant, ask.resource, ask.mode, ask.owner, fence, now_ns, ask.ttl_ns)
-        return ResourceGrant(holder, ask.token)
+        values = {
+            "token": request.digest,
+            "slot": slot,
+            "mode": str(request.mode),
+            "owner": request.owner,
+            "fence": fence,
+        }
+        await tx.query(_GRANT, {**where, **values, "now_ns": now_ns, "expires_ns": now_ns + request.ttl_ns})
+        holder = ResourceHolder(
+            request.tenant, request.resource, request.mode, request.owner, fence, now_ns, request.ttl_ns
+        )
+        return ResourceGrant(holder, request.token)
 
-    async def _again(self, tx: Tx, ask: Ask, own: Row, now_ns: int) -> ResourceGrant:
-        ask.again(own)
-        where = {"tenant": ask.tenant, "resource": ask.resource, "token": ask.digest}
-        rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + ask.ttl_ns})
-        return ResourceGrant(holder_of(rows[0], now_ns), ask.token, fresh=False)
+    async def _repeated(self, tx: Tx, request: ResourceRequest, own: Row, now_ns: int) -> ResourceGrant:
+        request.check_repetition(own)
+        where = {"tenant": request.tenant, "resource": request.resource, "token": request.digest}
+        rows = await tx.query(_RENEW, {**where, "now_ns": now_ns, "expires_ns": now_ns + request.ttl_ns})
+        return ResourceGrant(holder_of(rows[0], now_ns), request.token, fresh=False)
 
     async def _now(self, tx: Tx) -> int:
         if tx.dialect == "postgres":
             return int((await tx.query(_NOW))[0]["now_ns"])
         return self._clock.now().wall
 
-    # Asking, waiting, and leaving.
+    # Requests and waits.
 
-    async def _asked(self, ask: Ask) -> ResourceGrant | LockBusy:
-        """One ask, committed. If nobody will ever know whether it was granted, it is not."""
+    async def _try_committed(self, request: ResourceRequest) -> ResourceGrant | LockBusy:
+        """One committed request. If the caller cannot learn the result, the grant is undone."""
         try:
-            return await self._database.write(lambda tx: self._try(tx, ask))
+            return await self._database.write(lambda tx: self._try(tx, request))
         except (asyncio.CancelledError, Timeout):
-            if not ask.own:  # whoever made its token up can ask again, and would lose what it is told then
-                await self._undo(ask, None)
+            if not request.own:  # a caller with its own token can repeat the request
+                await self._undo(request, None)
             raise
 
-    async def _wait(self, ask: Ask, limit_ns: int, patience: Patience) -> ResourceGrant | LockBusy:
-        """Ask whenever the resource may have become free: at a ring, or when a holder's time is over."""
+    async def _wait(self, request: ResourceRequest, limit_ns: int, client: ClientWait) -> ResourceGrant | LockBusy:
+        """Retry when the resource may be free: at a notification, or when a holder expires."""
         until_ns = self._clock.now().mono + limit_ns
-        bell = self._database.bell(channel_of(ask.slot))
+        bell = self._database.bell(channel_of(request.slot))
         try:
             while True:  # ends when the time is over
-                answer = await self._asked(ask)
+                answer = await self._try_committed(request)
                 left_ns = until_ns - self._clock.now().mono
                 if isinstance(answer, ResourceGrant) or left_ns <= 0:
                     return answer
-                await patience.wait(bell, min(left_ns, max(MS, round(answer.retry_after * NS))))
-                if patience.ended is not None:
+                await client.wait(bell, min(left_ns, max(MS, round(answer.retry_after * NS))))
+                if client.ended is not None:
                     return answer
         finally:
             bell.close()
 
-    async def _undo(self, ask: Ask, answer: ResourceGrant | LockBusy | None) -> None:
-        """Take back what an ask has left behind: its grant and its wish. `answer` None: it is not known what that was.
+    async def _undo(self, request: ResourceRequest, answer: ResourceGrant | LockBusy | None) -> None:
+        """Undo a request: its grant and its block on readers. `answer` None: the result is unknown.
 
-        Goes on when whoever waits for it is cancelled, and not for ever.
+        Continues when the caller is cancelled, within a time limit.
         """
         if isinstance(answer, ResourceGrant) and not answer.fresh:
-            return  # its holder has heard of it before
-        expires_ns = None if not isinstance(answer, ResourceGrant) else answer.holder.granted_ns + ask.ttl_ns
-        where: dict[str, Any] = {"tenant": ask.tenant, "resource": ask.resource}
+            return  # its holder knew it before
+        expires_ns = None if not isinstance(answer, ResourceGrant) else answer.holder.granted_ns + request.ttl_ns
+        where: dict[str, Any] = {"tenant": request.tenant, "resource": request.resource}
 
         async def work(tx: Tx) -> None:
-            await self.turn(tx, ask.slot)
+            await self.lock_slot(tx, request.slot)
             if not isinstance(answer, LockBusy):
-                await tx.query(_UNDO, {**where, "token": ask.digest, "expires_ns": expires_ns})
-            # Somebody else who waits under the same name has its wish back at its next try.
-            await tx.query(_UNWISH, {**where, "owner": ask.owner})
-            tx.ring(channel_of(ask.slot))
+                await tx.query(_UNDO, {**where, "token": request.digest, "expires_ns": expires_ns})
+            # Another writer that waits under the same name blocks readers again at its next try.
+            await tx.query(_UNBLOCK_READERS, {**where, "owner": request.owner})
+            tx.ring(channel_of(request.slot))
 
         async def bounded() -> None:
             try:
                 async with asyncio.timeout(UNDO_S):
                     await self._database.write(work)
             except (HoldfastError, TimeoutError) as error:
-                say(_log, logging.WARNING, "a resource that nobody waits for was not given back", error)
+                say(_log, logging.WARNING, "a resource that its client no longer waits for was not released", error)
 
         task = asyncio.create_task(bounded(), name="resource undo")
         self._undoing.add(task)

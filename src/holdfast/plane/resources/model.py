@@ -1,6 +1,6 @@
-"""What resource locks are about: modes, holders, asks, and what may be said about them. Decisions only; no I/O.
+"""Resource locks: modes, holders, requests and the checks of input. Pure decisions, no I/O.
 
-`resource_locks` says what holds.
+`locks` describes the guarantees.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TTL_S: Final = 30.0
 TTL_LOW_NS: Final = 100 * MS
 TTL_MAX_NS: Final = 3600 * NS
 TIMEOUT_MAX_NS: Final = 30 * NS
-WISH_NS: Final = 10 * NS
-RETRY_MAX_NS: Final = 2 * NS  # well below WISH_NS, so that a writer who comes back as told keeps its place
+READER_BLOCK_NS: Final = 10 * NS
+RETRY_MAX_NS: Final = 2 * NS  # well below WISH_NS, so a writer that retries as told keeps readers blocked
 TOKEN_CHARS_MIN: Final = 32
 TOKEN_CHARS_MAX: Final = 200
 OWNER_CHARS_MAX: Final = 200
@@ -33,33 +33,33 @@ PAGE_MAX: Final = 1000
 _TOKEN: Final = re.compile(f"[!-~]{{{TOKEN_CHARS_MIN},{TOKEN_CHARS_MAX}}}\\Z")
 
 
-class Mode(StrEnum):
-    """How a resource is held."""
+class ResourceMode(StrEnum):
+    """How a resource is locked."""
 
-    SHARED = "shared"  # with any number of others who share it
+    SHARED = "shared"  # together with other shared holders
     EXCLUSIVE = "exclusive"  # alone
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceHolder:
-    """One holder of one resource, for anyone to see."""
+    """One holder of one resource, without its token."""
 
     tenant: str
     resource: str
-    mode: Mode
+    mode: ResourceMode
     owner: str
     fence: int
     granted_ns: int
-    remaining_ns: int  # when it was looked at
+    remaining_ns: int  # when it was read
 
     @property
-    def place(self) -> HolderPlace:
-        """Where it stands in a list: the next page comes after it."""
-        return HolderPlace(self.tenant, self.resource, self.fence)
+    def place(self) -> HolderCursor:
+        """Its cursor in a list: the next page starts after it."""
+        return HolderCursor(self.tenant, self.resource, self.fence)
 
 
-class HolderPlace(NamedTuple):
-    """A place in the list of all holders, which is by tenant, then by resource, then first come first."""
+class HolderCursor(NamedTuple):
+    """A cursor in the list of all holders, ordered by tenant, resource and grant."""
 
     tenant: str
     resource: str
@@ -67,50 +67,50 @@ class HolderPlace(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For a command line; `holder_place_of` reads it."""
+        """For a command line; `holder_cursor_of` reads it."""
         return f"{self.fence}~{self.name}"
 
     @property
     def name(self) -> str:
-        """The two that name a resource, in one text. No tenant has this sign in its name."""
+        """Tenant and resource in one text. No tenant name contains this separator."""
         return f"{self.tenant}~{self.resource}"
 
     @classmethod
-    def named(cls, name: str, fence: int, field: str = "after") -> HolderPlace:
-        """The place of a `name` and a fence, or `BadInput`."""
+    def named(cls, name: str, fence: int, field: str = "after") -> HolderCursor:
+        """The cursor from a `name` and a fence, or `BadInput`."""
         tenant, mark, resource = name.partition("~")
         if not mark:
-            raise BadInput(field, "is not a place in this list", "pass on what the page before said, unchanged")
+            raise BadInput(field, "is not a cursor of this list", "pass on the cursor of the page before, unchanged")
         return cls(tenant, resource, fence)
 
 
-BEFORE_ALL: Final = HolderPlace("", "", 0)
+BEFORE_ALL: Final = HolderCursor("", "", 0)
 
 
-def holder_place_of(text: str) -> HolderPlace:
-    """The place that a text names, or `BadInput`."""
+def holder_cursor_of(text: str) -> HolderCursor:
+    """The cursor in a text, or `BadInput`."""
     place = place_of(text)
-    return HolderPlace.named(place.id, place.at_ns)
+    return HolderCursor.named(place.id, place.at_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceGrant:
-    """What a holder gets. The token is its proof, and is shown to nobody else."""
+    """A grant. The token proves it and is returned to its holder alone."""
 
     holder: ResourceHolder
     token: str = field(repr=False)
-    fresh: bool = True  # False: the token held it before this ask, so its holder may know already
+    fresh: bool = True  # False: the token was a holder before this request
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceBreak:
-    """The audit record of one holder from whom an operator took a resource."""
+    """The audit record of one holder that an operator removed."""
 
     id: str
     at_ns: int
     tenant: str
     resource: str
-    mode: Mode
+    mode: ResourceMode
     owner: str
     fence: int
     actor: str
@@ -118,41 +118,41 @@ class ResourceBreak:
 
     @property
     def place(self) -> Place:
-        """Where it stands in a list: the next page comes after it."""
+        """Its cursor in a list: the next page starts after it."""
         return Place(self.at_ns, self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What somebody asks for. `own`: they made the token up, and can ask again with it."""
+class ResourceRequest:
+    """A request for a resource. `own`: the caller made up the token, and can repeat the request with it."""
 
     tenant: str
     resource: str
     owner: str
-    mode: Mode
+    mode: ResourceMode
     ttl_ns: int
     own: bool
     token: str = field(repr=False)
 
     @property
     def slot(self) -> int:
-        """Where transactions about the resource take turns."""
+        """The slot that serializes transactions about the resource."""
         return slot_of(self.tenant, self.resource)
 
     @property
     def digest(self) -> str:
-        """What is stored of the token."""
+        """The stored form of the token."""
         return digest_of(self.token)
 
-    def again(self, own: Row) -> None:
-        """Return if this is the ask that was granted as `own` under the same token, else `BadInput`."""
+    def check_repetition(self, own: Row) -> None:
+        """Return if the same request was granted as `own` under this token, else raise `BadInput`."""
         for name, given in (("mode", str(self.mode)), ("owner", self.owner)):
             if own[name] != given:
                 raise BadInput(name, f"this token holds it as {own[name]}", "release it, and ask with another token")
 
     def busy(self, holder: str | None, remaining_ns: int) -> LockBusy:
-        """What is said when it cannot be had now. Without a holder, somebody waits to have it alone."""
-        why = "somebody waits to have it alone" if holder is None else f"held by {holder}"
+        """The refusal. Without a holder, a waiting writer blocks new readers."""
+        why = "a writer waits for it" if holder is None else f"held by {holder}"
         return LockBusy(
             f"resource {self.resource!r} is busy: {why}",
             key=self.resource,
@@ -161,19 +161,19 @@ class Ask:
         )
 
 
-def check_mode(value: object) -> Mode:
-    """A mode, also by its name, or `BadInput`."""
+def check_mode(value: object) -> ResourceMode:
+    """A mode from its name, or `BadInput`."""
     try:
-        return Mode(value)  # type: ignore[arg-type]  # the enum refuses what it is not
+        return ResourceMode(value)  # type: ignore[arg-type]  # the enum refuses other types
     except ValueError:
-        raise BadInput("mode", f"{value!r:.60} is no mode", "use shared or exclusive") from None
+        raise BadInput("mode", f"{value!r:.60} is not a mode", "use shared or exclusive") from None
 
 
 def check_token(value: object) -> str:
-    """A token that a caller has made up, or `BadInput`. Does not show it."""
+    """A token that a caller made up, or `BadInput`, which does not show it."""
     if isinstance(value, str) and _TOKEN.match(value) is not None:
         return value
-    fix = f"give {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} printable ASCII characters, no spaces, that nobody can guess"
+    fix = f"give {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} random printable ASCII characters without spaces"
     raise BadInput("token", "is not usable", fix)
 
 
@@ -183,7 +183,7 @@ def check_owner(value: object) -> str:
 
 
 def check_ttl(ttl: Duration) -> int:
-    """How long something is held, or `BadInput`."""
+    """The TTL of a resource lock in nanoseconds, or `BadInput`."""
     return duration_ns("ttl", ttl, low_ns=TTL_LOW_NS, high_ns=TTL_MAX_NS)
 
 
@@ -193,20 +193,20 @@ def check_resource(resource: object) -> str:
 
 
 def named(tenant: str, resource: str) -> tuple[str, str]:
-    """The two that are the name of a resource, or `BadInput`."""
+    """The checked tenant and resource, or `BadInput`."""
     return check_label("tenant", tenant), check_resource(resource)
 
 
 def proof(tenant: str, resource: str, token: object) -> dict[str, Any]:
-    """The columns by which one holder is found, or `NotOwner`."""
+    """The columns that identify one holder, or `NotOwner`."""
     name, key = named(tenant, resource)
     if not isinstance(token, str) or not token or len(token) > TOKEN_CHARS_MAX:
-        raise NotOwner(key=key)  # no such token was ever given out
+        raise NotOwner(key=key)  # no such token was ever granted
     return {"tenant": name, "resource": key, "token": digest_of(token), "slot": slot_of(name, key)}
 
 
 def digest_of(token: str) -> str:
-    """What is stored of a token. It has 128 bits or more, so a plain digest cannot be turned back."""
+    """The stored form of a token. It has at least 128 bits, so a plain digest cannot be reversed."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -216,16 +216,16 @@ def slot_of(tenant: str, resource: str) -> int:
 
 
 def channel_of(slot: int) -> str:
-    """Where those who wait for a resource of a slot listen."""
+    """The notification channel for the resources of a slot."""
     return f"resource:{slot}"
 
 
 def holder_of(row: Row, now_ns: int) -> ResourceHolder:
-    """From a row to a holder."""
+    """A holder from its row."""
     return ResourceHolder(
         row["tenant"],
         row["resource"],
-        Mode(row["mode"]),
+        ResourceMode(row["mode"]),
         row["owner"],
         row["fence"],
         row["granted_ns"],

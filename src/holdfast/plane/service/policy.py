@@ -23,10 +23,10 @@ from holdfast.plane.db.migrations import prepare
 from holdfast.plane.db.open import open_database
 from holdfast.plane.db.ports import Database
 from holdfast.plane.policy.busy_jitter import check_jitter
-from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA, Sign, Signals, Sum
+from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA, DuplicateCounters, SignalKind, SignalTotal
 from holdfast.plane.policy.escalation import evidence
 from holdfast.plane.policy.escalation_rules import judge
-from holdfast.plane.policy.model import JitterStanding, PlaneExercise, PolicyChange, Source, Standing
+from holdfast.plane.policy.model import ClassPolicy, JitterPolicy, PlaneExercise, PolicyChange, PolicySource
 from holdfast.plane.policy.store import PlanePolicy
 from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
@@ -39,7 +39,7 @@ NEAR_ZERO: Final = 0.001  # fallbacks a second that are not worth a word
 class ClassReport:
     """One risk class: what it does, and what that has come to lately."""
 
-    standing: Standing
+    standing: ClassPolicy
     fallbacks: int
     exercised: int
     rate: float  # fallbacks a second
@@ -61,7 +61,7 @@ class PolicyReport:
     duplicates: dict[str, tuple[int, int]]  # by sign: in the window, and in the one before
     exercises: Sequence[PlaneExercise]
     rate: float
-    jitter: JitterStanding | None  # of busy retries; None: it was never switched
+    jitter: JitterPolicy | None  # of busy retries; None: it was never switched
     hints: Sequence[str]  # what to do next, for people
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class PolicyReport:
 class PolicyService:
     """The error policy of a plane, for whoever asks."""
 
-    def __init__(self, policy: PlanePolicy, signals: Signals, clock: Clock, settings: Settings) -> None:
+    def __init__(self, policy: PlanePolicy, signals: DuplicateCounters, clock: Clock, settings: Settings) -> None:
         """`settings`: the escalation rule, and what a jitter of busy retries is checked against."""
         self.policy = policy
         self._signals = signals
@@ -95,7 +95,9 @@ class PolicyService:
     @classmethod
     def on(cls, database: Database, clock: Clock, settings: Settings) -> PolicyService:
         """On a database, in a process that has no part in the plane."""
-        return cls(PlanePolicy(database, clock), Signals(database, clock, process="looks only"), clock, settings)
+        return cls(
+            PlanePolicy(database, clock), DuplicateCounters(database, clock, process="looks only"), clock, settings
+        )
 
     async def show(self) -> PolicyReport:
         """What each class does, and what is happening."""
@@ -104,9 +106,9 @@ class PolicyService:
         classes = [self._class(each, sums) for _, each in sorted(view.classes.items())]
         families: dict[str, int] = {}
         for each in sums:
-            if each.label.sign is Sign.FALLBACK and each.lately:
+            if each.label.sign is SignalKind.FALLBACK and each.lately:
                 families[each.label.family] = families.get(each.label.family, 0) + each.lately
-        duplicates = {str(each): _both(sums, each) for each in Sign if each.duplicate}
+        duplicates = {str(each): _both(sums, each) for each in SignalKind if each.duplicate}
         verdict = judge(self._rule, evidence(sums))
         return PolicyReport(
             at_ns=self._clock.now().wall,
@@ -121,14 +123,21 @@ class PolicyService:
         )
 
     async def set(
-        self, risk: str, mode: OnError | str, *, actor: str, reason: str, source: Source, expect: int | None = None
-    ) -> tuple[Standing, bool]:
+        self,
+        risk: str,
+        mode: OnError | str,
+        *,
+        actor: str,
+        reason: str,
+        source: PolicySource,
+        expect: int | None = None,
+    ) -> tuple[ClassPolicy, bool]:
         """See `PlanePolicy.set`."""
         return await self.policy.set(risk, mode, actor=actor, reason=reason, source=source, expect=expect)
 
     async def set_jitter(
-        self, seconds: float, *, actor: str, reason: str, source: Source, expect: int | None = None
-    ) -> tuple[JitterStanding, bool]:
+        self, seconds: float, *, actor: str, reason: str, source: PolicySource, expect: int | None = None
+    ) -> tuple[JitterPolicy, bool]:
         """See `PlanePolicy.set_jitter`. `BadInput` where the settings rule this jitter out."""
         check_jitter(self._settings, seconds)
         return await self.policy.set_jitter(seconds, actor=actor, reason=reason, source=source, expect=expect)
@@ -159,14 +168,14 @@ class PolicyService:
         """See `PlanePolicy.end_exercise`."""
         return await self.policy.end_exercise(family, actor=actor)
 
-    def _class(self, standing: Standing, sums: Sequence[Sum]) -> ClassReport:
+    def _class(self, standing: ClassPolicy, sums: Sequence[SignalTotal]) -> ClassReport:
         own = [each for each in sums if each.label.risk == standing.risk]
-        fallbacks, _ = _both(own, Sign.FALLBACK)
-        exercised, _ = _both(own, Sign.EXERCISED)
+        fallbacks, _ = _both(own, SignalKind.FALLBACK)
+        exercised, _ = _both(own, SignalKind.EXERCISED)
         return ClassReport(standing, fallbacks, exercised, fallbacks * NS / self._rule.window_ns)
 
 
-def _both(sums: Sequence[Sum], sign: Sign) -> tuple[int, int]:
+def _both(sums: Sequence[SignalTotal], sign: SignalKind) -> tuple[int, int]:
     own = [each for each in sums if each.label.sign is sign]
     return sum(each.lately for each in own), sum(each.earlier for each in own)
 
@@ -187,7 +196,7 @@ def hints(
         found.append("check the store: holdfast locks, with the same --config or --database as here")
         found.append("if duplicates begin to rise, stop it: holdfast policy set CLASS fail_closed --reason …")
     for each in classes:
-        if each.standing.source is Source.ESCALATION:
+        if each.standing.source is PolicySource.ESCALATION:
             found.append(
                 f"class {each.standing.risk} was made to fail closed by an escalation, and stays so; when the store is "
                 f"well and the duplicates understood: holdfast policy set {each.standing.risk} fail_open --reason …"

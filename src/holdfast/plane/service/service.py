@@ -43,7 +43,7 @@ from holdfast.plane.model.caller import PAGE_MAX, REASON_CHARS_MAX, Caller, NotA
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.paging import AFTER_ALL, Place
 from holdfast.plane.model.records import DeadLetter, Heartbeat, Job, JobEvent, Submission, check_text, check_whole
-from holdfast.plane.policy.runtime import Policing
+from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.forced_release import ResourceBreaks
 from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.scheduler.fast_path import Straight
@@ -94,7 +94,7 @@ class Parts:
     pools: Mapping[str, str] = field(default_factory=dict)  # by topic, where it is configured
     approvals: Approvals | None = None  # without them, nothing waits for a person
     flows: RunService | None = None  # without them, there are no workflows
-    policing: Policing | None = None  # in a process of the plane
+    policing: PolicyRuntime | None = None  # in a process of the plane
     audit: Audit | None = None  # where one is kept
     families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the keys and times in effect
     settings: Settings = field(default_factory=Settings)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.errors import BackendError, BadInput, Closed, HoldfastError, RowExists
-from holdfast.plane.approvals.rules import Effect
+from holdfast.plane.approvals.rules import RuleEffect
 from holdfast.plane.approvals.service import Approvals
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.fleet.registry import View, Workers
@@ -86,7 +86,7 @@ class Submitting:
             if isinstance(place, HoldfastError):
                 answers[at] = place
                 continue
-            goes = self._approvals is None or self._approvals.evaluate(each).effect is Effect.ALLOW
+            goes = self._approvals is None or self._approvals.evaluate(each).effect is RuleEffect.ALLOW
             told = [subjects.submitted()] if each.not_before_ns or not place.served else ()
             (together if goes else apart)[at] = Entry(each, place.pool, told, place.scarce or not place.served)
         for some, make in ((together, self._together), (apart, self._apart)):

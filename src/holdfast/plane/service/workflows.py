@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.errors import BadInput, HoldfastError, RowExists, RowMissing
-from holdfast.plane.approvals.rules import Approval, ApprovalStatus, Verdict, all_requesters
-from holdfast.plane.approvals.service import Approvals, Decision
+from holdfast.plane.approvals.rules import Approval, ApprovalStatus, ApprovalVerdict, all_requesters
+from holdfast.plane.approvals.service import Approvals, DecisionResult
 from holdfast.plane.approvals.summaries import ApprovalOutline
 from holdfast.plane.db.ports import Bus
 from holdfast.plane.model import messages as subjects
@@ -263,12 +263,12 @@ class RunService:
         except BadInput:
             found = None
         if found is None or not caller.sees(found.tenant):
-            raise RowMissing(f"nothing about {job_id!r:.220} waits, or waited, for anybody")
+            raise RowMissing(f"no approval found for {job_id!r:.220}")
         return found
 
     async def decide(
-        self, caller: Caller, job_id: str, verdict: Verdict, *, note: str = "", revision: int | None = None
-    ) -> Decision:
+        self, caller: Caller, job_id: str, verdict: ApprovalVerdict, *, note: str = "", revision: int | None = None
+    ) -> DecisionResult:
         """Approve or reject. See `approvals.Approvals.decide`."""
         await self.approval(caller, job_id)
         return await self._approvals.decide(

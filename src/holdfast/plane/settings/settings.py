@@ -20,7 +20,7 @@ from holdfast.errors import BadInput
 from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model.records import check_whole
-from holdfast.plane.policy.escalation_rules import Rule
+from holdfast.plane.policy.escalation_rules import EscalationRule
 from holdfast.plane.settings.declare import KIND as _KIND
 from holdfast.plane.settings.declare import failures as _failures
 from holdfast.plane.settings.declare import key as _key
@@ -286,9 +286,9 @@ class EscalationSettings:
     classes: tuple[str, ...] = _key(("high",), Names(), "the risk classes that it switches")
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> EscalationRule:
         """As the decision takes it."""
-        return Rule(self.rate, round(self.window * NS), self.classes)
+        return EscalationRule(self.rate, round(self.window * NS), self.classes)
 
 
 @dataclass(frozen=True, slots=True)

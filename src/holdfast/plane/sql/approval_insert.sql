@@ -1,5 +1,5 @@
--- Contract: notes that a job waits for a person; no row: it is noted already. What is kept of an earlier job of this id of the
--- tenant, which is over, gives way to it.
+-- Contract: inserts the approval of a waiting job. No row: it exists. It replaces the approval of the tenant's earlier job with
+-- this id, which has ended.
 INSERT INTO plane_approval (
     job, tenant, gate, status, risk, rule, message, request, snapshot, requested_by, revision, created_ns, run, step,
     expires_ns

@@ -1,5 +1,5 @@
--- Contract: a page of everything that waits or waited for a person, in outline, the newest first. What waits
--- although its job does not, or is gone, has lapsed.
+-- Contract: a page of approval outlines, newest first. An open approval whose job no longer waits, or is not stored, has
+-- lapsed.
 SELECT plane_approval.job, plane_approval.tenant, gate, status, risk, rule, SUBSTR(message, 1, 2500) AS message, requested_by,
     revision, plane_approval.created_ns, run, step, expires_ns, decided_by, decided_ns, note,
     plane_approval.holdfast_fence, plane_job.state AS job_state

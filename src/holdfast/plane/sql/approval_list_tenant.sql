@@ -1,6 +1,5 @@
--- Contract: a page of everything of a tenant that waits or waited for a person, in outline, the newest first. What waits
--- although its job does not, or is gone, has lapsed.
--- The tenant is bounded from both sides, as the topic in `job_list_topic` is.
+-- Contract: a page of a tenant's approval outlines, newest first. An open approval whose job no longer waits, or is not
+-- stored, has lapsed. The tenant is bounded from both sides, see `job_list_topic`.
 SELECT plane_approval.job, plane_approval.tenant, gate, status, risk, rule, SUBSTR(message, 1, 2500) AS message, requested_by,
     revision, plane_approval.created_ns, run, step, expires_ns, decided_by, decided_ns, note,
     plane_approval.holdfast_fence, plane_job.state AS job_state

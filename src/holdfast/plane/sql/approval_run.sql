@@ -1,2 +1,2 @@
--- Contract: how the run is whose step a gate is.
+-- Contract: the status of the run that a gate belongs to.
 SELECT status FROM plane_run WHERE id = :run

@@ -1,9 +1,9 @@
--- Contract: makes the table of what waits, or waited, for a person. Run once, in one transaction.
+-- Contract: creates the approval table. Run once, in one transaction.
 --
--- Times end in `_ns` and are Unix time in nanoseconds; `message` is JSON text. Whether something still waits is said by its
--- job, which may have been cancelled or have run out of time; what waits now is found by the jobs that do. `revision` rises
--- with every decision. What is kept outlives the job, whose id somebody else may use meanwhile: each tenant has its own, and
--- `created_ns` is that of the job itself, so that it belongs to that one and to no other.
+-- Times end in `_ns` and are Unix time in nanoseconds; `message` is JSON text. The job's state decides whether an approval is
+-- still open, because the job may have been cancelled or timed out; open approvals are found through their jobs. `revision`
+-- increases with every decision. An approval outlives its job, whose id may be used again: each tenant has its own, and
+-- `created_ns` is that of the job, so an approval belongs to exactly one job.
 
 CREATE TABLE plane_approval (
     job            TEXT NOT NULL,

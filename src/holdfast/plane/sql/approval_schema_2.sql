@@ -1,4 +1,4 @@
--- Contract: leads the table of what waits for a person from version 1 to 2: each tenant has its own. Run once, in one
+-- Contract: migrates the approval table from version 1 to 2: one approval per job id and tenant. Run once, in one
 -- transaction.
 
 CREATE TABLE plane_approval_2 (

@@ -1,7 +1,7 @@
--- Contract: a page of what waits for a person now, in outline, the oldest first. An empty tenant: all.
+-- Contract: a page of outlines of open approvals, oldest first. An empty tenant: all.
 --
--- It is found by its job, so that what has ended undecided costs nothing, however much of it there is. A job that waits has
--- not changed since it was made, so the time of its last change is that of the approval.
+-- They are found through their jobs, so approvals that lapsed cost nothing. A waiting job has not changed since it was
+-- inserted, so the time of its last change is that of the approval.
 SELECT plane_approval.job, plane_approval.tenant, gate, status, risk, rule, SUBSTR(message, 1, 2500) AS message, requested_by,
     revision, plane_approval.created_ns, run, step, expires_ns, decided_by, decided_ns, note,
     plane_approval.holdfast_fence, plane_job.state AS job_state

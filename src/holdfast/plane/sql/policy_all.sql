@@ -1,2 +1,2 @@
--- Contract: what every risk class does, by name.
+-- Contract: the mode of every risk class, by name.
 SELECT risk, mode, revision, since_ns, actor, reason, source FROM plane_policy ORDER BY risk

@@ -1,2 +1,2 @@
--- Contract: what one risk class does, if anybody has said so.
+-- Contract: the mode of one risk class, if it was set.
 SELECT risk, mode, revision, since_ns, actor, reason, source FROM plane_policy WHERE risk = :risk

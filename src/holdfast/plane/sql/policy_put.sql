@@ -1,4 +1,4 @@
--- Contract: makes a risk class do something, from this change on.
+-- Contract: sets the mode of a risk class.
 INSERT INTO plane_policy (risk, mode, revision, since_ns, actor, reason, source)
 VALUES (:risk, :mode, :revision, :at_ns, :actor, :reason, :source)
 ON CONFLICT (risk) DO UPDATE SET mode = excluded.mode, revision = excluded.revision, since_ns = excluded.since_ns,

@@ -1,2 +1,2 @@
--- Contract: the number of the last change, and nothing else: the cheap question of those who follow.
+-- Contract: the number of the last change: the cheap query of processes that follow the policy.
 SELECT revision FROM plane_policy_turn WHERE one = 1

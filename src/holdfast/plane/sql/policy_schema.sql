@@ -1,7 +1,7 @@
--- Contract: makes the tables of the error policy, in a database that has none of them. Run once, in one transaction.
+-- Contract: creates the tables of the error policy in a database that has none of them. Run once, in one transaction.
 --
 -- Times end in `_ns` and are Unix time in nanoseconds, by the wall clock of the host that wrote them. A revision is the
--- number of a change, in the order in which changes were made; changes take turns at the one row of plane_policy_turn.
+-- number of a change, in the order of changes; changes take turns at the one row of plane_policy_turn.
 
 CREATE TABLE plane_policy_turn (
     one      BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
@@ -10,7 +10,7 @@ CREATE TABLE plane_policy_turn (
 
 INSERT INTO plane_policy_turn (one, revision) VALUES (1, 0);
 
--- What each risk class does now, and the change that made it so.
+-- The mode of each risk class, and the change that set it.
 CREATE TABLE plane_policy (
     risk     TEXT NOT NULL PRIMARY KEY,
     mode     TEXT NOT NULL,
@@ -21,7 +21,7 @@ CREATE TABLE plane_policy (
     source   TEXT NOT NULL
 );
 
--- Every change, for good. Nothing here is ever changed or deleted.
+-- Every change, forever. Rows are never changed or deleted.
 CREATE TABLE plane_policy_history (
     revision BIGINT NOT NULL PRIMARY KEY,
     risk     TEXT NOT NULL,
@@ -50,7 +50,7 @@ CREATE TABLE plane_policy_setting (
 
 CREATE INDEX plane_policy_setting_of_name ON plane_policy_setting (name, revision);
 
--- What files have said last about a class, so that a file that still says the same is not taken for a new word.
+-- The last entries of files, so that an unchanged file is not taken for a change.
 CREATE TABLE plane_policy_word (
     source TEXT NOT NULL,
     risk   TEXT NOT NULL,
@@ -59,8 +59,8 @@ CREATE TABLE plane_policy_word (
     PRIMARY KEY (source, risk)
 );
 
--- Exercises of the fallback path, for good. Each has an end, so that none can be forgotten; one that was ended early, or
--- replaced, has its end set to then, and says by whom.
+-- Exercises of the fallback path, forever. Each has an end, so that none can be forgotten. One that was ended early or
+-- replaced has that time as its end, and names who did it.
 CREATE TABLE plane_policy_exercise (
     revision BIGINT NOT NULL PRIMARY KEY,
     family   TEXT NOT NULL,

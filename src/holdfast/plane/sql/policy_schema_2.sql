@@ -1,5 +1,5 @@
--- Contract: leads the tables of the error policy from version 1 to 2: settings that are switched at run time beside the
--- risk classes. Run once, in one transaction.
+-- Contract: migrates the tables of the error policy from version 1 to 2: settings that are switched at run time. Run once,
+-- in one transaction.
 
 CREATE TABLE plane_policy_setting (
     revision BIGINT NOT NULL PRIMARY KEY,

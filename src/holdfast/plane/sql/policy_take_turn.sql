@@ -1,2 +1,2 @@
--- Contract: makes whoever changes the policy wait for those who do so already, and says the number of the last change.
+-- Contract: makes a transaction that changes the policy wait for earlier ones. Returns the number of the last change.
 UPDATE plane_policy_turn SET revision = revision WHERE one = 1 RETURNING revision

@@ -1,3 +1,3 @@
--- Contract: keeps for good from whom an operator took a resource, who did it, and why.
+-- Contract: inserts the audit record of a forced release: holder, operator and reason. It is kept forever.
 INSERT INTO plane_resource_break (id, at_ns, tenant, resource, mode, owner, fence, actor, reason)
 VALUES (:id, :at_ns, :tenant, :resource, :mode, :owner, :fence, :actor, :reason)

@@ -1,8 +1,7 @@
--- Contract: makes the record of resources that operators took away, in a database that has none. Run once, in one
--- transaction.
+-- Contract: creates the table of forced releases, in a database that has none. Run once, in one transaction.
 --
--- One row for each holder that lost a resource so, for good: nothing here is ever changed or deleted. `at_ns` is Unix time
--- in nanoseconds, by the clock of the database. `id` is the slot and the fence, which no two grants share.
+-- One row for each removed holder. Rows are never changed or deleted. `at_ns` is Unix time in nanoseconds, by the clock of the
+-- database. `id` is the slot and the fence, which no two grants share.
 
 CREATE TABLE plane_resource_break (
     id       TEXT NOT NULL PRIMARY KEY,

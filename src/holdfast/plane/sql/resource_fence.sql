@@ -1,2 +1,2 @@
--- Contract: notes the fence of the newest grant of a slot, which the transaction holds.
+-- Contract: stores the fence of the newest grant of a slot, which the transaction has locked.
 UPDATE plane_resource_slot SET fence = :fence WHERE slot = :slot AND fence < :fence

@@ -1,8 +1,8 @@
--- Contract: makes the tables of the resource locks, in a database that has none of them. Run once, in one transaction.
+-- Contract: creates the tables of the resource locks, in a database that has none of them. Run once, in one transaction.
 --
--- Times end in `_ns` and are Unix time in nanoseconds, by the clock of the database. `token` is a digest: the token itself
--- is nowhere. A slot is the counter from which the locks of many resources get their fences, and what transactions about
--- them take turns at. Slots are never deleted, so a fence never goes back when the records of a lock are.
+-- Times end in `_ns` and are Unix time in nanoseconds, by the clock of the database. `token` is a digest; the token itself is
+-- not stored. A slot is the fence counter of many resources, and the row that serializes transactions about them. Slots are
+-- never deleted, so fences never decrease, even when the rows of a lock are deleted.
 
 CREATE TABLE plane_resource_slot (
     slot  BIGINT NOT NULL PRIMARY KEY,
@@ -30,7 +30,7 @@ CREATE TABLE plane_resource_lock (
 CREATE INDEX plane_resource_lock_over ON plane_resource_lock (slot, expires_ns);
 CREATE INDEX plane_resource_lock_listed ON plane_resource_lock (tenant, resource, fence);
 
--- Who asked for a resource alone and could not have it. While one of these stands, no reader is let in.
+-- Waiting writers: clients that asked for a resource exclusively and were refused. They block new readers until they expire.
 CREATE TABLE plane_resource_wish (
     tenant   TEXT NOT NULL,
     resource TEXT NOT NULL,

@@ -1,2 +1,2 @@
--- Contract: the slot of a resource. In Postgres it is asked for with FOR UPDATE; SQLite has one writer at a time anyway.
+-- Contract: the slot of a resource. Postgres adds FOR UPDATE; SQLite has one writer at a time anyway.
 SELECT fence FROM plane_resource_slot WHERE slot = :slot

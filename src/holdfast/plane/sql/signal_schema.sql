@@ -1,7 +1,7 @@
--- Contract: makes the table of the signals, in a database that has none of it. Run once, in one transaction.
+-- Contract: creates the table of duplicate and fallback counts, in a database that has none. Run once, in one transaction.
 --
--- A row is how often something happened in one process within ten seconds. It is written as a whole and never added to,
--- so that writing it twice does not count anything twice; what all processes have seen is the sum.
+-- A row is the count of an event in one process within ten seconds. It is written as a whole and never added to, so a second
+-- write does not count twice. The count over all processes is the sum.
 
 CREATE TABLE plane_signal (
     bucket_ns BIGINT NOT NULL,

@@ -1,4 +1,4 @@
--- Contract: what all processes have seen in a length of time, and in the equally long time before it.
+-- Contract: the counts over all processes in a window, and in the window before it.
 SELECT kind, family, risk,
     CAST(SUM(CASE WHEN bucket_ns >= :since_ns THEN number ELSE 0 END) AS BIGINT) AS lately,
     CAST(SUM(CASE WHEN bucket_ns < :since_ns THEN number ELSE 0 END) AS BIGINT) AS earlier

@@ -1,2 +1,2 @@
--- Contract: forgets what is older than a time.
+-- Contract: deletes counts that are older than a time.
 DELETE FROM plane_signal WHERE bucket_ns < :before_ns

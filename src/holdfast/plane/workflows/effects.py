@@ -139,7 +139,7 @@ class EffectRunner:
             following.submitted += 1
             return
         if job.labels.get(subjects.RUN_LABEL) != run.run.id:
-            raise BadInput("id", f"{effect.id} is a job of somebody else", "choose another id for the run")
+            raise BadInput("id", f"{effect.id} is the id of another job", "choose another id for the run")
         following.repeated.append(job.id)
 
     async def _start_child(self, tx: Tx, run: StoredRun, effect: StartRun, following: Following) -> None:

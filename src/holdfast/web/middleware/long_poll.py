@@ -14,23 +14,23 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from holdfast.plane.process.health import ProcessHealth
-from holdfast.plane.resources.client_wait import Parting, Patience
+from holdfast.plane.resources.client_wait import ClientWait, WaitEnd
 
 
 @asynccontextmanager
-async def patient(request: Request, process_health: ProcessHealth) -> AsyncIterator[Patience]:
+async def patient(request: Request, process_health: ProcessHealth) -> AsyncIterator[ClientWait]:
     """The patience of whoever asks. The body of the request has been read before."""
-    patience = Patience()
-    watching = asyncio.create_task(_watch(request.receive, patience), name="connection of a waiter")
+    client = ClientWait()
+    watching = asyncio.create_task(_watch(request.receive, client), name="connection of a waiter")
     try:
-        with process_health.waiting(patience):
-            yield patience
+        with process_health.waiting(client):
+            yield client
     finally:
         watching.cancel()
         await asyncio.wait((watching,))
 
 
-async def _watch(receive: Receive, patience: Patience) -> None:
+async def _watch(receive: Receive, client: ClientWait) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass  # the rest of a body that nobody wanted
-    patience.end(Parting.LEFT)
+    client.end(WaitEnd.LEFT)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.plane.policy.model import Source
+from holdfast.plane.policy.model import PolicySource
 from holdfast.web.middleware.auth import Role
 from holdfast.web.middleware.authorization import Asking, Serving, needs
 from holdfast.web.middleware.json_body import JsonRoute
@@ -34,7 +34,7 @@ async def policy(service: Serving) -> PolicyShown:
 async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -> SwitchedShown:
     """Switch one risk class, at once and in all processes. 409 if it was changed since `expect`."""
     standing, changed = await service.policy.set(
-        asked.risk, asked.mode, actor=caller.name, reason=asked.reason, source=Source.API, expect=asked.expect
+        asked.risk, asked.mode, actor=caller.name, reason=asked.reason, source=PolicySource.API, expect=asked.expect
     )
     return SwitchedShown.after(standing, changed=changed)
 
@@ -47,7 +47,7 @@ async def switch_policy(asked: SwitchPolicy, service: Serving, caller: Asking) -
 async def switch_jitter(asked: SwitchJitter, service: Serving, caller: Asking) -> JitterSwitched:
     """Switch it in all processes, without a restart; 0 is the fixed delay. 409 if it was changed since `expect`."""
     standing, changed = await service.policy.set_jitter(
-        asked.seconds, actor=caller.name, reason=asked.reason, source=Source.API, expect=asked.expect
+        asked.seconds, actor=caller.name, reason=asked.reason, source=PolicySource.API, expect=asked.expect
     )
     return JitterSwitched.after(standing, changed=changed)
 

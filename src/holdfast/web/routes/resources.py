@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from holdfast.plane.resources.model import BEFORE_ALL, HolderPlace
+from holdfast.plane.resources.model import BEFORE_ALL, HolderCursor
 from holdfast.web import cursors
 from holdfast.web.middleware.auth import Role
 from holdfast.web.middleware.authorization import Asking, Serving, needs, own_tenant
@@ -45,7 +45,7 @@ async def acquire(
     503 with Retry-After.
     """
     tenant = own_tenant(caller, asked.tenant)
-    async with patient(request, process_health) as patience:
+    async with patient(request, process_health) as client:
         grant = await service.resources.acquire(
             tenant,
             asked.resource,
@@ -54,7 +54,7 @@ async def acquire(
             ttl=asked.ttl,
             timeout=asked.timeout,
             token=asked.token,
-            patience=patience,
+            client=client,
         )
     return GrantShown.to(grant)
 
@@ -98,7 +98,7 @@ async def holders(service: Serving, caller: Asking, which: Annotated[ResourceFil
     """Who holds resources of a tenant, or of all that the caller sees; or those of one name."""
     after = BEFORE_ALL
     if which.cursor is not None:
-        after = HolderPlace.named(*cursors.place_in(RESOURCES, which.cursor), field="cursor")
+        after = HolderCursor.named(*cursors.place_in(RESOURCES, which.cursor), field="cursor")
     scope = caller.scope(which.tenant)
     found = await service.resources.page(scope, resource=which.resource, after=after, limit=which.limit + 1)
     items = found[: which.limit]

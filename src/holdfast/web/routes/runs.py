@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Response
 
 from holdfast.errors import BadInput
-from holdfast.plane.approvals.rules import Verdict
+from holdfast.plane.approvals.rules import ApprovalVerdict
 from holdfast.plane.model.caller import Caller
 from holdfast.plane.workflows.core.run import StoredRun
 from holdfast.types import duration_ns
@@ -234,17 +234,17 @@ async def approve(job_id: Segment, service: Serving, caller: Asking, said: Decid
     409 says in `reason` why not; `approval_retryable_lock` is for now only, and `retry_after` says for how long. 403
     with the reason `self_approval_denied`: whoever asked for something cannot decide about it.
     """
-    return await _decide(service, caller, job_id, Verdict.APPROVE, said)
+    return await _decide(service, caller, job_id, ApprovalVerdict.APPROVE, said)
 
 
 @approvals.post("/approvals/{job_id}/reject", dependencies=[needs(Role.APPROVER)], summary="Reject")
 async def reject(job_id: Segment, service: Serving, caller: Asking, said: Decide | None = None) -> DecisionShown:
     """The job is denied. The answers are those of approving."""
-    return await _decide(service, caller, job_id, Verdict.REJECT, said)
+    return await _decide(service, caller, job_id, ApprovalVerdict.REJECT, said)
 
 
 async def _decide(
-    service: Serving, caller: Caller, job_id: str, verdict: Verdict, said: Decide | None
+    service: Serving, caller: Caller, job_id: str, verdict: ApprovalVerdict, said: Decide | None
 ) -> DecisionShown:
     note, revision = ("", None) if said is None else (said.note, said.revision)
     decided = await service.flows.decide(caller, job_id, verdict, note=note, revision=revision)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, StringConstraints
 
 from holdfast.plane.approvals.rules import Approval, ApprovalStatus
-from holdfast.plane.approvals.service import NOTE_CHARS_MAX, REVISION_MAX, Decision
+from holdfast.plane.approvals.service import NOTE_CHARS_MAX, REVISION_MAX, DecisionResult
 from holdfast.plane.approvals.summaries import ApprovalOutline, outline_of_approval
 from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Label, Limit, StateName, Told, moment
 
@@ -86,7 +86,7 @@ class DecisionShown(ApprovalShown):
     state: StateName
 
     @classmethod
-    def after(cls, decision: Decision) -> DecisionShown:
+    def after(cls, decision: DecisionResult) -> DecisionShown:
         """For going out."""
         shown = ApprovalShown.whole(decision.approval)
         return cls(**dict(shown), taken=decision.taken, state=decision.job.state)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field, StringConstraints
 
 from holdfast.core.lease.error_policy import BUSY_JITTER_MAX_NS
-from holdfast.plane.policy.model import JitterStanding, PlaneExercise, PolicyChange, Standing
+from holdfast.plane.policy.model import ClassPolicy, JitterPolicy, PlaneExercise, PolicyChange
 from holdfast.plane.policy.store import HISTORY_PAGE_MAX, REASON_CHARS_MAX
 from holdfast.plane.service.policy import ClassReport, PolicyReport
 from holdfast.types import NS
@@ -66,7 +66,7 @@ class StandingShown(Told):
     source: str
 
     @classmethod
-    def of(cls, standing: Standing) -> StandingShown:
+    def of(cls, standing: ClassPolicy) -> StandingShown:
         """From what the plane knows."""
         return cls(**_standing(standing))
 
@@ -77,7 +77,7 @@ class SwitchedShown(StandingShown):
     changed: bool
 
     @classmethod
-    def after(cls, standing: Standing, *, changed: bool) -> SwitchedShown:
+    def after(cls, standing: ClassPolicy, *, changed: bool) -> SwitchedShown:
         """From what the plane answered."""
         return cls(**_standing(standing), changed=changed)
 
@@ -141,7 +141,7 @@ class JitterShown(Told):
     source: str
 
     @classmethod
-    def of(cls, standing: JitterStanding) -> JitterShown:
+    def of(cls, standing: JitterPolicy) -> JitterShown:
         """From what the plane knows."""
         return cls(**_standing(standing))
 
@@ -152,7 +152,7 @@ class JitterSwitched(JitterShown):
     changed: bool
 
     @classmethod
-    def after(cls, standing: JitterStanding, *, changed: bool) -> JitterSwitched:
+    def after(cls, standing: JitterPolicy, *, changed: bool) -> JitterSwitched:
         """From what the plane answered."""
         return cls(**_standing(standing), changed=changed)
 
@@ -218,6 +218,6 @@ class ChangeList(Told):
     items: list[ChangeShown]
 
 
-def _standing(standing: Standing | JitterStanding) -> dict[str, Any]:
+def _standing(standing: ClassPolicy | JitterPolicy) -> dict[str, Any]:
     shown = standing.as_dict()
     return {**shown, "since": moment(shown.pop("since_ns"))}

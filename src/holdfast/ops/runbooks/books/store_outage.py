@@ -11,7 +11,7 @@ from holdfast.ops.runbooks.evidence.ledger import LedgerFact
 from holdfast.ops.runbooks.evidence.locks import PolicyFact, StoreFact, number, span
 from holdfast.ops.runbooks.evidence.metrics import How, MetricsFact, Query
 from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Severity
-from holdfast.plane.policy.model import Source as Word
+from holdfast.plane.policy.model import PolicySource as Word
 from holdfast.plane.service.policy import NEAR_ZERO
 
 LOG_TEXT: Final = "distributed lock failed — using local-only lock; a cross-replica race is possible"

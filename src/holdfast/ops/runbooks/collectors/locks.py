@@ -24,7 +24,7 @@ from holdfast.ops.runbooks.evidence.metrics import Query, queried, scraped
 from holdfast.ops.runbooks.model import Fact, NotGiven, Source, Step
 from holdfast.ops.runbooks.sources import Scene
 from holdfast.plane.locks.registry import FAMILIES, LockFamily, Release
-from holdfast.plane.policy.escalation_rules import Evidence, judge
+from holdfast.plane.policy.escalation_rules import EscalationEvidence, judge
 from holdfast.plane.service.policy import PolicyService
 from holdfast.plane.settings.lock_times import family_in_effect
 from holdfast.runtime.gather import in_thread
@@ -147,7 +147,7 @@ async def policy(scene: Scene) -> PolicyFact:
     lately = sum(now for now, _ in report.duplicates.values())
     before = sum(was for _, was in report.duplicates.values())
     fallbacks = sum(each.fallbacks for each in report.classes)
-    verdict = judge(rule, Evidence(fallbacks, lately, before))
+    verdict = judge(rule, EscalationEvidence(fallbacks, lately, before))
     return PolicyFact(
         classes=tuple(
             ClassFact(

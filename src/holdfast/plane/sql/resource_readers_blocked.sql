@@ -1,3 +1,3 @@
--- Contract: until when somebody's wish to have a resource alone stands; NULL: nobody's does.
+-- Contract: the time until which waiting writers block new readers of a resource; NULL: no writer waits.
 SELECT MAX(until_ns) AS until_ns FROM plane_resource_wish
 WHERE tenant = :tenant AND resource = :resource AND until_ns > :now_ns
