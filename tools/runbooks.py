@@ -1,8 +1,8 @@
-"""The page about the runbooks, made from their declarations.
+"""Generates docs/runbooks.md from the declarations of the runbooks.
 
 python tools/runbooks.py            print the page
 python tools/runbooks.py --write    write docs/runbooks.md
-python tools/runbooks.py --check    exit 1 if docs/runbooks.md says anything else
+python tools/runbooks.py --check    exit 1 if docs/runbooks.md is not up to date
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     if "--write" in sys.argv[1:]:
         PAGE.write_text(render(), encoding="utf-8")
     elif "--check" in sys.argv[1:]:
-        sys.exit(PAGE.read_text(encoding="utf-8") != render() and f"{PAGE.name} is out of date: run `make docs`")
+        sys.exit(PAGE.read_text(encoding="utf-8") != render() and f"{PAGE.name} is not up to date: run `make docs`")
     else:
         print(render(), end="")
 

@@ -38,12 +38,12 @@ def test_it_writes_rules_and_tests_into_files(shell: Shell) -> None:
     assert done.code == 0, done.err
     document = json.loads((shell.directory / "tests.json").read_text())
     assert document["rule_files"] == ["rules.yml"]
-    assert "nobody leads a loop" not in {each["name"] for each in document["tests"]}
+    assert "no process leads a loop" not in {each["name"] for each in document["tests"]}
 
 
 def test_it_lists_alerts_for_people_and_programs(shell: Shell) -> None:
     head, *rows = shell.run("alerts", "--list").out.splitlines()
-    assert head.split() == ["ALERT", "SEVERITY", "FOR", "WHAT", "IT", "MEANS", "NEXT", "EXPRESSION"]
+    assert head.split() == ["ALERT", "SEVERITY", "FOR", "MEANING", "NEXT", "EXPRESSION"]
     assert [row.split()[0] for row in rows] == [each.name for each in alerts(PLANS["default"])]
     listed = shell.run("alerts", "--list", "--json").json
     assert listed == [each.as_dict() for each in alerts(PLANS["default"])]
@@ -53,9 +53,9 @@ def test_it_lists_alerts_for_people_and_programs(shell: Shell) -> None:
     ("words", "said"),
     [
         (("--match", "plane"), "is no label with a value"),
-        (("--scrape", "0"), "cannot be watched"),
+        (("--scrape", "0"), "is out of range"),
         (("--only", "kitchen"), "is no part"),
-        (("--list", "--tests"), "leave out --tests"),
+        (("--list", "--tests"), "omit them"),
         (("--config", "missing.toml"), "missing.toml"),
         (("--out", "nowhere/rules.yml"), "cannot be written"),
         (("--out", ""), "is a directory"),
@@ -76,7 +76,7 @@ def test_the_printed_promtool_commands_work(shell: Shell) -> None:
     done = shell.run("alerts", "--out", "my rules/rules.yml")
     _typed(shell, done.err)
     done = shell.run("alerts", "--tests", "--only", "cleanup", "--out", "my rules/tests.yml")
-    assert "holdfast-rules.yml, which the tests need" in done.err
+    assert "holdfast-rules.yml, for the tests" in done.err
     tests = yaml.safe_load((folder / "tests.yml").read_text())
     (folder / "tests.yml").write_text(yaml.safe_dump({**tests, "tests": tests["tests"][:1]}))  # all take a minute
     _typed(shell, done.err)

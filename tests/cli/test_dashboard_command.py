@@ -70,7 +70,7 @@ def test_a_file_keeps_its_rights_and_a_link_stays_a_link(tmp_path: Path) -> None
 def test_it_lists_rows_panels_and_queries(shell: Shell) -> None:
     done = shell.run("dashboard", "--list")
     head, *lines = done.out.splitlines()
-    assert head.split() == ["ROW", "PANEL", "LINE", "QUERY"]
+    assert head.split() == ["ROW", "PANEL", "SERIES", "QUERY"]
     assert lines[0].startswith("Is anything wrong?")
     found = shell.run("dashboard", "--list", "--json").json
     assert len(lines) == sum(len(each["queries"]) for each in found)
@@ -80,7 +80,7 @@ def test_it_lists_rows_panels_and_queries(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--list", "--out", "x.json"), "choose one of them"),
+        (("--list", "--out", "x.json"), "use one of them"),
     ],
 )
 def test_bad_usage_is_said_and_nothing_is_written(shell: Shell, words: tuple[str, ...], said: str) -> None:

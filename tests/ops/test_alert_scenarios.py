@@ -45,7 +45,7 @@ def test_nothing_that_a_plane_has_not_is_tried() -> None:
 @pytest.mark.parametrize("half", [0, 1])
 def test_normal_failover_pages_nobody(tmp_path: Path, half: int) -> None:
     chosen = CALM[half::2]
-    assert {"a rolling restart pages nobody", "the leader of every loop is killed and nobody hears of it"} <= {
+    assert {"a rolling restart pages no one", "the leader of every loop is killed and no alert fires"} <= {
         each.name for each in CALM
     }
     proved(tmp_path, DEFAULT, chosen)
@@ -68,8 +68,8 @@ def test_each_alert_fires_where_it_should_and_no_other_beside_it(tmp_path: Path,
 def test_with_other_settings_failover_is_as_quiet_and_trouble_as_loud(tmp_path: Path, name: str) -> None:
     plan = PLANS[name]
     wanted = {
-        *("the leader of every loop is killed and nobody hears of it", "a loop is led and does not tick"),
-        *("nobody leads a loop", "two lead a loop"),
+        *("the leader of every loop is killed and no alert fires", "a loop is led and does not tick"),
+        *("no process leads a loop", "two lead a loop"),
     }
     chosen = [each for each in scenarios(plan) if each.name in wanted]
     assert len(chosen) == len(wanted)

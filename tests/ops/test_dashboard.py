@@ -239,7 +239,7 @@ def test_lines_follow_the_settings() -> None:
         query = panel("Least left at renewal", changed).queries[0].expression
         assert f'label_replace(vector({ttl:g}), "family", "{family}", "", "")' in query
     assert panel("Wait for locks, p99").steps == Steps.rising(1.0, 2.0)
-    assert panel("Keeper behind by", changed).steps == Steps.rising(0.5, 1.0)
+    assert panel("Renewal delay", changed).steps == Steps.rising(0.5, 1.0)
     fallback = panel("Fallback by risk class", changed).steps
     assert fallback is not None
     assert fallback.rest[-1] == (0.5, Colour.ACT)

@@ -1,1 +1,1 @@
-"""What operators use: alert rules, dashboards, tuning and runbooks, all made from what the plane declares."""
+"""Tools for operators: alert rules, dashboards, tuning and runbooks, all generated from the plane's declarations."""

@@ -60,25 +60,25 @@ interval = 0.5
 SHOWN = rows(Settings(database="sqlite:///plane.db"))
 CHOSEN = ("scheduler.job", "worker.job")
 
-# What may have no series on this plane, by panel and line, and why.
+# Panels and series that may be empty on this plane, with the reason.
 NO_SERIES = {
-    ("Fallback on purpose", "share: {{family}}"): "nothing is exercised",
-    ("Fallback on purpose", "a second: {{family}}, {{risk}}"): "nothing is exercised",
-    ("Stale jobs by state", "timed out a second, {{state}}"): "nothing was overdue",
-    ("Stale jobs by state", "past deadline a second, {{state}}"): "nothing was overdue",
+    ("Exercised fallback", "share: {{family}}"): "nothing is exercised",
+    ("Exercised fallback", "per second: {{family}}, {{risk}}"): "nothing is exercised",
+    ("Stale jobs by state", "timed out per second, {{state}}"): "nothing was overdue",
+    ("Stale jobs by state", "past deadline per second, {{state}}"): "nothing was overdue",
     ("Orphans replayed", "{{topic}}"): "nothing was forgotten",
-    ("Scheduler", "look: {{outcome}}"): "nobody had to stand in line",
+    ("Scheduler", "poll: {{outcome}}"): "no job had to queue",
     ("Outbox relayed", "relayed"): "the database is the bus",
-    ("Transactions in trouble", "again, with rows locked"): "only Postgres",
+    ("Transactions in trouble", "retried with rows locked"): "only Postgres",
     ("Transactions in trouble", "outcome unknown"): "only Postgres",
-    ("Transactions in trouble", "listening anew"): "only Postgres",
+    ("Transactions in trouble", "listener reconnects"): "only Postgres",
     ("Waiting for the database", "for a connection"): "only Postgres",
-    ("In line at the database", "open"): "only Postgres",
+    ("Database queue", "open"): "only Postgres",
 }
-# What has a series and may have no number: a quantile of what has not happened yet.
+# Series that may have no number: quantiles of events that have not happened yet.
 NO_NUMBER = {
-    *(("Hold of approval", p) for p in ("p50", "p95", "p99")),  # nobody may have decided yet
-    *(("Time until a dead one's job is had again", f"{p} {{{{part}}}}") for p in ("p50", "p95", "p99")),  # nobody died
+    *(("Hold of approval", p) for p in ("p50", "p95", "p99")),  # no approval may be decided yet
+    *(("Job takeover time after a crash", f"{p} {{{{part}}}}") for p in ("p50", "p95", "p99")),  # no process crashed
 }
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import BadInput
 if TYPE_CHECKING:
     from holdfast.ops.alerts.plan import Plan
 
-_SHOWN = ("ALERT", "SEVERITY", "FOR", "WHAT IT MEANS", "NEXT", "EXPRESSION")
+_SHOWN = ("ALERT", "SEVERITY", "FOR", "MEANING", "NEXT", "EXPRESSION")
 RULES = "holdfast-rules.yml"
 
 
@@ -32,15 +32,19 @@ def add_to(app: typer.Typer) -> None:
 def alerts(
     config: Config = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write here instead of printing.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="Show a table: what each alert means, what next.")] = False,
-    tests: Annotated[bool, typer.Option("--tests", help="Make tests of the rules, for `promtool test rules`.")] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="Print a table of the alerts, their meaning and their runbooks.")
+    ] = False,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Print tests of the rules, for `promtool test rules`.")
+    ] = False,
     rules: Annotated[
-        str, typer.Option("--rules", metavar="FILE", help="With --tests: where the rules are, seen from the tests.")
+        str, typer.Option("--rules", metavar="FILE", help="With --tests: path of the rules, relative to the tests.")
     ] = RULES,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="PARTS", help="The parts that the plane has. [dim](all)[/dim]")
+        str | None, typer.Option("--only", metavar="PARTS", help="Components of the plane. [dim](all)[/dim]")
     ] = None,
-    scrape: Annotated[float, duration_option("--scrape", help="How often Prometheus reads the metrics.")] = 60.0,
+    scrape: Annotated[float, duration_option("--scrape", help="Scrape interval of Prometheus.")] = 60.0,
     match: Annotated[
         list[str] | None, typer.Option("--match", metavar="LABEL=VALUE", help="Only series of this plane; repeatable.")
     ] = None,
@@ -48,11 +52,11 @@ def alerts(
 ) -> None:
     """Print alert rules for Prometheus whose thresholds follow from your settings.
 
-    Normal failover pages nobody; `--tests` makes the proof of it, for promtool. Each alert names the runbook to run.
+    Normal failover pages no one; `--tests` prints the proof for promtool. Each alert names its runbook.
     """
     plan = _plan(config, only, scrape, match or [])
     if show and (tests or out is not None):
-        raise BadInput("--list", "is for people to look at", "leave out --tests and --out")
+        raise BadInput("--list", "cannot be combined with --tests or --out", "omit them")
     if show:
         _show(plan, as_json=json)
         return
@@ -73,13 +77,13 @@ def alerts(
 
 
 def _write_rules(plan: Plan, path: Path) -> None:
-    """Write the rules that tests refer to, unless they are there: without them every test fails."""
+    """Write the rules that the tests refer to, unless the file exists: without it every test fails."""
     from holdfast.ops.alerts.files import rules_document, yaml_text
 
     if not path.exists():
         document = rules_document(plan)
         write_whole("--rules", path, yaml_text(document).encode())
-        say(f"{_counted(document)} in {path}, which the tests need")
+        say(f"{_counted(document)} in {path}, for the tests")
 
 
 def _plan(config: str | None, only: str | None, scrape: float, match: Sequence[str]) -> Plan:
@@ -117,7 +121,7 @@ def _show(plan: Plan, *, as_json: bool) -> None:
         table.add_row(
             cell(each.name + own, "bold"),
             cell(str(each.severity), style),
-            lasting(each.hold_s) if each.hold_s else "at once",
+            lasting(each.hold_s) if each.hold_s else "immediately",
             cell(plainly(each.summary)),
             cell(each.runbook.command),
             cell(each.expression, "dim"),

@@ -23,7 +23,7 @@ EPILOG: Final = "\n\n".join(
         "[dim]$[/dim] holdfast dashboard --out holdfast-dashboard.json",
         "[dim]$[/dim] holdfast dashboard --list",
         "[bold]In Grafana[/bold]",
-        "Dashboards, New, Import; or put the file where its provisioning looks. See docs/dashboard.md.",
+        "Dashboards, New, Import; or put the file into a provisioning folder. See docs/dashboard.md.",
     )
 )
 
@@ -34,19 +34,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def dashboard(
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there, whole or not at all.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List its rows, panels and queries instead.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to this file atomically.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List rows, panels and queries instead.")] = False,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Print a dashboard for Grafana: is anything wrong, and if so, where.
 
-    Its lines (TTLs, how long is waited, the fallback rate) are those of your settings: make it anew when they change.
+    Its lines (TTLs, acquire deadlines, the fallback rate) follow from your settings: generate it again after changes.
     """
     if listed and out is not None:
-        raise BadInput("--list", "is given with --out", "choose one of them")
+        raise BadInput("--list", "cannot be combined with --out", "use one of them")
     in_effect = settings(config)
     if listed:
         _list(in_effect, json=json)
@@ -91,7 +89,7 @@ def _list(in_effect: Settings, *, json: bool) -> None:
             for panel in row.panels
         )
         return
-    table = plain_table(("ROW", "left"), ("PANEL", "left"), ("LINE", "left"), ("QUERY", "left"))
+    table = plain_table(("ROW", "left"), ("PANEL", "left"), ("SERIES", "left"), ("QUERY", "left"))
     for row in found:
         for panel in row.panels:
             for query in panel.queries:

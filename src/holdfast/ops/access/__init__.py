@@ -1,9 +1,9 @@
-"""The least that each part of Holdfast needs of a server, as texts that the server itself understands.
+"""Least-privilege access rules for the servers that Holdfast uses, as texts that the servers understand.
 
-Promises: what a text allows is enough for everything that the account is for (the tests run the product under it) and
-nothing is allowed that is not needed, as far as the server's own rules can say it; where they cannot, docs/security.md
-says so. No text holds a password: an account cannot be used before somebody gives it one. A text may be applied again,
-and again after an upgrade, without locking anybody out.
+Promises: a text allows everything that the account needs (the tests run the product under it) and nothing else, as far
+as the rules of the server can express that. docs/security.md lists the cases where they cannot. No text contains a
+password: an account is unusable until an operator sets one. A text may be applied again, for example after an upgrade,
+without locking out an account.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TEXTS: Final = files("holdfast.ops.access") / "texts"
 
 @dataclass(frozen=True, slots=True)
 class AccessText:
-    """What to give to a server, and whom it lets in."""
+    """A text for a server, and the accounts that it creates."""
 
     store: str
-    accounts: Mapping[str, str]  # what each is for
+    accounts: Mapping[str, str]  # the purpose of each
     text: str
-    next: str  # what is left to be done by hand
+    next: str  # the remaining manual steps
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -36,13 +36,13 @@ class AccessText:
 
 
 def template(name: str) -> str:
-    """A text as it is shipped, with the places that are to be filled."""
+    """A shipped text with placeholders."""
     return (_TEXTS / name).read_text(encoding="utf-8")
 
 
 def check_account(name: object) -> str:
-    """What the names of accounts begin with, or `BadInput`."""
+    """Return the prefix of account names, or raise `BadInput`."""
     found = check_label("--name", name)
     if not found.replace("_", "a").replace("-", "a").isalnum() or not found.isascii() or len(found) > 40:
-        raise BadInput("--name", f"{found!r:.60} cannot begin the names of accounts", "use letters, digits, _ and -")
+        raise BadInput("--name", f"{found!r:.60} cannot be a prefix of account names", "use letters, digits, _ and -")
     return found

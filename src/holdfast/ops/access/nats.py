@@ -1,12 +1,12 @@
-"""Users of a NATS server: the plane that decides, the API that only submits, and the workers that only work.
+"""Users of a NATS server: the plane, the API that only submits, and the workers.
 
-All of them publish what they stage, for each relays what another left behind; so who may take which messages is what
-is kept apart: the API takes none, workers take what is for workers and nothing of the schedulers. Nobody may empty,
-change or delete the stream, or see another. They live in an account of their own, which no other user of the server
-can hear.
+All users publish the messages that they stage, because each process relays outbox messages that another one left
+behind. Consumption is separated: the API consumes nothing, and workers consume only messages for workers. No user may
+purge, change or delete the stream, or see another stream. The users belong to a NATS account of their own, so no other
+user of the server can subscribe to their messages.
 
-The text is a part of the server's configuration (`include "holdfast-accounts.conf"`). Passwords come from the server's
-environment, and without them it does not start.
+The text is a part of the server's configuration (`include "holdfast-accounts.conf"`). The server reads the passwords
+from its environment and does not start without them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def nats_access(*, stream: str = STREAM, name: str = NAME) -> AccessText:
     ]
     says = [names.everything, f"$JS.API.STREAM.CREATE.{stream}", f"$JS.API.STREAM.INFO.{stream}"]
     accounts = {
-        f"{name}-plane": "schedulers, engine and loops: every message",
-        f"{name}-api": "submits, and takes no messages",
-        f"{name}-worker": "takes what is for workers",
+        f"{name}-plane": "schedulers, engine and loops: consumes every message",
+        f"{name}-api": "submits, and consumes no messages",
+        f"{name}-worker": "consumes messages for workers",
     }
     words = {
         "account": stream,
@@ -51,7 +51,7 @@ def nats_access(*, stream: str = STREAM, name: str = NAME) -> AccessText:
 
 
 def _taking(stream: str, consumer: str, subjects: str) -> list[str]:
-    """What takes messages as a consumer needs. The reply of a message has its domain in it on some servers."""
+    """Subjects that a consumer needs to consume. On some servers the reply subject of a message contains its domain."""
     return [
         f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subjects}",
         f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",

@@ -1,11 +1,11 @@
-"""Users of a Redis or Valkey server: one that takes locks, one that looks and breaks, one that writes under guards.
+"""Users of a Redis or Valkey server: one takes locks, one reads and breaks locks, one writes under guards.
 
-Which keys: those whose names begin with the prefix of the locks, and what the store keeps besides them, each by its own
-name. Without a prefix, the locks of a plane and no others. Only the operator's user reaches the audit stream. No user
-may ask for all keys, change the server or run another command than the scripts need.
+Keys: those whose names begin with the lock prefix, and the store's own keys, each by its full name. Without a prefix,
+only the locks of a plane. Only the operator's user reaches the audit stream. No user may list all keys, change the
+server, or run a command that the scripts do not need.
 
-A line is a command (`holdfast access redis | redis-cli`). It resets what its user may do, and neither its password nor
-whether it is switched on: a new user is off and has none.
+Each line is a command (`holdfast access redis | redis-cli`). It resets the permissions of its user, but neither its
+password nor whether it is enabled: a new user is disabled and has no password.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def redis_access(
     name: str = NAME,
     keys: str = DEFAULT,
 ) -> AccessText:
-    """The users. `prefix` and `namespace` as in the URL of the leases; `data` begins the names of guarded keys.
+    """The users. `prefix` and `namespace` as in the lease URL; `data` is the prefix of guarded keys.
 
-    `channel` begins the names of channels that guarded messages are published on. `keys` is what the keys of the plane
-    begin with, where no prefix was named.
+    `channel` is the prefix of channels that guarded messages are published on. `keys` is the prefix of the plane's lock
+    keys if `prefix` is empty.
     """
     check_account(name)
     check_label("--namespace", namespace)
@@ -50,31 +50,33 @@ def redis_access(
     ears = [f"{namespace}:ear:*"]
     operators = f"{USER_COMMANDS} {OPERATOR_COMMANDS} {GREETING_COMMANDS}"
     users = {f"{name}-locks": "takes, renews and releases locks, and waits for them"}
-    users[f"{name}-operator"] = "looks at locks, breaks them, and reads who did"
+    users[f"{name}-operator"] = "reads locks, breaks them, and reads the audit stream"
     lines = [
         _user(f"{name}-locks", [*locks, *kept], ears, f"{USER_COMMANDS} {GREETING_COMMANDS}"),
         _user(f"{name}-operator", [*locks, *kept, f"{namespace}:{_AUDIT}"], ears, operators),
     ]
     if channel is not None and data is None:
-        raise BadInput("--channel", "is for the user of guards", "give --data too")
+        raise BadInput("--channel", "only applies to the user of guards", "give --data too")
     if data is not None:
         users[f"{name}-guards"] = f"writes keys that begin with {data} under guards"
         guarded = [f"{_pattern('--data', data)}*", f"{GUARDED}*"]
         channels = [] if channel is None else [f"{_pattern('--channel', channel)}*"]
         lines.append(_user(f"{name}-guards", guarded, channels, f"{GUARD_COMMANDS} {GREETING_COMMANDS}"))
-    more = f"switch each on with a password of its own: ACL SETUSER {name}-locks on '>…'; then ACL SAVE"
+    more = f"enable each user and set its password: ACL SETUSER {name}-locks on '>…'; then ACL SAVE"
     return AccessText("redis", users, "".join(f"{line}\n" for line in lines), more)
 
 
 def _of_the_plane(keys: str) -> list[str]:
-    """Patterns of the plane's own locks: the name up to where a job or a run is put in."""
+    """Patterns of the plane's own locks: each key up to the job or run id."""
     found = {family.under(keys).pattern.partition("{") for family in FAMILIES.values()}
     return sorted(f"{glob_escaped(head)}{'*' if brace else ''}" for head, brace, _ in found)
 
 
 def _pattern(option: str, text: str) -> str:
     if not text or not text.isprintable() or any(each.isspace() or each in "\"'" for each in text):
-        raise BadInput(option, f"{text!r:.60} cannot begin a name here", "use printable text without spaces and quotes")
+        raise BadInput(
+            option, f"{text!r:.60} cannot be a prefix of names", "use printable text without spaces and quotes"
+        )
     return glob_escaped(text)
 
 

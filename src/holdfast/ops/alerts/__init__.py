@@ -1,10 +1,10 @@
-"""All alert rules of a plane, from its lock registry, its settings and its error policy.
+"""All alert rules of a plane, generated from its lock registry, its settings and its error policy.
 
     groups(Plan(settings))
 
-Promises: every metric and label that a rule asks for is declared in `observe.metrics.table`; every threshold says which
-setting it follows from; normal failover pages nobody (a leader is replaced, a process is killed, a fleet is restarted
-one by one, the store is away for half a minute), which `alert_scenarios` has for promtool to prove, for any settings.
+Promises: every metric and label in a rule is declared in `observe.metrics.table`. Every threshold names the setting
+that it follows from. Normal failover pages no one: a leader is replaced, a process is killed, a fleet restarts one
+process at a time, the store is down for half a minute. `alerts.scenarios` lets promtool prove this for any settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.ops.alerts.rules.takeovers import takeovers
 
 
 def groups(plan: Plan) -> Sequence[Group]:
-    """The rules, in groups."""
+    """The rule groups."""
     about_work = (ownership(plan), contention(plan), renewal(plan), loops(plan), takeovers(plan))
     found = (*about_work, store(plan), processes(plan))
     names = plan.settings.names.words
@@ -31,5 +31,5 @@ def groups(plan: Plan) -> Sequence[Group]:
 
 
 def alerts(plan: Plan) -> Sequence[Alert]:
-    """The alerts alone, in the order of their groups. One name may stand for several, with thresholds of their own."""
+    """The alerts alone, in the order of their groups. Several alerts may share a name, with different thresholds."""
     return [alert for group in groups(plan) for alert in group.alerts]

@@ -1,4 +1,4 @@
-"""Rules for Prometheus as values: alerts, what is worked out for them beforehand, and the groups they stand in."""
+"""Prometheus rules as values: alerts, recording rules, and rule groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.core.name_prefixes import Names
 
 RUNBOOKS: Final = "docs/runbooks.md"
 
-# What Prometheus fills in when it sends an alert.
+# Templates that Prometheus expands when it sends an alert.
 COUNT: Final = '{{ $value | printf "%.0f" }}'
 NUMBER: Final = '{{ $value | printf "%.3g" }}'
 SHARE: Final = "{{ $value | humanizePercentage }}"
@@ -27,14 +27,14 @@ RISK: Final = "{{ $labels.risk }}"
 
 
 class Severity(StrEnum):
-    """What an alert asks of people."""
+    """How urgent an alert is."""
 
-    PAGE = "page"  # get up
-    TICKET = "ticket"  # look in the morning
+    PAGE = "page"  # wakes the person on call
+    TICKET = "ticket"  # can wait until the morning
 
 
 class Runbook(StrEnum):
-    """What to run next: `holdfast runbook NAME`."""
+    """The runbook for an alert: `holdfast runbook NAME`."""
 
     NOT_OWNED = "not-owned"
     DUPLICATES = "duplicate-dispatch"
@@ -47,49 +47,49 @@ class Runbook(StrEnum):
 
     @property
     def command(self) -> str:
-        """As it is typed."""
+        """The shell command."""
         return f"holdfast runbook {self.value}"
 
     @property
     def url(self) -> str:
-        """Where it can be read."""
+        """The page in the documentation."""
         return f"{RUNBOOKS}#{self.value}"
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A series that is worked out once, because several alerts look at it or a window is long."""
+    """A precomputed series: several alerts use it, or its window is long."""
 
     name: str
     expression: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, names: Names) -> Recording:
-        """With the words that names begin with."""
+        """The recording with the prefixes of `names`."""
         return replace(self, name=names.spelled(self.name), expression=names.spelled(self.expression))
 
     def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """As a file of rules has it."""
+        """A rule of a Prometheus rule file."""
         own = {**self.labels, **labels}
         return {"record": self.name, "expr": self.expression, **({"labels": own} if own else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. Texts may use what Prometheus fills in (`COUNT`, `FAMILY`, …)."""
+    """One alert. Texts may contain templates (`COUNT`, `FAMILY`, …)."""
 
     name: str
     severity: Severity
     expression: str
-    summary: str  # what is the matter, in one line
-    description: str  # with the numbers, and what to think of
-    because: str  # why this threshold: which settings it follows from
+    summary: str  # the problem in one line
+    description: str  # the problem with its numbers, and possible causes
+    because: str  # the reason for the threshold: the settings it follows from
     runbook: Runbook
-    hold_s: float = 0.0  # for how long it must be so
-    labels: Mapping[str, str] = field(default_factory=dict)  # that tell rules of one name apart
+    hold_s: float = 0.0  # how long the expression must hold
+    labels: Mapping[str, str] = field(default_factory=dict)  # distinguish alerts of the same name
 
     def under(self, names: Names) -> Alert:
-        """With the words that names begin with. The name of an alert has none."""
+        """The alert with the prefixes of `names`. The alert name itself has no prefix."""
         return replace(
             self,
             expression=names.spelled(self.expression),
@@ -99,7 +99,7 @@ class Alert:
         )
 
     def as_rule(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """As a file of rules has it."""
+        """A rule of a Prometheus rule file."""
         return {
             "alert": self.name,
             "expr": self.expression,
@@ -114,7 +114,7 @@ class Alert:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The alert as JSON types."""
         return {
             "alert": self.name,
             "severity": str(self.severity),
@@ -130,19 +130,19 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rules about one thing, evaluated one after the other: what is recorded stands before what uses it."""
+    """Rules about one subject, evaluated in order: a recording comes before the alerts that use it."""
 
     name: str
     rules: Sequence[Alert | Recording]
 
     @property
     def alerts(self) -> Iterable[Alert]:
-        """Without what is recorded."""
+        """The rules without recordings."""
         return (each for each in self.rules if isinstance(each, Alert))
 
 
 def lasting(seconds: float) -> str:
-    """A length of time as Prometheus writes it: whole seconds, never shorter than what was asked for."""
+    """A duration in Prometheus notation: whole seconds, rounded up."""
     left = math.ceil(round(seconds, 3))
     text = ""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -152,10 +152,10 @@ def lasting(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number as people write it."""
+    """A number without superfluous digits."""
     return f"{value:.6g}"
 
 
 def plainly(text: str) -> str:
-    """A text before anything is filled in: `<family>` stands for a label, `<n>` for the value."""
+    """A text without templates: `<family>` stands for a label, `<n>` for the value."""
     return re.sub(r"\{\{ \$value.*?\}\}", "<n>", re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"<\1>", text))

@@ -1,4 +1,4 @@
-"""What a plane is told, as alert rules need it: which locks and loops there are, with their times, and how to look."""
+"""The parts of the settings that alert rules need: locks and loops with their times, and evaluation windows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from holdfast.plane.settings.inventory import inventory
 from holdfast.plane.settings.lock_times import LOOPS
 from holdfast.plane.settings.settings import Settings
 
-BEAT_SPREAD: Final = 1.2  # a heartbeat may come so many intervals after the one before
-SCRAPE_MAX_S: Final = 120.0  # beyond this, Prometheus takes a series for gone between two scrapes now and then
+BEAT_SPREAD: Final = 1.2  # a heartbeat may arrive this many intervals after the previous one
+SCRAPE_MAX_S: Final = 120.0  # beyond this, Prometheus sometimes treats a series as stale between two scrapes
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN: Final = {"severity", "alertname", "job", "instance", "le"}
 
@@ -34,27 +34,27 @@ class WatchedLoop:
     name: str
     family: str
     interval_s: float
-    takeover_s: float  # until another has its work, as promised, or else as computed
+    takeover_s: float  # until another process leads it: promised, else computed
     because: str
 
     @property
     def minor(self) -> bool:
-        """Whether it can wait until the morning: what is forgotten later does no harm."""
+        """Whether it can wait until the morning: late cleanup does no harm."""
         return self.name == "cleanup"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedTakeover:
-    """The jobs of a part that died, until another has them."""
+    """The jobs of a crashed component, until another process takes them over."""
 
     part: str
-    bound_s: float  # of what is measured, as promised, or else as computed
+    bound_s: float  # of the measured takeover time: promised, else computed
     because: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One plane that is to be watched."""
+    """One plane to watch."""
 
     settings: Settings = field(default_factory=Settings)
     parts: Collection[str] = PARTS
@@ -63,9 +63,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not check_parts(self.parts):
-            raise BadInput("parts", "none is named", f"use some of {', '.join(PARTS)}")
+            raise BadInput("parts", "is empty", f"use some of {', '.join(PARTS)}")
         if not 1.0 <= self.scrape_s <= SCRAPE_MAX_S:
-            raise BadInput("scrape", f"{self.scrape_s:g} s cannot be watched", f"use 1 to {SCRAPE_MAX_S:g} seconds")
+            raise BadInput("scrape", f"{self.scrape_s:g} s is out of range", f"use 1 to {SCRAPE_MAX_S:g} seconds")
         for name, value in self.match.items():
             if not _LABEL.fullmatch(name) or name in _OWN:
                 raise BadInput("match", f"{name!r:.60} is no label that tells planes apart", "use plane=blue")
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def pace(self) -> Pace:
-        """How long to look."""
+        """The evaluation windows."""
         return Pace(self.scrape_s)
 
     @property
@@ -85,7 +85,7 @@ class Plan:
     def store_was_down(self, window_s: float) -> str:
         """Whether the store was down at any time in a window, as an expression without labels.
 
-        A short outage can fall between two scrapes, and a breaker with it; the attempts that failed do not.
+        A short outage, and an open breaker, can fall between two scrapes; the failed attempts are still counted.
         """
         failed = self.queries.increase("lock_store_errors_total", window_s, by=PROCESS)
         opened = f"max_over_time({self.queries.series('store_breaker_open')}[{lasting(window_s)}])"
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def ttl_s(self) -> Mapping[str, float]:
-        """Of every family, as configured."""
+        """The TTL of each family, as configured."""
         return {line.family: line.ttl for line in inventory(self.settings)}
 
     @property
@@ -107,30 +107,30 @@ class Plan:
 
     @property
     def shortest(self) -> tuple[str, Timing]:
-        """The family that feels a late renewal first."""
+        """The family that notices a late renewal first."""
         return min(self.renewed.items(), key=lambda each: each[1].ttl_ns)
 
     @property
     def envelopes(self) -> Mapping[str, float]:
-        """How long callers wait for a lock at most, where they wait at all."""
+        """The acquire deadline of each family that waits."""
         return {name: each.acquire_timeout for name, each in FAMILIES.items() if each.acquire_timeout}
 
     @property
     def debt(self) -> int:
-        """How many jobs left over are no accident any more."""
+        """The number of overdue jobs that is no longer an accident."""
         return max(1, round(DEBT_SHARE * self.settings.scheduler.concurrency))
 
     @property
     def loop_families(self) -> tuple[str, ...]:
-        """The locks of periodic tasks: whoever does not lead waits for them for ever, and that is as it should be."""
+        """The locks of loops. Every process that does not lead a loop waits for its lock forever, by design."""
         return tuple(name for name, each in FAMILIES.items() if each.scope is Scope.LOOP)
 
     @property
     def takeovers(self) -> tuple[WatchedTakeover, ...]:
-        """The parts that have jobs in their hands, and how soon others have those if they die."""
+        """The components that hold jobs, and how soon other processes take the jobs over after a crash."""
         bounds = {each.key: each for each in takeovers(self.settings) if each.what.startswith("a job that a ")}
         beat = BEAT_SPREAD * self.settings.worker.heartbeat
-        since = f"; it is measured from its last heartbeat, up to {beat:g} s before"
+        since = f"; measured from its last heartbeat, up to {beat:g} s earlier"
         found = []
         for part, keys, more_s, more in (
             ("scheduler", ("scheduler.job_ttl", "scheduler.ack_wait"), 0.0, ""),
@@ -144,7 +144,7 @@ class Plan:
 
     @property
     def loops(self) -> tuple[WatchedLoop, ...]:
-        """The periodic tasks that the plane has."""
+        """The loops of the plane."""
         bounds = {each.what: each for each in takeovers(self.settings)}
         found = []
         for name, family in LOOPS.items():

@@ -1,6 +1,6 @@
-"""Expressions of alert rules, written from the table of metrics: what is not declared there cannot be asked for.
+"""PromQL expressions of alert rules, written from the table of metrics: an undeclared metric is an error.
 
-All processes of a plane are added up. Every series is narrowed to what the rules are for (`match`), so that one
+Values of all processes of a plane are summed. Every series has the matchers of the plan (`match`), so that one
 Prometheus can watch several planes.
 """
 
@@ -15,9 +15,9 @@ from holdfast.observe.metrics.table import TABLE, Metric, MetricKind
 from holdfast.ops.alerts.model import lasting
 from holdfast.types import NS
 
-SCRAPED: Final = frozenset({"job", "instance"})  # what Prometheus itself puts on every series
+SCRAPED: Final = frozenset({"job", "instance"})  # labels that Prometheus adds to every series
 PROCESS: Final = ("job", "instance")
-REMEMBERED_S: Final = 3600.0  # a series that Prometheus could not read for less than this is not taken to be new
+REMEMBERED_S: Final = 3600.0  # a series that was missing for less than this does not count as new
 
 _METRICS: Final[Mapping[str, Metric]] = {each.bare: each for each in TABLE}
 
@@ -36,7 +36,7 @@ class Queries:
         return f"{metric.name}{suffix}{self.braces(*matchers)}"
 
     def recorded(self, name: str, *matchers: str) -> str:
-        """A series that a rule of ours has worked out."""
+        """A series that one of our recording rules has computed."""
         return f"{name}{self.braces(*matchers)}"
 
     def braces(self, *matchers: str) -> str:
@@ -45,21 +45,21 @@ class Queries:
         return f"{{{', '.join(all_of)}}}" if all_of else ""
 
     def rate(self, name: str, window_s: float, *matchers: str, by: Iterable[str] = (), suffix: str = "") -> str:
-        """How often a second, in all processes together."""
+        """The rate per second, over all processes."""
         _counted(name, suffix)
         inner = f"rate({self.series(name, *matchers, suffix=suffix)}[{lasting(window_s)}])"
         return total(inner, by)
 
     def increase(self, name: str, window_s: float, *matchers: str, by: Iterable[str] = (), suffix: str = "") -> str:
-        """How often in a window, in all processes together."""
+        """The increase in a window, over all processes."""
         _counted(name, suffix)
         inner = f"increase({self.series(name, *matchers, suffix=suffix)}[{lasting(window_s)}])"
         return total(inner, by)
 
     def happened(self, name: str, window_s: float, *matchers: str, by: Iterable[str] = ()) -> str:
-        """How often something happened that never should: one is enough, and none is missed.
+        """An event that should never happen: one is enough, and none is missed.
 
-        A rate cannot see what a process counted before it was first scraped; so a series that is new counts in full.
+        A rate cannot see counts from before the first scrape of a process, so a new series counts in full.
         """
         window, series = lasting(window_s), self.series(name, *matchers)
         _counted(name)
@@ -73,27 +73,27 @@ class Queries:
         return f"histogram_quantile({share:g}, {rates})"
 
     def share_within(self, bound_ns: int, name: str, window_s: float, *matchers: str, by: Iterable[str]) -> str:
-        """Which share of a histogram's observations was at most a bound of the ladder. Counted, not estimated."""
+        """The share of a histogram's observations up to a bucket bound. Counted, not estimated."""
         text = f"{bound_ns / NS:g}"
-        # Prometheus 3 writes a whole number with a point, and older ones as it was exposed.
+        # Prometheus 3 writes whole numbers with a decimal point, older versions as they were exposed.
         bound = 'le=~"' + any_of([text]) + ("" if "." in text else r"(\\.0)?") + '"'
         within = self.rate(name, window_s, *matchers, bound, by=by, suffix="_bucket")
         return f"{within} / {self.rate(name, window_s, *matchers, by=by, suffix='_count')}"
 
 
 def total(inner: str, by: Iterable[str] = ()) -> str:
-    """Added up, by labels."""
+    """The sum, by labels."""
     kept = tuple(by)
     return f"sum by ({', '.join(kept)}) ({inner})" if kept else f"sum({inner})"
 
 
 def any_of(names: Iterable[str]) -> str:
-    """A pattern that matches these names and no others, as it stands between quotes."""
+    """A pattern that matches exactly these names, for use inside quotes."""
     return "|".join(name.replace(".", r"\\.") for name in names)
 
 
 def or_none(expression: str) -> str:
-    """0 where an expression finds nothing: a comparison with nothing would be silent."""
+    """0 if an expression returns nothing: a comparison with nothing would be silent."""
     return f"({expression} or vector(0))"
 
 

@@ -1,10 +1,10 @@
-"""A dashboard for Grafana, made from the lock registry, the table of metrics and the settings in effect.
+"""A Grafana dashboard, generated from the lock registry, the table of metrics and the settings in effect.
 
 Promises: the same settings give the same document, byte for byte; a panel keeps its id as long as it keeps its title,
-so that links to it last; every query is of metrics and labels that are declared. The document is of Grafana's classic
-model, which every version since 9 takes, over its API, by provisioning, or pasted into its import page.
+so that links to it last. Every query uses declared metrics and labels. The document has Grafana's classic model, which
+every version since 9 accepts: over its API, by provisioning, or pasted into its import page.
 
-Does not promise anything about a Grafana that was changed by hand: import again, and the changes are gone.
+Does not promise to preserve manual changes in Grafana: the next import overwrites them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from holdfast.ops.dashboard.promql import EVERYTHING, Query
 from holdfast.plane.settings.settings import Settings
 
 TITLE: Final = "Holdfast"
-SCHEMA: Final = 41  # of Grafana 12; newer ones migrate it, older ones ignore what they do not know
-PANELS: Final = "12.0.0"  # said, or Grafana takes panels to be from before version 7, and migrates them
+SCHEMA: Final = 41  # of Grafana 12; newer versions migrate it, older ones ignore unknown fields
+PANELS: Final = "12.0.0"  # without it, Grafana treats panels as older than version 7, and migrates them
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _LEGEND: Final = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 _TOOLTIP: Final = {"mode": "multi", "sort": "desc"}
 
 
 def dashboard(settings: Settings) -> dict[str, Any]:
-    """The whole document. One with another prefix of metrics is another dashboard, and does not replace this one."""
+    """The whole document. Another prefix of metrics makes another dashboard, which does not replace this one."""
     names = settings.names.words
     return {
         "id": None,
         "uid": f"{names.metrics}-plane",
         "title": TITLE if names.metrics == DEFAULT else f"{TITLE} ({names.metrics})",
-        "description": "Leases, jobs and loops of a Holdfast plane. Choose the jobs of one plane at a time. Made by "
-        "`holdfast dashboard`; make it anew after a change of settings, as the lines in the panels follow them.",
+        "description": "Leases, jobs and loops of a Holdfast plane. Choose the jobs of one plane at a time. Generated "
+        "by `holdfast dashboard`. Generate it again after a change of settings: the lines in the panels follow them.",
         "tags": ["holdfast"],
         "schemaVersion": SCHEMA,
         "version": 1,
@@ -80,7 +80,7 @@ def _mark(mark: Mark) -> dict[str, Any]:
 
 
 def _variables(prefix: str) -> list[dict[str, Any]]:
-    held = f"{prefix}_locks_held"  # every process has it, also one with nothing but locks
+    held = f"{prefix}_locks_held"  # every process has it, even one with nothing but locks
     source = {
         "type": "datasource",
         "name": "datasource",
@@ -96,7 +96,7 @@ def _variables(prefix: str) -> list[dict[str, Any]]:
     }
     return [
         source,
-        # All jobs are those with metrics of ours, by name: `up` is asked about, too, which others have as well.
+        # "All jobs" means those with our metrics, by name: `up` is queried as well, and other jobs have it too.
         _variable("job", "Job", f"label_values({held}, job)", everything=None),
         _variable("instance", "Instance", f'label_values({held}{{job=~"$job"}}, instance)'),
         _variable("family", "Family of locks", f'label_values({held}{{job=~"$job", instance=~"$instance"}}, family)'),
@@ -117,7 +117,7 @@ def _variable(name: str, label: str, query: str, everything: str | None = EVERYT
         "multi": True,
         "hide": 0,
         "options": [],
-        "refresh": 2,  # when the time changes: processes come and go
+        "refresh": 2,  # when the time range changes: processes come and go
         "regex": "",
         "sort": 1,
     }

@@ -1,4 +1,4 @@
-"""What the dashboard shows and where: rows in the order in which an incident is looked at, and events across them.
+"""The rows of the dashboard in the order in which an operator reads them in an incident, and the annotations.
 
 A panel keeps its id as long as it keeps its title, so that links to it last.
 """
@@ -29,7 +29,7 @@ IDS: Final = 1_000_000
 
 
 class Placed(NamedTuple):
-    """A row or a panel, and where it stands in the grid."""
+    """A row or a panel, and its position in the grid."""
 
     what: Row | Panel
     x: int
@@ -39,12 +39,12 @@ class Placed(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Its id, from its title: what is added before it does not change it."""
+        """Its id, from its title: panels added before it do not change it."""
         return 1 + zlib.crc32(f"{type(self.what).__name__} {self.what.title}".encode()) % IDS
 
 
 class Mark(NamedTuple):
-    """Something that happened, as a line through all panels."""
+    """An event, drawn as a line through all panels."""
 
     name: str
     expression: str
@@ -81,7 +81,7 @@ MARKS: Final = (
 
 
 def rows(settings: Settings) -> tuple[Row, ...]:
-    """What the dashboard shows, top down: in the order in which an incident is looked at."""
+    """The rows, top down, in the order in which an operator reads them in an incident."""
     limits = Limits.of(settings)
     found = (
         summary(limits),
@@ -98,7 +98,7 @@ def rows(settings: Settings) -> tuple[Row, ...]:
 
 
 def marks(names: Names) -> list[Mark]:
-    """The events across the panels, with the words that names begin with."""
+    """The annotations across the panels, with the prefixes of `names`."""
     return [mark._replace(expression=names.spelled(mark.expression), text=names.spelled(mark.text)) for mark in MARKS]
 
 

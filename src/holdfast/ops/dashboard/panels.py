@@ -1,6 +1,6 @@
-"""The parts of a dashboard as values: rows that each answer a question, panels in them, and what their colours mean.
+"""The elements of a dashboard as values: rows that each answer a question, their panels, and the meaning of colors.
 
-Nothing here knows Grafana; `dashboard` writes these as its JSON, `dashboard_preview` draws them.
+This module does not depend on Grafana; `dashboard` writes these values as its JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ COLUMNS: Final = 24  # of Grafana's grid
 class Kind(StrEnum):
     """How a panel shows its queries; the names are Grafana's."""
 
-    STAT = "stat"  # one large number for each line, as it is now
+    STAT = "stat"  # one large number for each series: the current value
     SERIES = "timeseries"
-    TIMELINE = "state-timeline"  # a band for each line, coloured by its value
+    TIMELINE = "state-timeline"  # a band for each series, colored by its value
 
 
 class Unit(StrEnum):
-    """What a number is; the names are Grafana's."""
+    """The unit of a number; the names are Grafana's."""
 
     NUMBER = "short"
     SECONDS = "s"
@@ -36,16 +36,16 @@ class Unit(StrEnum):
 
 
 class Colour(StrEnum):
-    """What a number means to whoever is on call."""
+    """The meaning of a number for the person on call."""
 
     WELL = "green"
-    LOOK = "orange"  # look at it today
-    ACT = "red"  # do something now
+    LOOK = "orange"  # check it today
+    ACT = "red"  # act now
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """From which value on a number has another colour. Ascending; the first colour is for everything below."""
+    """The thresholds at which the color changes. Ascending; the first color is for everything below."""
 
     first: Colour
     rest: tuple[tuple[float, Colour], ...]
@@ -63,7 +63,7 @@ class Steps:
 
     @classmethod
     def falling(cls, act: float, look: float) -> Steps:
-        """Less is worse: below `act`, something is to be done; from `look` on, all is well."""
+        """Less is worse: below `act`, an operator must act; from `look` on, the value is fine."""
         return cls(Colour.ACT, ((act, Colour.LOOK), (look, Colour.WELL)))
 
     @classmethod
@@ -72,29 +72,29 @@ class Steps:
         return cls(Colour.ACT, ((1.0, Colour.WELL), (2.0, Colour.ACT)))
 
     def at(self, value: float) -> Colour:
-        """The colour of a value."""
+        """The color of a value."""
         return next((colour for least, colour in reversed(self.rest) if value >= least), self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. Its title is unique: links to it are made from that, so a new title is a new panel."""
+    """One panel. Its title is unique: links depend on it, so a new title makes a new panel."""
 
     title: str
-    text: str  # what it shows, what is usual, and what to do when it is not
+    text: str  # its content, the usual values, and what to do about others
     queries: tuple[Query, ...]
     unit: Unit = Unit.NUMBER
-    steps: Steps | None = None  # None: no number is better than another
+    steps: Steps | None = None  # None: no value is better than another
     kind: Kind = Kind.SERIES
     width: int = 8
     height: int = 8
-    words: Mapping[int, str] = field(default_factory=dict)  # in place of numbers
-    named: bool = False  # a number that only says "this one": its name is shown
+    words: Mapping[int, str] = field(default_factory=dict)  # shown instead of numbers
+    named: bool = False  # the number has no meaning: the name of the series is shown
     stacked: bool = False
-    top: float | None = None  # the scale ends here
+    top: float | None = None  # the end of the scale
 
     def under(self, names: Names) -> Panel:
-        """With the words that names begin with."""
+        """The panel with the prefixes of `names`."""
         queries = tuple(query._replace(expression=names.spelled(query.expression)) for query in self.queries)
         return replace(self, text=names.spelled(self.text), queries=queries)
 

@@ -1,8 +1,8 @@
-"""Queries in PromQL, written from the table of metrics: a name or a label that is not declared cannot be asked for.
+"""PromQL queries of the dashboard, written from the table of metrics: an undeclared name or label is an error.
 
-Every query is narrowed to what the reader of the dashboard has chosen (`$job`, `$instance`, and `$family` where a
-metric has one). Rates are taken over `$__rate_interval`, which Grafana makes from the scrape interval. Counts of each
-process are added up; what every process knows alike (`most`) is not.
+Every query has the matchers that the reader of the dashboard has chosen (`$job`, `$instance`, and `$family` if the
+metric has it). Rates use `$__rate_interval`, which Grafana computes from the scrape interval. Counters of processes are
+summed; values that every process reports alike (`most`) are not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _METRICS: Final[dict[str, Metric]] = {each.bare: each for each in TABLE}
 
 
 class Query(NamedTuple):
-    """One line, or several, of a panel."""
+    """One series, or several, of a panel."""
 
     expression: str
-    legend: str = ""  # {{label}} stands for its value; empty: there is one line, and the title says what it is
+    legend: str = ""  # {{label}} stands for its value; empty: a single series, which the title describes
 
 
 def series(name: str, *matchers: str, suffix: str = "") -> str:
-    """The series of a metric, named without our prefix, that the reader has chosen."""
+    """The series of a metric, named without our prefix, with the matchers that the reader has chosen."""
     metric = _METRICS[name]
     for matcher in matchers:
         _check(metric, re.split(r"[=!]", matcher)[0])
@@ -41,23 +41,23 @@ def series(name: str, *matchers: str, suffix: str = "") -> str:
 
 
 def total(name: str, *by: str, where: str = "") -> str:
-    """What gauges of all processes add up to."""
+    """The sum of a gauge over all processes."""
     return _over("sum", name, by, series(name, *_some(where)))
 
 
 def most(name: str, *by: str, where: str = "") -> str:
-    """The largest that any process says: the worst of them, or what all know alike."""
+    """The maximum over all processes: the worst value, or one that all processes report alike."""
     return _over("max", name, by, series(name, *_some(where)))
 
 
 def rate(name: str, *by: str, where: str = "") -> str:
-    """How often a second, in all processes together."""
+    """The rate per second, over all processes."""
     _counted(name)
     return _over("sum", name, by, f"rate({series(name, *_some(where))}[$__rate_interval])")
 
 
 def within_range(name: str, *by: str, where: str = "") -> str:
-    """How often in the time that the dashboard shows."""
+    """The increase over the time range of the dashboard."""
     _counted(name)
     return f"round({_over('sum', name, by, f'increase({series(name, *_some(where))}[$__range])')})"
 
@@ -71,25 +71,25 @@ def quantile(share: float, name: str, *by: str, where: str = "") -> str:
 
 
 def quantiles(name: str, *by: str, where: str = "") -> tuple[Query, ...]:
-    """The three quantiles that on-call people know, each with its labels."""
+    """The three quantiles that on-call engineers know, each with its labels."""
     labels = "".join(f" {{{{{label}}}}}" for label in by)
     return tuple(Query(quantile(share, name, *by, where=where), f"{p}{labels}") for p, share in QUANTILES.items())
 
 
 def by_family(values: Mapping[str, float]) -> str:
-    """A number of each family, from the settings, as something that a metric can be divided by."""
+    """A number for each family, from the settings, as a divisor for a metric."""
     return " or ".join(
         f'label_replace(vector({number:g}), "family", "{family}", "", "")' for family, number in values.items()
     )
 
 
 def zero_if_none(expression: str) -> str:
-    """0 where an expression finds nothing: for what is counted, as nothing found is good news."""
+    """0 if an expression returns nothing: for counts, where nothing found is good news."""
     return f"({expression}) or vector(0)"
 
 
 def filled(expression: str, *, rate_interval: str, shown: str, **chosen: str) -> str:
-    """An expression as Grafana sends it, with everything chosen unless `job`, `instance` or `family` are given."""
+    """An expression as Grafana sends it: all jobs, instances and families unless `chosen` names one."""
     values = {"__rate_interval": rate_interval, "__range": shown, **dict.fromkeys(VARIABLES, EVERYTHING), **chosen}
     for name, value in values.items():
         expression = expression.replace(f"${name}", value)
@@ -97,12 +97,12 @@ def filled(expression: str, *, rate_interval: str, shown: str, **chosen: str) ->
 
 
 def any_of(names: Iterable[str]) -> str:
-    """Some values of a variable, as Grafana writes them into a query."""
+    """Several values of a variable, as Grafana writes them into a query."""
     return "|".join(re.escape(name).replace("\\", "\\\\") for name in names)
 
 
 def items_only() -> str:
-    """Leaves the locks of loops out: whoever does not lead a loop waits for it, rightly and for ever."""
+    """Excludes the locks of loops: every process that does not lead a loop waits for its lock forever, by design."""
     loops = any_of(family.name for family in FAMILIES.values() if family.scope is Scope.LOOP)
     return f'family!~"{loops}"'
 

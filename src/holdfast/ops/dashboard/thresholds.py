@@ -1,6 +1,6 @@
-"""The lines in the panels: TTLs, acquire envelopes and bounds, from the lock registry and the settings in effect.
+"""The threshold lines in the panels: TTLs, acquire deadlines and bounds, from the lock registry and the settings.
 
-The arithmetic is that of the alerts, so that a line is crossed when an alert begins to look.
+The arithmetic is that of the alerts, so that a value crosses a line when its alert becomes pending.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from holdfast.types import NS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What numbers are compared with. Lengths of time are seconds."""
+    """Thresholds of panels. Durations are seconds."""
 
     ttl: Mapping[str, float]  # of every family
-    items: tuple[Line, ...]  # the locks that are taken for one piece of work
-    envelope: float  # the shortest time for which anybody waits for a lock
-    loss_share: float  # of its TTL, that a lease has left when its holder must stop
+    items: tuple[Line, ...]  # the locks for single items of work
+    envelope: float  # the shortest time for which a caller waits for a lock
+    loss_share: float  # the share of its TTL that a lease has left when its holder must stop
     renew_every: float  # the shortest interval between renewals
     takeover: float  # of a loop, in intervals: by then another process leads it
     overdue: float  # in intervals: by then another process has ended a tick
-    slow_renewal: float  # from which on guards grow, and that is taken from the lease
-    wave: float | None  # the Fano factor of retries that come together; None: cannot be told
-    fallback_rate: float  # a second, from which the policy is to be switched
+    slow_renewal: float  # above it safety margins grow, which shortens leases
+    wave: float | None  # the Fano factor of retries that come together; None: not measurable
+    fallback_rate: float  # per second: above it the policy should be switched
     fallback_window: float
-    busy_delay: float  # after which a message whose lock was busy comes again
+    busy_delay: float  # after which a message whose lock was busy is redelivered
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        """As the settings say."""
+        """The thresholds that follow from the settings."""
         lines = inventory(settings)
         ttl = {line.family: line.ttl for line in lines}
         takeover = max(1 + (family.per_interval or 0) for family in LOOPS.values())

@@ -1,9 +1,9 @@
-"""Alerts about waiting: how long callers wait for locks, what piles up behind them, and whether that gets worse faster.
+"""Alerts about waiting: how long callers wait for locks, how large the backlog is, and whether it accelerates.
 
 A trend *accelerates* when it rises over one window, and by half as much again over the next: `FASTER`. A step does not
-(nothing rises before it), a steady rise does not (both windows add the same), and it must go on for one and a half
-windows, which the beginning of a steady rise does not either. What is compared are means and counts over whole windows,
-never quantiles, whose steps between buckets look like jumps.
+accelerate (nothing rises before it). A steady rise does not either (both windows add the same). The acceleration must
+last one and a half windows, which the start of a steady rise does not. The rules compare means and counts over whole
+windows, never quantiles: their steps between buckets look like jumps.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MEASURED: Final[Mapping[str, tuple[str, str]]] = {
     SCHEDULER_JOB.name: ("Job", "job_lock_wait"),
     WORKFLOW_RUN.name: ("Run", "run_lock_wait"),
 }
-"""The locks that have a histogram of their own, under the name that operators know."""
+"""The locks with a histogram of their own, under the name that operators know."""
 
 RUNBOOKS: Final = {WORKFLOW_RUN.name: Runbook.WORKFLOWS, APPROVAL.name: Runbook.DEBT, SCHEDULER_JOB.name: Runbook.DEBT}
 STALE: Final = "holdfast_stale_jobs:leader"
 
 
 def contention(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     return Group(
         "holdfast-contention",
         [*_waits(plan), *_debt(plan), *_overdue(plan), *_accelerating(plan), *_waves(plan)],
@@ -66,9 +66,9 @@ def _waits(plan: Plan) -> Iterator[Alert]:
             f"{p99} > {number(limit)} and {volume} >= {VOLUME}",
             f"Callers wait long for {who.removesuffix(',')}",
             f"The 99th percentile of the wait for {who} is {NUMBER} s over "
-            f"{lasting(pace.window_s)}; after {number(envelope)} s a caller gives up and its message comes again.",
+            f"{lasting(pace.window_s)}; after {number(envelope)} s a caller gives up and its message is redelivered.",
             f"half of the {number(envelope)} s for which callers of {family} wait; with at least {VOLUME} waits in the "
-            "window, so that a percentile is one.",
+            "window, because a percentile of fewer waits says nothing.",
             RUNBOOKS.get(family, Runbook.DEBT),
             pace.hold_s,
             {"family": family},
@@ -89,10 +89,10 @@ def _debt(plan: Plan) -> Iterator[Alert | Recording]:
             Severity.PAGE,
             f"{mine} / on (family) {granted} > {number(envelope)} and on (family) {mine} >= 1",
             f"More callers queue for {FAMILY} locks than will get one in time",
-            f"Whoever asks for a lock of {FAMILY} now would wait {NUMBER} s, at the "
-            f"rate at which it is granted, and gives up after {number(envelope)} s: the queue feeds itself. Look for "
-            "one tenant, run or job that all the others wait for.",
-            f"waiting callers / grants a second (Little's law) against the {number(envelope)} s for which they wait.",
+            f"A caller that asks for a lock of {FAMILY} now would wait {NUMBER} s, at the "
+            f"current grant rate, and gives up after {number(envelope)} s: the queue feeds itself. Find the "
+            "tenant, run or job that all the other callers wait for.",
+            f"waiting callers / grants per second (Little's law) against the {number(envelope)} s for which they wait.",
             RUNBOOKS.get(family, Runbook.DEBT),
             pace.hold_s,
             {"family": family},
@@ -100,7 +100,7 @@ def _debt(plan: Plan) -> Iterator[Alert | Recording]:
 
 
 def _overdue(plan: Plan) -> Iterator[Alert | Recording]:
-    """Only the leader of the reconciler knows: others say what they saw when they led."""
+    """Only the leader of the reconciler knows the current number: other processes report the one of their last lead."""
     if "reconciler" not in plan.parts:
         return
     queries, pace = plan.queries, plan.pace
@@ -114,18 +114,18 @@ def _overdue(plan: Plan) -> Iterator[Alert | Recording]:
         Severity.TICKET,
         f"min_over_time({queries.recorded(STALE)}[{lasting(span_s)}]) > {most}",
         "Overdue jobs pile up faster than they are ended",
-        f"At least {COUNT} jobs were past the limit of their state at every look within {lasting(span_s)}.",
-        f"more than a quarter of the {plan.settings.scheduler.concurrency} that one scheduler handles at once, "
-        f"at each of the last "
-        f"{int(span_s // interval)} looks of the reconciler (every {number(interval)} s).",
+        f"At least {COUNT} jobs were past the time limit of their state at every check within {lasting(span_s)}.",
+        f"more than a quarter of the {plan.settings.scheduler.concurrency} jobs that one scheduler handles "
+        f"concurrently, at each of the last "
+        f"{int(span_s // interval)} checks of the reconciler (every {number(interval)} s).",
         Runbook.DEBT,
     )
 
 
 class _Trend(NamedTuple):
-    """Something whose acceleration is worth knowing."""
+    """A quantity whose acceleration is worth an alert."""
 
-    part: str  # that shows it
+    part: str  # the component that reports it
     name: str
     recorded: str
     expression: str
@@ -168,7 +168,7 @@ def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
         f"{waited} / {queries.rate('job_lock_wait', span_s, suffix='_count')}",
         FLOOR_SHARE * envelope,
         "Waits for job locks (mean, in seconds)",
-        f"a tenth of the {number(envelope)} s for which they are waited for.",
+        f"a tenth of the acquire deadline of {number(envelope)} s.",
     )
     yield _Trend(
         "reconciler",
@@ -177,7 +177,7 @@ def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
         f"avg_over_time({queries.recorded(STALE)}[{span}])",
         debt,
         "Overdue jobs",
-        "a quarter of what one scheduler handles at once.",
+        "a quarter of the jobs that one scheduler handles concurrently.",
     )
     yield _Trend(
         "replayer",
@@ -185,8 +185,8 @@ def _trends(plan: Plan, span_s: float) -> Iterator[_Trend]:
         f"holdfast_orphan_replayed:increase{span}",
         queries.increase("orphan_replayed_total", span_s),
         debt,
-        f"Forgotten jobs that had to be replayed (in {span})",
-        "a quarter of what one scheduler handles at once.",
+        f"Orphaned jobs that had to be replayed (in {span})",
+        "a quarter of the jobs that one scheduler handles concurrently.",
     )
 
 
@@ -205,10 +205,10 @@ def _waves(plan: Plan) -> Iterator[Alert]:
         Severity.TICKET,
         f"{bunched} > {number(fano)} and on ({', '.join(PROCESS)}) {rate} > {number(least)}",
         f"Retries of busy locks come in waves at {INSTANCE}",
-        f"The Fano factor of busy retries in buckets of {bucket} is {NUMBER} (1: at random). "
-        f"Messages whose lock was busy come again after {number(delay)} s, {spread}; busy_jitter spreads them.",
-        f"what {WAVE} retries in step once every {number(delay)} s come to: {number(fano)} in buckets of {bucket}, "
-        f"and {number(least)} a second.",
+        f"The Fano factor of busy retries in buckets of {bucket} is {NUMBER} (1: random). "
+        f"Messages whose lock was busy are redelivered after {number(delay)} s, {spread}; busy_jitter spreads them.",
+        f"{WAVE} retries that arrive together every {number(delay)} s: {number(fano)} in buckets of {bucket}, "
+        f"and {number(least)} per second.",
         Runbook.WAVES,
         pace.hold_s,
     )

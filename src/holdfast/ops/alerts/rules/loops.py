@@ -1,7 +1,7 @@
-"""Alerts about periodic tasks: nobody leads one, two lead it, its ticks do not come, or takeovers eat the promise.
+"""Alerts about loops: no process leads one, two processes lead it, its ticks are late, or takeovers are too frequent.
 
-What is compared with the clock is the wall-clock time of the last good tick, which outlives the process that made it;
-counts of ticks begin anew with every process, and are not relied on.
+The rules use the wall-clock time of the last good tick, which outlives the process that made it. Tick counts restart
+with every process, so the rules do not rely on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.ops.alerts.rules.store import DOWN
 from holdfast.ops.alerts.thresholds import BUDGET, Burn, overdue_s
 
 LATE: Final = "loop:holdfast_loop_late:bool"
-LOOK_BACK_S: Final = 3600.0  # at least: the tick of a leader that is gone must be remembered until it is overdue
+LOOK_BACK_S: Final = 3600.0  # minimum: the tick of a crashed leader must be remembered until it is overdue
 
 RUNBOOKS: Final = {
     "snapshot": Runbook.SNAPSHOT,
@@ -37,7 +37,7 @@ RUNBOOKS: Final = {
 
 
 def loops(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     rules: list[Alert | Recording] = []
     for each in plan.loops:
         rules.extend(_loop(plan, each))
@@ -45,7 +45,7 @@ def loops(plan: Plan) -> Group:
 
 
 def runbook_of(loop: str) -> Runbook:
-    """What reads the lease of that loop."""
+    """The runbook that reads the lease of that loop."""
     return RUNBOOKS.get(loop, Runbook.DUPLICATES)
 
 
@@ -67,8 +67,8 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         "HoldfastLoopLate",
         severity,
         f"time() - {newest} > {number(bound_s)} and on (loop) {leaders} > 0",
-        f"The {LOOP} loop has a leader, and its ticks do not come",
-        f"The last good tick of {LOOP} ended {AGO} ago. Somebody leads it: its ticks fail or hang.",
+        f"The {LOOP} loop has a leader, but no ticks",
+        f"The last good tick of {LOOP} ended {AGO} ago. A process leads the loop: its ticks fail or hang.",
         f"{sum_of}.",
         runbook_of(loop.name),
         pace.settle_s,
@@ -78,10 +78,10 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         "HoldfastNoLeader",
         severity,
         f"{leaders} == 0 unless on () {queries.recorded(DOWN)} > 0",
-        f"Nobody leads the {LOOP} loop",
-        f"Processes run the {LOOP} loop, and none of them has had its lease for longer than a takeover takes.",
-        f"another leads within {number(loop.takeover_s)} s ({loop.because}); a short outage of the store and two "
-        "scrapes come on top. While the store is down, the alert about that speaks instead.",
+        f"No process leads the {LOOP} loop",
+        f"Processes run the {LOOP} loop, but none of them has held its lease for longer than a takeover takes.",
+        f"another process leads within {number(loop.takeover_s)} s ({loop.because}), plus a short outage of the store "
+        "and two scrapes. While the store is down, the alert about the store fires instead.",
         runbook_of(loop.name),
         loop.takeover_s + pace.settle_s,
         mine,
@@ -91,9 +91,9 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
         severity,
         f"{leaders} > 1",
         f"More than one process leads the {LOOP} loop",
-        f"{COUNT} processes say that they lead {LOOP}. Their writes carry fences, so storage knows "
-        "which of them is stale; but ticks are made twice.",
-        "scrapes are not made at one moment, so a handover shows two for one scrape; a whole window of it is none.",
+        f"{COUNT} processes report that they lead {LOOP}. Their writes carry fences, so storage refuses the "
+        "stale one; but ticks are made twice.",
+        "scrapes are not simultaneous, so a takeover shows two leaders for one scrape, but not for a whole window.",
         runbook_of(loop.name),
         pace.window_s,
         mine,
@@ -103,9 +103,9 @@ def _loop(plan: Plan, loop: WatchedLoop) -> Iterator[Alert | Recording]:
 
 
 def burn_of(plan: Plan, bound_s: float) -> Burn | None:
-    """How often a loop may be late. In a window shorter than this, one that is late every time would look well.
+    """How often a loop may be late. In a window shorter than this, a loop that is always late would look healthy.
 
-    None: the loop is so slow that it is late for long, which has an alert of its own, before it is late often.
+    None: the loop is so slow that the alert about one long delay fires before it is late often.
     """
     cycle_s = bound_s + plan.pace.settle_s
     fast, short_s = plan.pace.fast, max(plan.pace.window_s, cycle_s)
@@ -122,12 +122,12 @@ def _burning(plan: Plan, loop: WatchedLoop, bound_s: float, burn: Burn) -> Alert
         "HoldfastTakeoverBurn",
         Severity.TICKET,
         over,
-        f"The {LOOP} loop is late again and again",
+        f"The {LOOP} loop is repeatedly late",
         f"The {LOOP} loop was later than a takeover explains for {SHARE} of the last {lasting(burn.long_s)}. Each gap "
-        "may be too short for an alert of its own; leaders die or lose their leases too often.",
+        "may be too short for an alert of its own; leaders crash or lose their leases too often.",
         f"late for {number(100 * burn.limit())} % of the time is {number(burn.times)} times the "
         f"{number(100 * BUDGET)} % that takeovers may cost, over {lasting(burn.long_s)} and over "
-        f"{lasting(burn.short_s)}, which shows every time that it is (after {number(bound_s)} s).",
+        f"{lasting(burn.short_s)}, which contains every late period (after {number(bound_s)} s).",
         runbook_of(loop.name),
         burn.hold_s,
         {"loop": loop.name},

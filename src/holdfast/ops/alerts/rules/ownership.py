@@ -1,7 +1,7 @@
-"""Alerts about who owns what: releases that were refused, leases that were lost, work that was done twice.
+"""Alerts about ownership: refused releases, lost leases, duplicate work.
 
-Most of them are ratios with a budget. Two things are not, because one of them is one too many: a lock that was
-abandoned under work in progress, and a job that ended twice.
+Most of them are ratios with a budget. Two are not, because one event is too many: a lock that was abandoned while its
+work ran, and a job that ended twice.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from holdfast.ops.alerts.thresholds import BUDGET, VOLUME, Burn
 from holdfast.types import LossReason
 
 ON_PURPOSE: Final = (LossReason.MAX_HOLD, LossReason.REVOKED, LossReason.FORKED)
-"""Losses that the holder itself has asked for, or the end of its process."""
+"""Losses that the holder caused itself, or the end of its process."""
 
 
 def ownership(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     ratios = (_not_owned, _lost, _stale_writes)
     rules: list[Alert | Recording] = []
     for ratio in ratios:
@@ -63,10 +63,10 @@ def _not_owned(plan: Plan) -> Iterator[Alert | Recording]:
             name,
             severity,
             _burning(plan, named, burn, ["family"]),
-            f"Releases of {FAMILY} locks are refused: they were somebody else's by then",
+            f"Releases of {FAMILY} locks are refused: another owner held them by then",
             f"{SHARE} of the releases of {FAMILY} found the lock not owned, over "
             f"{lasting(burn.long_s)} and still. Their holders outlived their leases: pauses, network delay above the "
-            "TTL, or handlers that outlive it without renewal.",
+            "TTL, or handlers that outlive the TTL without renewal.",
             _because(burn),
             Runbook.NOT_OWNED,
             burn.hold_s,
@@ -97,8 +97,8 @@ def _lost(plan: Plan) -> Iterator[Alert | Recording]:
             f"Leases of {FAMILY} are lost while they are held: {REASON}",
             f"{SHARE} of the holds of {FAMILY} ended with the lease lost "
             f"({REASON}), over {lasting(burn.long_s)} and still. expired: the process was paused; "
-            "stolen: the store gave it away; unconfirmed: renewals were not answered; stalled: the work stopped "
-            "reporting progress.",
+            "stolen: the store granted it to another owner; unconfirmed: renewals got no answer; stalled: the work "
+            "stopped reporting progress.",
             _because(burn),
             Runbook.NOT_OWNED,
             burn.hold_s,
@@ -122,8 +122,8 @@ def _stale_writes(plan: Plan) -> Iterator[Alert | Recording]:
         _burning(plan, named, burn, []),
         "Storage refuses writes to jobs because a newer owner has written",
         f"{SHARE} of the writes to jobs came from an owner that had been replaced, over "
-        f"{lasting(burn.long_s)} and still. They were refused, so nothing is broken; but owners work on after they "
-        "have lost their locks.",
+        f"{lasting(burn.long_s)} and still. They were refused, so nothing is damaged; but owners keep working "
+        "after they have lost their locks.",
         _because(burn),
         Runbook.DUPLICATES,
         burn.hold_s,
@@ -136,7 +136,7 @@ def _recorded(
     all_of: Callable[[float], str],
     burns: Sequence[Burn],
 ) -> Iterator[Recording]:
-    """The ratio over each window, and how many there were in the long ones."""
+    """The ratio over each window, and the number of events in the long windows."""
     for burn in burns:
         for window_s in (burn.short_s, burn.long_s):
             yield Recording(f"{name}:ratio{lasting(window_s)}", f"{bad(window_s)} / {all_of(window_s)}")
@@ -157,7 +157,7 @@ def _because(burn: Burn) -> str:
     return (
         f"{number(100 * burn.limit())} % is {number(burn.times)} times the {number(100 * BUDGET)} % that TTLs from the "
         f"99th percentile allow for; over {lasting(burn.long_s)} and over {lasting(burn.short_s)}, with at least "
-        f"{VOLUME} of them, because with fewer one single event would be too much."
+        f"{VOLUME} events, because with fewer one single event would exceed the budget."
     )
 
 
@@ -167,7 +167,7 @@ def _because(burn: Burn) -> str:
 def _abandoned(plan: Plan) -> Iterator[Alert]:
     queries, hard_s = plan.queries, plan.pace.hard_s
     within = lasting(hard_s)
-    one = "one is enough: a lock that is abandoned under its work is never part of normal operation."
+    one = "one is enough: abandoning a lock while its work runs is never part of normal operation."
     for what, metric, runbook in (
         ("Job", "job_lock_abandoned_total", Runbook.DUPLICATES),
         ("Run", "run_lock_abandoned_total", Runbook.WORKFLOWS),
@@ -178,8 +178,8 @@ def _abandoned(plan: Plan) -> Iterator[Alert]:
             queries.happened(metric, hard_s, by=["part"]),
             f"The {PART} lost the lock of a {what.lower()} while it worked on it",
             f"{COUNT} {what.lower()} locks were abandoned within {within}: renewal failed "
-            "until the deadline, or storage has met a newer owner. The work was stopped and will be done again; look "
-            "for what it had done already.",
+            "until the deadline, or storage has seen a newer owner. The work was stopped and will be repeated; check "
+            "which effects it already had.",
             one,
             runbook,
         )
@@ -189,11 +189,11 @@ def _abandoned(plan: Plan) -> Iterator[Alert]:
         "HoldfastLeaseAbandoned",
         Severity.PAGE,
         f"({happened}) unless on () ({down})",
-        f"Leases of {FAMILY} were given up although the store was not down",
+        f"Leases of {FAMILY} were abandoned although the store was not down",
         f"{COUNT} leases of {FAMILY} could not be renewed before their "
-        f"deadline within {within}, and nothing says that the store was down: slow answers, a paused process, or a "
-        "network that loses some.",
-        f"{one} While the store is down, the alert about that speaks instead.",
+        f"deadline within {within}, and no metric shows that the store was down: slow answers, a paused process, or "
+        "a network that loses packets.",
+        f"{one} While the store is down, the alert about the store fires instead.",
         Runbook.NOT_OWNED,
     )
     yield Alert(
@@ -201,9 +201,9 @@ def _abandoned(plan: Plan) -> Iterator[Alert]:
         Severity.TICKET,
         f"({happened}) and on () ({down})",
         f"Leases of {FAMILY} did not outlive an outage of the store",
-        f"{COUNT} leases of {FAMILY} were given up within {within}, in which "
-        "the store was down. Their work was stopped and begins anew elsewhere: see that it did.",
-        "one is enough for a ticket; an outage that lasts pages by itself.",
+        f"{COUNT} leases of {FAMILY} were abandoned within {within}, in which "
+        "the store was down. Their work was stopped and starts again elsewhere: check that it did.",
+        "one is enough for a ticket; a long outage pages through its own alert.",
         Runbook.STORE,
     )
 
@@ -214,9 +214,9 @@ def _ended_twice(plan: Plan) -> Alert:
         "HoldfastDuplicateEnd",
         Severity.PAGE,
         plan.queries.happened("plane_duplicate_ends_total", hard_s),
-        "A job that was over was ended a second time",
-        f"{COUNT} second ends of jobs were refused within {lasting(hard_s)}. The first one "
-        "stands; but its work was done twice, and what that did outside is not undone.",
+        "A finished job was ended a second time",
+        f"{COUNT} duplicate ends of jobs were refused within {lasting(hard_s)}. The first one "
+        "stands; but the work was done twice, and its effects outside Holdfast are not undone.",
         "one is enough: terminal states are final, and exactly one owner writes them.",
         Runbook.DUPLICATES,
     )

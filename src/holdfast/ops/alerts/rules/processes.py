@@ -1,6 +1,6 @@
-"""Alerts about processes: a part that nobody runs, one that has failed, and a plane of which nothing is heard.
+"""Alerts about processes: a component that no process runs, a failed component, and a plane without any metrics.
 
-A rule over numbers is silent when there are no numbers. These are the ones that speak then.
+Rules over numbers are silent when there are no numbers. These rules fire then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.plane.process.plane import ENGINE, LOOPS
 
 
 def processes(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     return Group("holdfast-processes", [_silent(plan), *_missing(plan), _failed(plan), _down(plan), _audit(plan)])
 
 
@@ -24,10 +24,10 @@ def _silent(plan: Plan) -> Alert:
         "HoldfastSilent",
         Severity.PAGE,
         f"absent({plan.queries.series('draining')})",
-        "Nothing is heard of the plane",
-        "Prometheus reads no process of Holdfast: all are gone, or it looks in the wrong place. Every other alert is "
-        "blind until this is mended.",
-        "any process at all exposes it; two scrapes and what heals by itself.",
+        "The plane exposes no metrics",
+        "Prometheus scrapes no process of Holdfast: all of them are down, or the scrape configuration is wrong. All "
+        "other alerts are blind until this is fixed.",
+        "any process exposes this metric; two scrapes and the time of short outages that recover without help.",
         Runbook.DEBT,
         plan.pace.settle_s,
     )
@@ -42,10 +42,10 @@ def _missing(plan: Plan) -> Iterator[Alert]:
             "HoldfastPartMissing",
             Severity.TICKET if part == "cleanup" else Severity.PAGE,
             f"absent({running}) unless on () absent({queries.series('draining')})",
-            f"No process runs the part {PART}",
-            f"Processes of the plane are heard of, and in none of them {PART} runs. `holdfast up --only {PART}` starts "
-            "one.",
-            f"a restart takes {number(grace)} s of grace (`grace`), and what heals by itself comes on top.",
+            f"No process runs the component {PART}",
+            f"Processes of the plane answer, but none of them runs {PART}. `holdfast up --only {PART}` starts one.",
+            f"a restart takes {number(grace)} s of grace (`grace`), plus the time of short outages that recover "
+            "without help.",
             _runbook(part),
             grace + pace.settle_s,
             {"part": part},
@@ -65,9 +65,9 @@ def _failed(plan: Plan) -> Alert:
         Severity.TICKET,
         f"{queries.series('part_running')} == 0 and {same} {queries.series('draining')} == 0",
         f"The {PART} of {INSTANCE} does not run",
-        f"{INSTANCE} is not ending, and its {PART} does not do its work. Its liveness probe fails "
-        "when a part has failed; a restart cures it.",
-        "what heals by itself has healed by then.",
+        f"{INSTANCE} is not shutting down, and its {PART} does not work. Its liveness probe fails "
+        "when a component has failed; a restart helps.",
+        "short outages that recover without help are over by then.",
         Runbook.DEBT,
         plan.pace.settle_s,
     )
@@ -80,9 +80,9 @@ def _down(plan: Plan) -> Alert:
         "HoldfastProcessDown",
         Severity.TICKET,
         f"up{queries.braces()} == 0 and on ({same}) {known}",
-        f"{INSTANCE} cannot be read",
-        "A process that was read within the hour does not answer any more. The others have its work by now; the fleet "
-        "is one smaller.",
+        f"{INSTANCE} cannot be scraped",
+        "A process that was scraped within the last hour no longer answers. Other processes have taken over its work; "
+        "the fleet is one process smaller.",
         f"a restart takes {number(plan.settings.grace)} s of grace, and a window of scrapes has failed.",
         Runbook.DEBT,
         plan.settings.grace + plan.pace.window_s,
@@ -97,7 +97,7 @@ def _audit(plan: Plan) -> Alert:
         plan.queries.happened("audit_dropped_total", hard_s, by=PROCESS),
         f"The audit ledger of {INSTANCE} has gaps",
         f"{COUNT} records could not be written within {lasting(hard_s)}: the disk is full or "
-        "too slow. What was lost cannot be told later.",
-        "one is enough: a ledger that leaves things out proves nothing.",
+        "too slow. The lost records cannot be recovered.",
+        "one is enough: an incomplete ledger proves nothing.",
         Runbook.NOT_OWNED,
     )

@@ -1,4 +1,4 @@
-"""Alerts about keeping leases: margins that get thin, slow renewals, and processes that are too late to renew."""
+"""Alerts about lease renewal: thin margins, slow renewals, and processes that renew too late."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from holdfast.types import NS
 
 
 def renewal(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     return Group("holdfast-renewal", [*_thin(plan), _slow(plan), _keeper(plan), _event_loop(plan)])
 
 
 def _thin(plan: Plan) -> Iterator[Alert]:
-    """Over a long window, because the leader of a slow loop renews seldom."""
+    """Over a long window, because the leader of a slow loop renews rarely."""
     burn = plan.pace.slow
     for family, timing in plan.renewed.items():
         bound_ns = thin_ns(timing)
@@ -32,9 +32,9 @@ def _thin(plan: Plan) -> Iterator[Alert]:
             f"{share} > {number(BUDGET)}",
             f"Leases of {FAMILY} are renewed at the last moment",
             f"{SHARE} of the renewals of {FAMILY} left at most {left} s of "
-            f"{ttl} s, over {lasting(burn.short_s)}. The next hiccup loses leases. Look at renewal latency, pauses and "
+            f"{ttl} s, over {lasting(burn.short_s)}. The next pause loses leases. Check renewal latency, pauses and "
             "event-loop lag before you change the TTL.",
-            f"{left} s is what is left of {ttl} s when holders are warned, half-way between a missed renewal and the "
+            f"{left} s of {ttl} s remain when holders are warned, half-way between a missed renewal and the "
             f"loss; {number(100 * BUDGET)} % of the renewals, so the first percentile.",
             Runbook.TTL,
             burn.hold_s,
@@ -50,10 +50,10 @@ def _slow(plan: Plan) -> Alert:
         Severity.TICKET,
         f"{plan.queries.quantile(QUANTILE, 'lock_renew_seconds', window)} > {number(limit)}",
         "The store answers renewals slowly",
-        f"The 99th percentile of a renewal is {NUMBER} s over {lasting(window)}. Holders let "
-        "go earlier to make up for it, so leases get shorter.",
-        f"half the guard of the shortest lease ({family}, {number(timing.ttl_ns / NS)} s); above that the guard grows "
-        "with the latency, and is taken from the lease.",
+        f"The 99th percentile of a renewal is {NUMBER} s over {lasting(window)}. Holders stop "
+        "earlier to compensate, so leases get shorter.",
+        f"half the safety margin of the shortest lease ({family}, {number(timing.ttl_ns / NS)} s); above that the "
+        "margin grows with the latency, and shortens the lease.",
         Runbook.TTL,
         plan.pace.hold_s,
     )
@@ -67,8 +67,8 @@ def _keeper(plan: Plan) -> Alert:
         Severity.PAGE,
         f"{plan.queries.series('keeper_heartbeat_age_seconds')} > {number(limit)}",
         f"{INSTANCE} holds leases and does not renew them",
-        f"What the keeper of {INSTANCE} has to do waits for {NUMBER} s. Its leases run "
-        "out and others take over; it should have been restarted by its liveness probe.",
+        f"The renewer of {INSTANCE} is {NUMBER} s late. Its leases expire "
+        "and other processes take over. Its liveness probe should have restarted it.",
         f"a whole renewal interval of the shortest lease ({family}: {number(limit)} s), which is also when /healthz "
         "fails.",
         Runbook.NOT_OWNED,
@@ -84,10 +84,10 @@ def _event_loop(plan: Plan) -> Alert:
         "HoldfastEventLoopLate",
         Severity.TICKET,
         f"max by ({', '.join(PROCESS)}) ({lag}) > {number(limit)}",
-        f"The event loop of {INSTANCE} is held up",
-        f"The event loop of {INSTANCE} was {NUMBER} s late. Work that has lost its "
-        "lease is told so by the loop: what blocks it lets stale work run on, up to its fence.",
-        f"the guard of the shortest lease ({family}: {number(limit)} s), which is the time that work has to stop.",
+        f"The event loop of {INSTANCE} is blocked",
+        f"The event loop of {INSTANCE} was {NUMBER} s late. Work that has lost its lease is "
+        "stopped through the event loop: while it is blocked, stale work continues until storage refuses its fence.",
+        f"the safety margin of the shortest lease ({family}: {number(limit)} s): the time that work has to stop.",
         Runbook.NOT_OWNED,
         plan.pace.hold_s,
     )

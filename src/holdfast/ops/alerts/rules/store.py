@@ -1,7 +1,7 @@
-"""Alerts about the lease store and the error policy: it is down, locks are given without it, and that does harm.
+"""Alerts about the lease store and the error policy: the store is down, locks fall back, and duplicate work results.
 
-The rule by which fallbacks with rising duplicates page is the one by which an armed plane closes its classes by itself
-(`plane.policy.escalation_rules`), with the same numbers: what pages and what switches can never disagree.
+The alert for fallbacks with rising duplicates uses the same rule and numbers as the automatic escalation of an armed
+plane (`plane.policy.escalation_rules`): alert and escalation can never disagree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DOWN: Final = "holdfast_store_down:processes"
 
 
 def store(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     return Group(
         "holdfast-store",
         [*_down(plan), *_fallbacks(plan), *_after(plan), _escalated(plan), _diverged(plan)],
@@ -40,7 +40,7 @@ def store(plan: Plan) -> Group:
 
 
 def _down(plan: Plan) -> Iterator[Alert | Recording]:
-    """A breaker that nobody asks any more stays open; so somebody must have asked in vain lately, too."""
+    """A breaker stays open while no caller uses it, so the rule also requires a recent failure."""
     queries, pace = plan.queries, plan.pace
     failing = " + ".join(
         queries.rate(name, pace.window_s, by=PROCESS) for name in ("lock_store_errors_total", "lock_unconfirmed_total")
@@ -52,10 +52,10 @@ def _down(plan: Plan) -> Iterator[Alert | Recording]:
         Severity.PAGE,
         f"{queries.recorded(DOWN)} > 0",
         "The lease store does not answer",
-        f"{COUNT} processes take the lease store to be down. Classes that fail closed stand still, those that fail "
-        "open run without exclusion between replicas.",
-        f"an outage of {number(BLIP_S)} s heals by itself; then up to {number(pace.settle_s - pace.seen_s - BLIP_S)} s "
-        "until the breaker has tried again, and two scrapes.",
+        f"{COUNT} processes consider the lease store down. Work of fail-closed risk classes stops; fail-open "
+        "classes run without exclusion between replicas.",
+        f"an outage of {number(BLIP_S)} s recovers without help; then up to "
+        f"{number(pace.settle_s - pace.seen_s - BLIP_S)} s until the breaker has tried again, and two scrapes.",
         Runbook.STORE,
         pace.settle_s,
     )
@@ -69,15 +69,17 @@ def _fallbacks(plan: Plan) -> Iterator[Alert]:
     counted = f"increase({queries.series('duplicates_total')}[{window}]"
     lately, before = or_none(total(f"{counted})")), or_none(total(f"{counted} offset {window})"))
     closing = " && ".join(f"holdfast policy set {each} fail_closed --reason '…'" for each in rule.classes)
-    armed = "The plane is armed to do so itself." if plan.settings.escalation.armed else "Nothing does so by itself."
+    armed = (
+        "The plane is armed to do so." if plan.settings.escalation.armed else "The plane does not do so automatically."
+    )
     yield Alert(
         "HoldfastFallbackHarmful",
         Severity.PAGE,
         f"{rate} > {number(rule.rate)} and {lately} > 0 and {lately} > {before}",
-        "Locks are given without the store, and work is done twice",
-        f"{NUMBER} locks a second fall back to the local one, and duplicates rise. Close what "
-        f"can be harmed: {closing}. {armed}",
-        f"more than {number(rule.rate)} a second over {window} and more duplicates than in the {window} before: "
+        "Locks are granted without the store, and work is done twice",
+        f"{NUMBER} locks per second fall back to the local lock, and duplicates rise. Make the classes fail closed "
+        f"that can be harmed: {closing}. {armed}",
+        f"more than {number(rule.rate)} per second over {window} and more duplicates than in the {window} before: "
         "[escalation] rate and window.",
         Runbook.STORE,
     )
@@ -87,17 +89,17 @@ def _fallbacks(plan: Plan) -> Iterator[Alert]:
         "HoldfastFallback",
         Severity.TICKET,
         f"{queries.rate('lock_fallback_total', window_s, by=['family', 'risk'])} > {number(rule.rate)}",
-        f"Locks of {FAMILY} are given without the store",
-        f"{NUMBER} locks a second of {FAMILY}, risk class {RISK}, run under "
+        f"Locks of {FAMILY} are granted without the store",
+        f"{NUMBER} locks per second of {FAMILY}, risk class {RISK}, run under "
         f"the local lock alone: replicas do not exclude each other.{named}",
-        f"more than {number(rule.rate)} a second over {window} ([escalation] rate and window), for as long again.",
+        f"more than {number(rule.rate)} per second over {window} ([escalation] rate and window), for as long again.",
         Runbook.STORE,
         window_s,
     )
 
 
 def _after(plan: Plan) -> Iterator[Alert]:
-    """What must be gone once the store is back. Both windows are the same, so an outage leaves them together."""
+    """Conditions that must end when the store is back. Both windows are the same, so an outage leaves them together."""
     queries, pace = plan.queries, plan.pace
     window = lasting(pace.window_s)
     down = plan.store_was_down(pace.window_s)
@@ -106,9 +108,9 @@ def _after(plan: Plan) -> Iterator[Alert]:
         Severity.TICKET,
         f"{queries.increase('lock_fallback_total', pace.window_s, by=['family', 'risk'])} > 0 unless on () ({down})",
         f"Locks of {FAMILY} still fall back although the store answers",
-        f"{COUNT} locks of {FAMILY}, risk class {RISK}, were given without "
-        f"the store in {window}, in which no process took it to be down. Fail-open that goes on is a debt nobody sees.",
-        "after an outage the rate returns to zero; twice the window, so that no single fallback does it.",
+        f"{COUNT} locks of {FAMILY}, risk class {RISK}, were granted without "
+        f"the store in {window}, in which no process considered it down. Unnoticed fail-open risks duplicate work.",
+        "after an outage the rate returns to zero; twice the window, so that no single fallback triggers it.",
         Runbook.STORE,
         pace.hold_s,
     )
@@ -119,7 +121,7 @@ def _after(plan: Plan) -> Iterator[Alert]:
         f"{degraded} > 0 unless on () ({down})",
         f"Degraded leases of {FAMILY} are not promoted although the store answers",
         f"{COUNT} leases of {FAMILY} are still held without the store: another replica may hold the same locks.",
-        "a degraded lease becomes a full one within seconds of the store's return, unless somebody else has it.",
+        "a degraded lease is promoted within seconds of the store's return, unless another owner holds it.",
         Runbook.STORE,
         pace.hold_s,
     )
@@ -131,10 +133,10 @@ def _escalated(plan: Plan) -> Alert:
         "HoldfastPolicyEscalated",
         Severity.TICKET,
         plan.queries.happened("policy_escalations_total", hard_s),
-        "The plane has made risk classes fail closed by itself",
-        "It never switches back: when the store is well and the duplicates are understood, a person does "
-        "(`holdfast policy show` says what and why).",
-        "one is enough: whoever is on call should know what was switched.",
+        "The plane has made risk classes fail closed automatically",
+        "It never switches back: when the store is healthy and the duplicates are understood, an operator does "
+        "(`holdfast policy show` prints the classes and the reasons).",
+        "one is enough: the person on call should know about the switch.",
         Runbook.STORE,
     )
 
@@ -146,9 +148,9 @@ def _diverged(plan: Plan) -> Alert:
         Severity.TICKET,
         f"max({revision}) - min({revision}) > 0",
         "Processes follow different error policies",
-        f"Some process is {COUNT} revisions behind: it cannot reach the database, and in the next outage it does "
-        "what was decided before.",
-        "a switch reaches every process within seconds; for a whole window it has not.",
+        f"A process is {COUNT} revisions behind: it cannot reach the database, and in the next outage it follows "
+        "the old policy.",
+        "a switch reaches every process within seconds; this one has not for a whole window.",
         Runbook.STORE,
         plan.pace.window_s,
     )

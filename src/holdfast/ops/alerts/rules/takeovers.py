@@ -1,8 +1,8 @@
-"""Alerts about the jobs of those that died: others have them later than was promised, again and again.
+"""Alerts about takeovers: jobs of crashed processes are repeatedly taken over later than promised.
 
-What is counted are takeovers that were measured (`holdfast_job_takeover_seconds`). There are few, and those of one
-process come together; so the windows are long, and it must go on for longer than the shorter one: one death, however
-many jobs it leaves behind and however late they are had, is none.
+The rules count measured takeovers (`holdfast_job_takeover_seconds`). There are few, and those of one process come
+together. So the windows are long, and the condition must hold for longer than the shorter one: a single crash fires no
+alert, however many jobs it leaves behind and however late they are taken over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METRIC: Final = "job_takeover_seconds"
 
 
 def takeovers(plan: Plan) -> Group:
-    """The group."""
+    """The rule group."""
     return Group("holdfast-takeovers", list(_rules(plan)))
 
 
@@ -34,7 +34,7 @@ def _rules(plan: Plan) -> Iterator[Alert]:
     for each in plan.takeovers:
         bound_ns = bound_above(each.bound_s)
         if bound_ns is None:
-            continue  # what takes longer than an hour is not told apart
+            continue  # the histogram does not distinguish times above an hour
         only = f'part="{each.part}"'
         over = [
             f"1 - ({plan.queries.share_within(bound_ns, METRIC, window_s, only, by=['part'])}) > {limit}"
@@ -44,9 +44,9 @@ def _rules(plan: Plan) -> Iterator[Alert]:
             "HoldfastJobTakeoverBurn",
             Severity.TICKET,
             " and ".join(over),
-            f"Jobs of a {PART} that died are had again too late",
-            f"{SHARE} of the jobs whose {PART} had died were with another later than was promised, over "
-            f"{lasting(burn.long_s)} and still. Too few are left to take them, they are busy, or the stores are slow.",
+            f"Jobs of a crashed {PART} are taken over too late",
+            f"{SHARE} of the jobs whose {PART} crashed were taken over later than promised, over "
+            f"{lasting(burn.long_s)} and still. Too few processes are left, they are busy, or the stores are slow.",
             f"{number(each.bound_s)} s ({each.because}), counted at the next bound of the histogram, "
             f"{number(bound_ns / NS)} s; {number(100 * burn.limit())} % is {number(burn.times)} times the "
             f"{number(100 * BUDGET)} % that may be late, over {lasting(burn.long_s)} and over {lasting(burn.short_s)}.",

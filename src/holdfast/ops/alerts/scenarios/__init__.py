@@ -1,12 +1,12 @@
-"""Situations that alert rules must tell apart, as tests for `promtool test rules`: made from the same settings.
+"""Situations that alert rules must distinguish, as tests for `promtool test rules`: generated from the same settings.
 
     holdfast alerts --out rules.yml
     holdfast alerts --tests --rules rules.yml --out tests.yml
     promtool test rules tests.yml
 
-Each scenario is a made-up fleet over time and the alerts that are to fire at given moments: exactly those, no others.
-Every alert there is has one in which it fires; what is normal (a failover, a rolling restart, a short outage, a single
-event, little traffic) has one in which nobody is paged.
+Each scenario is a simulated fleet over time and the alerts that must fire at given moments: exactly those, no others.
+Every alert has a scenario in which it fires. Normal events (a failover, a rolling restart, a short outage, a single
+event, little traffic) have scenarios in which no alert pages.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from holdfast.ops.alerts.scenarios.scenario import Scenario
 
 
 def scenarios(plan: Plan) -> Sequence[Scenario]:
-    """Those that the rules of a plane have to do with: a plane without a part has no alerts about it."""
+    """The scenarios of a plane. A plane without a component has no alerts about it."""
     there = {each.name for each in alerts(plan)}
     found = (*calm(plan), *trouble(plan), *trouble_of_the_plane(plan))
     return [each for each in found if all(there.issuperset(names) for names in each.firing.values())]
 
 
 def tests_document(plan: Plan, rule_file: str) -> dict[str, Any]:
-    """The tests as promtool reads them. `rule_file` is where the rules are, as seen from the file of tests."""
+    """The tests as promtool reads them. `rule_file` is the path of the rules, relative to the test file."""
     return {
         "rule_files": [rule_file],
-        "evaluation_interval": lasting(plan.pace.seen_s),  # every other scrape: no scenario is decided by less
+        "evaluation_interval": lasting(plan.pace.seen_s),  # every other scrape: scenarios have larger margins
         "tests": [each.as_test() for each in scenarios(plan)],
     }

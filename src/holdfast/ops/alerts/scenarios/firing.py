@@ -1,6 +1,6 @@
-"""Situations in which locks are in trouble: each alert about ownership, waiting and renewal fires where it should.
+"""Situations with lock problems: each alert about ownership, waiting and renewal fires as expected.
 
-Situations in which the plane is in trouble: each alert about loops, the store, the policy and processes fires.
+Situations with plane problems: each alert about loops, the store, the policy and processes fires.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.ops.alerts.rules.loops import burn_of
 from holdfast.ops.alerts.scenarios.fleet import BUSY, FOREVER, Fleet
 from holdfast.ops.alerts.scenarios.quiet import START
 from holdfast.ops.alerts.scenarios.scenario import Scenario
-from holdfast.ops.alerts.scenarios.series import Course, burst, doubling, during, flat, rising
+from holdfast.ops.alerts.scenarios.series import Curve, burst, doubling, during, flat, rising
 from holdfast.ops.alerts.thresholds import WAVE, overdue_s, slow_renewal_ns, thin_ns, wave_fano
 from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN
 from holdfast.types import NS
@@ -69,8 +69,8 @@ def _one_is_enough(plan: Plan) -> Iterator[Scenario]:
 def _waits(plan: Plan) -> Iterator[Scenario]:
     soon = START + plan.pace.hold_s + 2 * plan.pace.window_s
 
-    def slow(envelope: float) -> dict[float, Course]:
-        """One wait in fifty takes as long as anybody waits, once it begins."""
+    def slow(envelope: float) -> dict[float, Curve]:
+        """One wait in fifty takes the maximum time, after the beginning."""
         return {0.005: rising(BUSY), _rung(envelope): rising(BUSY / 50, START)}
 
     for family, metric, part, name in (
@@ -145,16 +145,16 @@ def _renewals(plan: Plan) -> Iterator[Scenario]:
 
 
 def _rung(seconds: float) -> float:
-    """The first bound of the ladder that is at least so long."""
+    """The first bucket bound that is at least this long."""
     return next((bound / NS for bound in LADDER_NS if bound / NS >= seconds), LADDER_NS[-1] / NS)
 
 
-def _integrated(rate: Course, step_s: float) -> Course:
+def _integrated(rate: Curve, step_s: float) -> Curve:
     """The count that rises at a rate."""
     return lambda at: sum((rate(place * step_s) or 0.0) * step_s for place in range(round(at / step_s)))
 
 
-SLACK = 5  # scrapes, until a rule that is evaluated at every other one has heard of something
+SLACK = 5  # scrapes, until a rule that is evaluated at every other scrape has seen a change
 
 
 def trouble_of_the_plane(plan: Plan) -> Iterator[Scenario]:
@@ -176,14 +176,14 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
     yield Scenario("a loop is led and does not tick", stuck, at, {at: ["HoldfastLoopLate"]})
     nobody = Fleet(plan).leads("a", (0.0, START), loops=[loop.name])
     at = START + loop.takeover_s + settle + SLACK * plan.scrape_s
-    yield Scenario("nobody leads a loop", nobody, at, {at: ["HoldfastNoLeader"]})
+    yield Scenario("no process leads a loop", nobody, at, {at: ["HoldfastNoLeader"]})
     two = Fleet(plan).leads("b", (START, FOREVER), loops=[loop.name])
     at = START + plan.pace.window_s + SLACK * plan.scrape_s
     yield Scenario("two lead a loop", two, at, {at: ["HoldfastTwoLeaders"]})
     burn = burn_of(plan, bound)
     if burn is None:
         return
-    # A tick now and then: each time late, and never for long enough to be an alert of its own.
+    # An occasional tick: each one late, and never late enough for an alert of its own.
     every = bound + 0.9 * settle
     flaps = Fleet(plan).over(
         "a",
@@ -196,14 +196,14 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
 
 
 def _takeovers(plan: Plan) -> Iterator[Scenario]:
-    """Somebody dies every few minutes, and of three jobs that are left behind one is had too late."""
+    """A process crashes every few minutes, and one of its three jobs is taken over too late."""
     burn = takeovers.burn_of(plan)
     often = 1 / plan.pace.window_s
     for each in plan.takeovers:
         fleet = Fleet(plan).takes_over("b", each.part, rising(2 * often, START), rising(often, START))
         at = START + burn.short_s + burn.hold_s + SLACK * plan.scrape_s
         told = {at: ["HoldfastJobTakeoverBurn"]}
-        yield Scenario(f"the jobs of dead {each.part}s are had too late too often", fleet, at, told)
+        yield Scenario(f"the jobs of crashed {each.part}s are taken over too late too often", fleet, at, told)
 
 
 def _store(plan: Plan) -> Iterator[Scenario]:
@@ -212,12 +212,12 @@ def _store(plan: Plan) -> Iterator[Scenario]:
     for process in ("a", "b"):
         down.put(process, "store_breaker_open", burst(1.0, START))
         down.put(process, "lock_store_errors_total", rising(1.0, START), family=WORKER_JOB.name)
-    down.leads("a", (0.0, START))  # nobody can lead, and that is no alert of its own
+    down.leads("a", (0.0, START))  # no process can lead, and that is no alert of its own
     later = START + 2 * plan.pace.settle_s + max((each.takeover_s for each in plan.loops), default=0.0)
     both = {at: ["HoldfastStoreDown"], later: ["HoldfastStoreDown"]}
     yield Scenario("the store is down", down, later, both)
-    forgotten = Fleet(plan).put("a", "store_breaker_open", burst(1.0, START))  # nobody has asked since
-    yield Scenario("a breaker that nobody asks is no outage", forgotten, later, {later: []})
+    forgotten = Fleet(plan).put("a", "store_breaker_open", burst(1.0, START))  # no caller has used it since
+    yield Scenario("an unused open breaker is no outage", forgotten, later, {later: []})
 
 
 def _policy(plan: Plan) -> Iterator[Scenario]:
@@ -227,7 +227,7 @@ def _policy(plan: Plan) -> Iterator[Scenario]:
     outage = START + 2.5 * window
 
     def falling() -> Fleet:
-        """The store is down for a while, and more locks fall back than are allowed to."""
+        """The store is down for a while, and more locks fall back than the limit."""
         fleet = Fleet(plan).put("a", "lock_fallback_total", rising(3 * max(rule.rate, 0.01), START, outage), **run)
         fleet.put("a", "lock_store_errors_total", rising(1.0, START, outage), family=WORKFLOW_RUN.name)
         return fleet.put("a", "lock_promoted_total", burst(9.0, outage), family=WORKFLOW_RUN.name)
@@ -267,9 +267,9 @@ def _processes(plan: Plan) -> Iterator[Scenario]:
     for process in ("a", "b"):
         missing.put(process, "part_running", during(START, FOREVER, 0.0, 1.0), part=part)
         missing.put(process, "draining", burst(1.0, START))
-    yield Scenario("nobody runs a part", missing, at, {at: ["HoldfastPartMissing"]})
+    yield Scenario("no process runs a component", missing, at, {at: ["HoldfastPartMissing"]})
     failed = Fleet(plan).put("b", "part_running", during(START, FOREVER, 0.0, 1.0), part=part)
-    yield Scenario("a part has failed", failed, at, {at: ["HoldfastPartFailed"]})
+    yield Scenario("a component has failed", failed, at, {at: ["HoldfastPartFailed"]})
     dropped = Fleet(plan).put("b", "audit_dropped_total", burst(5.0, START))
     seen = START + plan.pace.seen_s
     yield Scenario("the audit ledger has gaps", dropped, seen, {seen: ["HoldfastAuditIncomplete"]})

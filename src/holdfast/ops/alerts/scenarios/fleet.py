@@ -1,8 +1,8 @@
-"""A made-up fleet for the tests of alert rules: processes that are well, until a scenario says otherwise.
+"""A simulated fleet for the tests of alert rules: healthy processes, unless a scenario changes them.
 
-Every process runs all parts that the plane has, and works: locks are granted and given back, leases are renewed in
-time, the first process leads every loop. A process may be started several times; it then counts from zero, as a real
-one does.
+Every process runs all components of the plane and works: locks are granted and released, leases are renewed in time,
+the first process leads every loop. A process may be started several times; its counters then restart from zero, as in
+reality.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Self
 from holdfast.core.histogram import LADDER_NS
 from holdfast.observe.metrics.table import TABLE
 from holdfast.ops.alerts.plan import Plan
-from holdfast.ops.alerts.scenarios.series import Course, beginning, first_of, flat, notation, rising, series_text
+from holdfast.ops.alerts.scenarios.series import Curve, beginning, first_of, flat, notation, rising, series_text
 from holdfast.ops.alerts.thresholds import bound_above
 from holdfast.plane.locks.registry import FAMILIES, Scope
 from holdfast.types import NS
 
 FOREVER = float("inf")
-BUSY = 10.0  # grants a second of each kind of lock
+BUSY = 10.0  # grants per second of each kind of lock
 JOB = "holdfast"
 
 _LABELS = {each.bare: each.labels for each in TABLE}
@@ -28,13 +28,13 @@ _LABELS = {each.bare: each.labels for each in TABLE}
 
 @dataclass
 class Fleet:
-    """Processes `a`, `b`, … and what they count. Courses count from the start of a process, unless said otherwise."""
+    """Processes `a`, `b`, … and their counters. Curves count from the start of a process, unless noted otherwise."""
 
     plan: Plan
     lives: Mapping[str, Sequence[tuple[float, float]]] = field(
         default_factory=lambda: {"a": [(0.0, FOREVER)], "b": [(0.0, FOREVER)]}
     )
-    _courses: dict[tuple[str, str, tuple[tuple[str, str], ...]], Course] = field(default_factory=dict)
+    _courses: dict[tuple[str, str, tuple[tuple[str, str], ...]], Curve] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for process, lives in self.lives.items():
@@ -42,58 +42,58 @@ class Fleet:
             self.raw(process, "up", first_of(*(beginning(flat(1.0), *life) for life in lives), flat(0.0)))
         self.leads(next(iter(self.lives)), (0.0, FOREVER))
 
-    def put(self, process: str, metric: str, course: Course, **labels: str) -> Self:
-        """What a process says of one metric, counted from each of its starts."""
-        lived = (beginning(course, *life) for life in self.lives[process])
+    def put(self, process: str, metric: str, curve: Curve, **labels: str) -> Self:
+        """Set one metric of a process, counted from each of its starts."""
+        lived = (beginning(curve, *life) for life in self.lives[process])
         return self.raw(process, self._named(metric, labels), first_of(*lived), **labels)
 
-    def over(self, process: str, metric: str, course: Course, **labels: str) -> Self:
-        """What it says over the whole time, while it lives."""
-        lived = (_masked(course, *life) for life in self.lives[process])
+    def over(self, process: str, metric: str, curve: Curve, **labels: str) -> Self:
+        """Set one metric of a process over the whole time, while the process lives."""
+        lived = (_masked(curve, *life) for life in self.lives[process])
         return self.raw(process, self._named(metric, labels), first_of(*lived), **labels)
 
-    def raw(self, process: str, name: str, course: Course, **labels: str) -> Self:
-        """Any series, as it is."""
-        self._courses[process, name, tuple(sorted(labels.items()))] = course
+    def raw(self, process: str, name: str, curve: Curve, **labels: str) -> Self:
+        """Add any series, unchanged."""
+        self._courses[process, name, tuple(sorted(labels.items()))] = curve
         return self
 
-    def everywhere(self, metric: str, course: Course, **labels: str) -> Self:
-        """The same in every process."""
+    def everywhere(self, metric: str, curve: Curve, **labels: str) -> Self:
+        """Set the same in every process."""
         for process in self.lives:
-            self.put(process, metric, course, **labels)
+            self.put(process, metric, curve, **labels)
         return self
 
     def leads(self, process: str, *periods: tuple[float, float], loops: Sequence[str] = ()) -> Self:
-        """When it leads, and ticks: in these periods of the whole time, of the loops that are named, or of all."""
+        """Lead and tick in these periods of the whole time, the given loops or all."""
         for loop in loops or [each.name for each in self.plan.loops]:
             self.over(process, "loop_leader", _within(periods), loop=loop)
             self.over(process, "loop_last_tick_timestamp_seconds", _ticks(periods), loop=loop)
         return self
 
-    def measured(self, process: str, metric: str, rates: Mapping[float, Course], **labels: str) -> Self:
-        """A histogram: how many a second were at most so many seconds long (a bound of the ladder), by that bound."""
+    def measured(self, process: str, metric: str, rates: Mapping[float, Curve], **labels: str) -> Self:
+        """Add a histogram: observations per second up to each bucket bound."""
         bounds = [bound / NS for bound in LADDER_NS]
         for bound in (*bounds, FOREVER):
             le = "+Inf" if bound == FOREVER else f"{bound:g}"
-            below = [course for most, course in rates.items() if most <= bound]
+            below = [curve for most, curve in rates.items() if most <= bound]
             self.put(process, f"{metric}_bucket", _sum(below), **labels, le=le)
         self.put(process, f"{metric}_count", _sum(list(rates.values())), **labels)
         return self.put(
-            process, f"{metric}_sum", _sum([_times(most, course) for most, course in rates.items()]), **labels
+            process, f"{metric}_sum", _sum([_times(most, curve) for most, curve in rates.items()]), **labels
         )
 
-    def takes_over(self, process: str, part: str, within: Course, late: Course | None = None) -> Self:
-        """How many jobs it has had of those of a part that died: within the time that is promised, and later."""
+    def takes_over(self, process: str, part: str, within: Curve, late: Curve | None = None) -> Self:
+        """Count takeovers of a crashed component's jobs: within the promised time, and late ones."""
         bound_s = next(each.bound_s for each in self.plan.takeovers if each.part == part)
         bound_ns = bound_above(bound_s) or LADDER_NS[-1]
         rates = {bound_ns / NS: within, FOREVER: late or flat(0.0)}
         return self.measured(process, "job_takeover_seconds", rates, part=part)
 
     def input_series(self, lasts_s: float) -> Iterator[dict[str, Any]]:
-        """As promtool wants it."""
-        for (process, name, labels), course in self._courses.items():
+        """The series in the format of promtool."""
+        for (process, name, labels), curve in self._courses.items():
             known = {"job": JOB, "instance": f"{process}:9420", **self.plan.match, **dict(labels)}
-            values = notation(course, lasts_s, self.plan.scrape_s)
+            values = notation(curve, lasts_s, self.plan.scrape_s)
             yield {"series": series_text(name, known), "values": values}
 
     def _named(self, metric: str, labels: Mapping[str, str]) -> str:
@@ -131,7 +131,7 @@ class Fleet:
 
 
 def _declared(metric: str, labels: Mapping[str, str]) -> str:
-    """The name of a metric, without its prefix, if there is one with these labels."""
+    """The name of a metric without its prefix, if it is declared with these labels."""
     base = metric if metric in _LABELS else metric.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
     declared = _LABELS[base] if base == metric else (*_LABELS[base], "le")
     if unknown := set(labels) - set(declared):
@@ -139,22 +139,22 @@ def _declared(metric: str, labels: Mapping[str, str]) -> str:
     return metric
 
 
-def _masked(course: Course, begin: float, end: float) -> Course:
-    return lambda at: course(at) if begin <= at < end else None
+def _masked(curve: Curve, begin: float, end: float) -> Curve:
+    return lambda at: curve(at) if begin <= at < end else None
 
 
-def _within(periods: Sequence[tuple[float, float]]) -> Course:
+def _within(periods: Sequence[tuple[float, float]]) -> Curve:
     return lambda at: float(any(begin <= at < end for begin, end in periods))
 
 
-def _ticks(periods: Sequence[tuple[float, float]]) -> Course:
-    """When a leader last ticked: just now while it leads, and when it stopped leading after that. None before."""
+def _ticks(periods: Sequence[tuple[float, float]]) -> Curve:
+    """When a leader last ticked: now while it leads, and the end of its lead afterwards. None before."""
     return lambda at: max((min(at, end) for begin, end in periods if begin <= at), default=None)
 
 
-def _sum(courses: Sequence[Course]) -> Course:
-    return lambda at: sum(each(at) or 0.0 for each in courses)
+def _sum(curves: Sequence[Curve]) -> Curve:
+    return lambda at: sum(each(at) or 0.0 for each in curves)
 
 
-def _times(factor: float, course: Course) -> Course:
-    return lambda at: factor * (course(at) or 0.0)
+def _times(factor: float, curve: Curve) -> Curve:
+    return lambda at: factor * (curve(at) or 0.0)

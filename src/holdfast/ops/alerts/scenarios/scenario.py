@@ -1,4 +1,4 @@
-"""One situation that alert rules are tested with: a made-up fleet over time, and what is to fire when."""
+"""One situation for the test of alert rules: a simulated fleet over time, and the alerts that must fire when."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Scenario:
     fleet: Fleet
     lasts_s: float
     firing: Mapping[float, Sequence[str]] = field(default_factory=dict)  # at a moment: exactly these alerts
-    quiet: Severity | None = None  # nothing of this severity or above fires at any time
+    quiet: Severity | None = None  # no alert of this severity or above fires at any time
 
     def as_test(self) -> dict[str, Any]:
-        """As promtool wants it."""
+        """The test in the format of promtool."""
         return {
             "name": self.name,
             "interval": lasting(self.fleet.plan.scrape_s),

@@ -16,8 +16,8 @@ _GRANTED: Final = rate("lock_granted_total", "family", where=_ITEMS)
 _CROWDS: Final = (
     Panel(
         "Callers waiting",
-        "Callers that wait for a lock now. A line that only rises: somebody holds a lock and does not let go, or there "
-        "is more work than the locks let through. `holdfast runbook lock-debt`.",
+        "Callers that wait for a lock now. A series that only rises: a holder does not release its lock, or there "
+        "is more work than the locks can serialize. `holdfast runbook lock-debt`.",
         (Query(total("locks_waiting", "family", where=_ITEMS), "{{family}}"),),
         width=6,
         stacked=True,
@@ -31,16 +31,16 @@ _CROWDS: Final = (
     ),
     Panel(
         "Attempts that found the lock held",
-        "Of all times that the store was asked for a lock, those that found somebody else: the same work was wanted "
-        "twice at once. Loops are left out: all replicas but one find somebody else, always.",
+        "Share of lock requests that found the lock held by another owner: the same work was requested twice at the "
+        "same time. Loops are excluded: all replicas but one always find the lock held.",
         (Query(f"{_BUSY} / ({_BUSY} + {_GRANTED} > 0)", "{{family}}"),),
         Unit.SHARE,
         width=6,
         top=1,
     ),
     Panel(
-        "Waits that ended in vain",
-        "Waits a second that ended without the lock, by family. The work comes again by itself.",
+        "Waits that timed out",
+        "Waits per second that ended without the lock, by family. The work is retried automatically.",
         (Query(rate("lock_timed_out_total", "family", where=_ITEMS), "{{family}}"),),
         Unit.PER_SECOND,
         width=6,
@@ -53,9 +53,9 @@ def _waits(limits: Limits) -> tuple[Panel, ...]:
     return tuple(
         Panel(
             f"Wait for locks, {p}",
-            "How long callers waited, by family, whether they got the lock or not. Loops are left out: who does not "
-            f"lead waits for ever. Handlers give up after {limits.envelope:g} s and come again later, so a line at "
-            "that mark means that work is being put off. Which keys: `holdfast locks`.",
+            "How long callers waited, by family, whether they got the lock or not. Loops are excluded: replicas that "
+            f"do not lead wait forever. Handlers give up after {limits.envelope:g} s and are retried later; values at "
+            "that mark mean that work is delayed. Which keys: `holdfast locks`.",
             (Query(quantile(share, "lock_wait_seconds", "family", where=_ITEMS), "{{family}}"),),
             Unit.SECONDS,
             envelope,
@@ -65,11 +65,11 @@ def _waits(limits: Limits) -> tuple[Panel, ...]:
 
 
 def _waves(limits: Limits) -> tuple[Panel, ...]:
-    """Retries, and what they put off."""
+    """Retries, and the work that they delay."""
     return (
         Panel(
             "Retry waves, Fano factor",
-            "How bunched busy retries of the last minute were, worst process. About 1: at random. Far above 1 in "
+            "How bunched busy retries of the last minute were, worst process. About 1: random. Far above 1 in "
             f"buckets of 50 ms: waves every {limits.busy_delay:g} s, and `scheduler.busy_jitter` spreads them. "
             "`holdfast runbook retry-waves`.",
             (Query(most("lock_busy_fano", "bucket"), "buckets of {{bucket}}"),),
@@ -78,15 +78,14 @@ def _waves(limits: Limits) -> tuple[Panel, ...]:
         ),
         Panel(
             "Retry waves, peak to mean",
-            "How much worse the worst bucket of the last minute was than an average one. Compare before and after a "
+            "The worst bucket of the last minute compared with an average one. Compare before and after a "
             "change of delays, under the same load.",
             (Query(most("lock_busy_peak_to_mean", "bucket"), "buckets of {{bucket}}"),),
             width=6,
         ),
         Panel(
             "Job and run locks: wait, p99",
-            "The same waits, as the parts see them: schedulers, loops, engines. "
-            "Runs: `holdfast runbook workflow-contention`.",
+            "The same waits, by component: schedulers, loops, engines. Runs: `holdfast runbook workflow-contention`.",
             (
                 Query(quantile(0.99, "job_lock_wait", "part"), "job, {{part}}"),
                 Query(quantile(0.99, "run_lock_wait", "part"), "run, {{part}}"),
@@ -96,8 +95,8 @@ def _waves(limits: Limits) -> tuple[Panel, ...]:
             width=6,
         ),
         Panel(
-            "Work put off",
-            "Messages and items put off a second: the lock was busy, or a store failed.",
+            "Delayed work",
+            "Messages and items delayed per second: the lock was busy, or a store failed.",
             (
                 Query(rate("job_lock_busy_total", "part"), "job busy, {{part}}"),
                 Query(rate("run_lock_busy_total", "part"), "run busy, {{part}}"),
@@ -111,6 +110,6 @@ def _waves(limits: Limits) -> tuple[Panel, ...]:
 
 
 def contention(limits: Limits) -> Row:
-    """The whole row."""
+    """The row."""
     question = "Who waits for locks, for how long, and whether retries come in waves."
     return Row("Contention", question, (*_waits(limits), *_CROWDS, *_waves(limits)))

@@ -1,4 +1,4 @@
-"""The row about jobs and runs: whether work gets done, and what is left behind."""
+"""The row about jobs and runs: throughput and backlog."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from holdfast.ops.dashboard.sections.summary import STALE_NOW
 _STATES: Final = (
     Panel(
         "Jobs by state",
-        "Jobs that are not over, in the whole plane. PENDING rises: too few workers, or no scheduler. DISPATCHED "
-        "rises: workers do not take them. `holdfast jobs stats`.",
+        "Unfinished jobs of the whole plane. PENDING rises: too few workers, or no scheduler. DISPATCHED "
+        "rises: workers do not accept them. `holdfast jobs stats`.",
         (Query(most("plane_jobs", "state"), "{{state}}"),),
         stacked=True,
     ),
     Panel(
         "Runs by status",
-        "Runs of workflows that are not over. waiting: for a person or a time. `holdfast approvals list`.",
+        "Unfinished workflow runs. waiting: for an approval or a time. `holdfast approvals list`.",
         (Query(most("plane_runs", "status"), "{{status}}"),),
         stacked=True,
     ),
     Panel(
         "Stale jobs by state",
-        "Overdue jobs when the leading reconciler last looked, and what it ended.",
+        "Overdue jobs at the last check of the leading reconciler, and the jobs that it ended.",
         (
             Query(f"max by (state) ({STALE_NOW})", "{{state}}"),
-            Query(rate("reconciler_timed_out_total", "state"), "timed out a second, {{state}}"),
-            Query(rate("reconciler_expired_total", "state"), "past deadline a second, {{state}}"),
+            Query(rate("reconciler_timed_out_total", "state"), "timed out per second, {{state}}"),
+            Query(rate("reconciler_expired_total", "state"), "past deadline per second, {{state}}"),
         ),
         steps=Steps.rising(1),
     ),
@@ -38,7 +38,7 @@ _STATES: Final = (
 _LEFT: Final = (
     Panel(
         "Orphans replayed",
-        "Forgotten jobs that went on again, a second. More than a few: messages are lost, or schedulers die.",
+        "Orphaned jobs that resumed, per second. More than a few: messages are lost, or schedulers crash.",
         (
             Query(rate("orphan_replayed_total", "topic"), "{{topic}}"),
             Query(rate("replayer_redispatched_total"), "sent again"),
@@ -47,8 +47,8 @@ _LEFT: Final = (
         width=6,
     ),
     Panel(
-        "Left by the loops",
-        "Items that the loops left for their next tick because a lock was busy, or passed over for an error.",
+        "Skipped by the loops",
+        "Items that the loops left for their next tick because a lock was busy, or skipped after an error.",
         (
             Query(rate("reconciler_left_total"), "reconciler, busy"),
             Query(rate("reconciler_errors_total"), "reconciler, errors"),
@@ -61,10 +61,10 @@ _LEFT: Final = (
         width=6,
     ),
     Panel(
-        "Dead letters and failed burials",
-        "Messages given up, a second, and dead letters that could not be written at first.",
+        "Dead letters and failed dead-letter writes",
+        "Messages dead-lettered per second, and dead letters that could not be written at first.",
         (
-            Query(rate("bus_dead_letters_total"), "given up"),
+            Query(rate("bus_dead_letters_total"), "dead-lettered"),
             Query(rate("bus_burials_failed_total"), "not written at first"),
         ),
         Unit.PER_SECOND,
@@ -72,8 +72,8 @@ _LEFT: Final = (
     ),
     Panel(
         "Writes refused",
-        "Writes that guards refused, a second. stale: the writer had lost its lease and did not know; nothing was "
-        "harmed. Many: look for pauses, and at losses by reason.",
+        "Writes that guards refused, per second. stale: the writer had lost its lease without noticing; no data was "
+        "damaged. Many: check for pauses, and the losses by reason.",
         (Query(rate("guard_refused_total", "guard", "reason"), "{{guard}}: {{reason}}"),),
         Unit.PER_SECOND,
         width=6,
@@ -84,7 +84,7 @@ _LEFT: Final = (
 _WORKERS: Final = (
     Panel(
         "Workers in use",
-        "Of all attempts that can be made at once, those that are. At 100 % for long: add workers.",
+        "Share of all attempt slots in use. At 100 % for long: add workers.",
         (Query(f"{total('worker_active')} / ({total('worker_capacity')} > 0)", "in use"),),
         Unit.SHARE,
         Steps.rising(0.8, 0.95),
@@ -93,7 +93,7 @@ _WORKERS: Final = (
     ),
     Panel(
         "Attempts",
-        "Attempts begun, and how they ended. lost: their lease was, and another makes the attempt.",
+        "Attempts started, and how they ended. lost: the worker lost its lease, and another one repeats the attempt.",
         (
             Query(rate("worker_taken_total"), "begun"),
             Query(rate("worker_attempts_total", "outcome"), "{{outcome}}"),
@@ -102,8 +102,8 @@ _WORKERS: Final = (
         width=6,
     ),
     Panel(
-        "Not begun",
-        "Messages that began no attempt, by reason. full: no free place. busy: somebody runs it.",
+        "Rejected assignments",
+        "Messages that started no attempt, by reason. full: no free slot. busy: another worker runs the job.",
         (Query(rate("worker_not_taken_total", "reason"), "{{reason}}"),),
         Unit.PER_SECOND,
         width=6,
@@ -112,11 +112,11 @@ _WORKERS: Final = (
         "Workers in trouble",
         "Time limits, stalled attempts, functions that did not stop in time or still run, lost heartbeats.",
         (
-            Query(rate("worker_timed_out_total"), "time limits a second"),
-            Query(rate("worker_stalled_total"), "stalled a second"),
-            Query(rate("worker_overran_total"), "did not stop, a second"),
+            Query(rate("worker_timed_out_total"), "time limits per second"),
+            Query(rate("worker_stalled_total"), "stalled per second"),
+            Query(rate("worker_overran_total"), "did not stop, per second"),
             Query(total("worker_stuck"), "still running"),
-            Query(rate("worker_heartbeats_total", where='result="unheard"'), "heartbeats unheard a second"),
+            Query(rate("worker_heartbeats_total", where='result="unheard"'), "unanswered heartbeats per second"),
         ),
         width=6,
     ),
@@ -125,9 +125,9 @@ _WORKERS: Final = (
 
 _TAKEOVERS: Final = (
     Panel(
-        "Time until a dead one's job is had again",
-        "From the last sign of life of a worker or a scheduler that died until another had its job. Usual: about the "
-        "time to live of its lease. More: too few are left, or they are busy. `holdfast runbook duplicate-dispatch`.",
+        "Job takeover time after a crash",
+        "From the last heartbeat of a crashed worker or scheduler until another one had its job. Usual: about the "
+        "lease TTL. More: too few are left, or they are busy. `holdfast runbook duplicate-dispatch`.",
         quantiles("job_takeover_seconds", "part"),
         Unit.SECONDS,
         width=24,
@@ -138,26 +138,26 @@ _TAKEOVERS: Final = (
 _PARTS: Final = (
     Panel(
         "Scheduler",
-        "Messages of schedulers by outcome, looks at the lines of pools, and the ways that new jobs went.",
+        "Messages of schedulers by outcome, polls of the pool queues, and the paths of new jobs.",
         (
             Query(rate("scheduler_messages_total", "subject", "outcome"), "{{subject}}: {{outcome}}"),
-            Query(rate("dispatcher_looks_total", "outcome"), "look: {{outcome}}"),
+            Query(rate("dispatcher_looks_total", "outcome"), "poll: {{outcome}}"),
             Query(rate("submissions_total", "way"), "submitted: {{way}}"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
         "Workflow engine",
-        "Events of runs by outcome, and jobs of steps that were there already.",
+        "Events of runs by outcome, and jobs of steps that existed already.",
         (
             Query(rate("engine_events_total", "event", "outcome"), "{{event}}: {{outcome}}"),
-            Query(rate("engine_repeated_publishes_total"), "already there"),
+            Query(rate("engine_repeated_publishes_total"), "existed already"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
         "Runs woken, approvals decided",
-        "Runs that a loop had to wake as no message had, what runs had missed, and decisions of people.",
+        "Runs that a loop had to wake because no message did, events that runs had missed, and decisions of people.",
         (
             Query(rate("delays_woken_total"), "woken by time"),
             Query(rate("run_reconciler_found_total", "what"), "runs: {{what}}"),
@@ -171,6 +171,6 @@ _PARTS: Final = (
 
 JOBS: Final = Row(
     "Jobs and runs",
-    "Whether work gets done, and what is left behind.",
+    "Throughput and backlog of jobs and runs.",
     (*_STATES, *_LEFT, *_WORKERS, *_TAKEOVERS, *_PARTS),
 )

@@ -1,4 +1,4 @@
-"""The row about loops: whether each is led by one process, and ticks in time."""
+"""The row about loops: whether one process leads each, and whether it ticks in time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOOK: Final = f"{most('loop_last_tick_seconds', 'loop')} / on (loop) {_INTERVAL
 _LEADERS: Final = (
     Panel(
         "Leaders of each loop",
-        "How many processes lead each loop. Usual: one, but for the time that it takes to take over. "
+        "How many processes lead each loop. Usual: one, except during a takeover. "
         "The snapshot: `holdfast runbook snapshot-leader`.",
         (Query(total("loop_leader", "loop"), "{{loop}}"),),
         steps=Steps.exactly_one(),
@@ -25,7 +25,7 @@ _LEADERS: Final = (
     ),
     Panel(
         "Who leads",
-        "The process that leads each loop now: whose log to read, and whom to restart.",
+        "The process that leads each loop now: read its log, or restart it.",
         (Query(f"max by (loop, instance) ({series('loop_leader')} == 1)", "{{loop}}: {{instance}}"),),
         kind=Kind.STAT,
         named=True,
@@ -36,37 +36,38 @@ _LEADERS: Final = (
 _TICKS: Final = (
     Panel(
         "Ticks",
-        "Ticks a second that ended well: one in each interval. None: see who leads, and what went wrong.",
+        "Good ticks per second: one in each interval. None: check the leader and its failed ticks.",
         (Query(rate("loop_ticks_total", "loop"), "{{loop}}"),),
         Unit.PER_SECOND,
     ),
     Panel(
         "Length of a tick, in intervals",
-        "How long the last tick took, and the longest, as a share of the interval. At 1, ticks are left out.",
+        "Duration of the last tick, and of the longest, as a share of the interval. At 1, ticks are skipped.",
         (Query(_TOOK, "{{loop}}"), Query(_LONGEST, "longest: {{loop}}")),
         Unit.SHARE,
         Steps.rising(0.5, 1),
     ),
     Panel(
-        "Ticks that went wrong",
-        "Ticks that raised, were cut short, or were left out because the one before took too long.",
+        "Failed ticks",
+        "Ticks that raised an error, were interrupted, or were skipped because the previous one took too long.",
         (
             Query(rate("loop_ticks_failed_total", "loop"), "raised: {{loop}}"),
-            Query(rate("loop_ticks_interrupted_total", "loop"), "cut short: {{loop}}"),
-            Query(rate("loop_ticks_late_total", "loop"), "left out: {{loop}}"),
+            Query(rate("loop_ticks_interrupted_total", "loop"), "interrupted: {{loop}}"),
+            Query(rate("loop_ticks_late_total", "loop"), "skipped: {{loop}}"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
-        "Forgotten by the cleanup",
-        "What was kept for long enough, a second, by kind. Nothing for days: it does not run, and the disk fills.",
+        "Deleted by the cleanup",
+        "Records deleted after their retention period, per second, by kind. None for days: it does not run, and the "
+        "disk fills.",
         (Query(rate("cleanup_forgotten_total", "kind"), "{{kind}}"),),
         Unit.PER_SECOND,
         width=12,
     ),
     Panel(
         "Leaderships",
-        "Times that a process began to lead, lost the lead, or could not ask the store. Many: leaders flap.",
+        "How often a process began to lead, lost the lead, or could not reach the store. Often: leadership flaps.",
         (
             Query(rate("loop_leaderships_total", "loop"), "began: {{loop}}"),
             Query(rate("loop_leaderships_lost_total", "loop"), "lost: {{loop}}"),
@@ -79,12 +80,12 @@ _TICKS: Final = (
 
 
 def _overdue(limits: Limits) -> tuple[Panel, ...]:
-    """Whether somebody should have taken over."""
+    """Whether a takeover is overdue."""
     return (
         Panel(
             "Time since the last tick, in intervals",
             f"Usual: at most 1. After {limits.takeover:g} another process should lead, and after {limits.overdue:.2g} "
-            "have ticked: look who holds the lock of the loop, with `holdfast locks holdfast:`.",
+            "have ticked: find the holder of the loop's lock with `holdfast locks holdfast:`.",
             (Query(_LAST, "{{loop}}"),),
             steps=Steps.rising(limits.takeover, limits.overdue),
         ),
@@ -92,6 +93,6 @@ def _overdue(limits: Limits) -> tuple[Panel, ...]:
 
 
 def loops(limits: Limits) -> Row:
-    """The whole row."""
-    question = "Whether each loop is led by one process, and ticks in time."
+    """The row."""
+    question = "Whether one process leads each loop, and whether it ticks in time."
     return Row("Loops", question, (*_LEADERS, *_overdue(limits), *_TICKS))

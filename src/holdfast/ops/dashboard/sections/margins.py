@@ -1,4 +1,4 @@
-"""The row about holds: how long leases are held, how much time is left when they are renewed, and how they end."""
+"""The row about holds: how long leases are held, how much time is left at renewal, and how leases end."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from holdfast.ops.dashboard.promql import Query, by_family, most, quantile, quan
 from holdfast.ops.dashboard.thresholds import Limits
 from holdfast.plane.settings.inventory import Line
 
-_LEAST: Final = 0.01  # of renewals: those that came closest to being too late
+_LEAST: Final = 0.01  # of renewals: those with the smallest margin
 
 _HOLDS: Final = (
     Panel(
         "Hold by job class",
-        "How long workers hold a job, by topic. The p99 is what a TTL or a time limit has to be made for.",
+        "How long workers hold a job, by topic. Choose TTLs and time limits by the p99.",
         quantiles("worker_hold_seconds", "topic"),
         Unit.SECONDS,
         width=12,
     ),
     Panel(
-        "Hold by part, p99",
+        "Hold by component, p99",
         "How long schedulers, loops and engines hold the lock of one job or run. Usual: milliseconds. Seconds: the "
-        "database is slow, see the row about it.",
+        "database is slow, see its row.",
         (
             Query(quantile(0.99, "job_lock_hold", "part"), "job, {{part}}"),
             Query(quantile(0.99, "run_lock_hold", "part"), "run, {{part}}"),
@@ -36,24 +36,24 @@ _HOLDS: Final = (
 _ENDS: Final = (
     Panel(
         "Leases lost, by reason",
-        "expired: nobody renewed it, or the process was paused. unconfirmed: the store did not answer in time. "
-        "stolen: broken by force, or the store forgot. max_hold, stalled: the work took too long. `holdfast "
-        "history KEY` tells each story.",
+        "expired: it was not renewed, or the process was paused. unconfirmed: the store did not answer in time. "
+        "stolen: broken by force, or the store lost it. max_hold, stalled: the work took too long. `holdfast "
+        "history KEY` prints the events of a lock.",
         (Query(rate("lock_lost_total", "reason"), "{{reason}}"),),
         Unit.PER_SECOND,
         width=6,
     ),
     Panel(
         "Leases lost, by family",
-        "The same losses, by what was lost. Loops: somebody else leads by now. Items: somebody else does the work, and "
-        "what the loser still writes is refused.",
+        "The same losses, by family. Loops: another process leads by now. Items: another process does the work, and "
+        "storage refuses late writes of the old holder.",
         (Query(rate("lock_lost_total", "family"), "{{family}}"),),
         Unit.PER_SECOND,
         width=6,
     ),
     Panel(
         "Abandoned",
-        "Leases given up because renewal failed, by family, and job and run locks lost while the work ran.",
+        "Leases abandoned because renewal failed, by family, and job and run locks lost while the work ran.",
         (
             Query(rate("lock_abandoned_total", "family"), "{{family}}"),
             Query(rate("job_lock_abandoned_total", "part"), "job, {{part}}"),
@@ -64,14 +64,14 @@ _ENDS: Final = (
     ),
     Panel(
         "Releases",
-        "How leases end. Refused: somebody else's by then. Unanswered: they expire. Broken: by an operator "
-        "(`holdfast audit`). Given back: granted too late to be used.",
+        "How leases end. Refused: another owner held it by then. Unanswered: they expire. Broken: by an operator "
+        "(`holdfast audit`). Released late: granted too late to be used.",
         (
             Query(rate("lock_released_total"), "released"),
             Query(rate("lock_not_owned_total"), "refused"),
             Query(rate("lock_release_failures_total"), "unanswered"),
             Query(rate("lock_forced_total"), "broken"),
-            Query(rate("lock_compensated_total"), "given back"),
+            Query(rate("lock_compensated_total"), "released late"),
         ),
         Unit.PER_SECOND,
         width=6,
@@ -84,8 +84,8 @@ def _held(line: Line) -> Panel:
     return Panel(
         f"Hold of {line.family}",
         f"How long these leases are held (TTL {line.ttl:g} s, renewed every {renewed:g} s). Above the first line they "
-        "were renewed on the way; above the second they would not have lasted without. Usual for workers; for the "
-        "others a sign that something is slow. Before a change of TTL: `holdfast runbook before-ttl-change`, "
+        "were renewed; above the second they would have expired without renewal. Usual for workers; for "
+        "others a sign of a slow dependency. Before a change of TTL: `holdfast runbook before-ttl-change`, "
         "`holdfast tune`.",
         quantiles("lock_hold_seconds", where=f'family="{line.family}"'),
         Unit.SECONDS,
@@ -101,9 +101,9 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
     return (
         Panel(
             "Least left at renewal",
-            "What the closest renewals had left of the TTL, by family. Usual: above half, as leases are renewed at a "
+            "The smallest part of the TTL left at a renewal, by family. Usual: above half, as leases are renewed at a "
             "third. Below a third, a renewal was missed; below "
-            f"{limits.loss_share:.0%} the holder stops. Look at the store's latency and at pauses.",
+            f"{limits.loss_share:.0%} the holder stops. Check the store's latency and pauses.",
             (Query(left, "{{family}}"),),
             Unit.SHARE,
             Steps.falling(limits.loss_share, 1 / 3),
@@ -111,8 +111,8 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
         ),
         Panel(
             "Renewal requests",
-            "How long the store takes to renew, and about the slowest of a thousand. Everything else rests on this: "
-            "guards widen when it grows.",
+            "How long the store takes to renew, and about the slowest of a thousand. Everything else depends on this: "
+            "safety margins grow with it.",
             (
                 *quantiles("lock_renew_seconds", where='outcome="answered"'),
                 Query(most("lock_renew_tail_seconds"), "slowest"),
@@ -122,8 +122,8 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
         ),
         Panel(
             "Renewals",
-            "Renewals a second that the store confirmed, and did not. Some unconfirmed ones are survived: a lease has "
-            "several tries.",
+            "Renewals per second that the store confirmed, and those that it did not. A lease survives some "
+            "unconfirmed ones, because it has several tries.",
             (
                 Query(rate("lock_renewed_total"), "confirmed"),
                 Query(rate("lock_unconfirmed_total"), "not confirmed"),
@@ -135,7 +135,7 @@ def _renewals(limits: Limits) -> tuple[Panel, ...]:
 
 
 def margins(limits: Limits) -> Row:
-    """The whole row."""
+    """The row."""
     question = "How long leases are held, and how much time is left when they are renewed."
     panels = (*map(_held, limits.items), *_HOLDS, *_renewals(limits), *_ENDS)
     return Row("Holds and margins", question, panels)

@@ -1,4 +1,4 @@
-"""The row about the error policy: what happens when the lease store fails, and what it has cost."""
+"""The row about the error policy: what happens when the lease store fails, and its consequences."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _REVISION: Final = series("policy_revision")
 _MODES: Final = (
     Panel(
         "Risk classes now",
-        "What each risk class does when the lease store fails. `holdfast policy set` switches one, at once.",
+        "What each risk class does when the lease store fails. `holdfast policy set` switches one immediately.",
         (Query(_NOW, "{{risk}}: {{mode}}"),),
         kind=Kind.STAT,
         width=4,
         named=True,
     ),
     Panel(
-        "Replicas of another opinion",
-        "How many policies are followed beyond one. Usual: 0. For longer than a minute: a process cannot read "
-        "the policy (below), and does what it last heard.",
+        "Replicas with another policy",
+        "How many policy revisions are in use beyond one. Usual: 0. For longer than a minute: a process cannot read "
+        "the policy (below), and follows the last one that it has read.",
         (Query(f'count(count_values("revision", {_REVISION})) - 1'),),
         steps=Steps.rising(1),
         kind=Kind.STAT,
@@ -35,7 +35,7 @@ _MODES: Final = (
 _COST: Final = (
     Panel(
         "Duplicates",
-        "Work done or sent a second time, and not used. Rising together with fallback: switch.",
+        "Work done or sent twice; the second result was not used. Rising together with fallback: switch.",
         (
             Query(rate("duplicates_total", "kind"), "{{kind}}"),
             Query(rate("plane_duplicate_ends_total"), "refused by storage"),
@@ -57,37 +57,37 @@ _COST: Final = (
         ),
     ),
     Panel(
-        "Fallback on purpose",
-        "The share of acquisitions that meet a pretended error, and what came of it: how one knows that the "
+        "Exercised fallback",
+        "The share of acquisitions with an injected error, and their outcome: it proves that the "
         "fallback path works. `holdfast policy exercise`.",
         (
             Query(most("lock_exercise_share", "family"), "share: {{family}}"),
-            Query(rate("lock_exercised_total", "family", "risk"), "a second: {{family}}, {{risk}}"),
+            Query(rate("lock_exercised_total", "family", "risk"), "per second: {{family}}, {{risk}}"),
         ),
     ),
     Panel(
         "Work under fallback",
-        "What ran without the store: run locks, the jobs that such runs submitted, and job and run locks by part; "
-        "and the steps that were put off until it is back.",
+        "Work that ran without the store: run locks, the jobs that such runs submitted, and job and run locks by "
+        "component; and the steps that were delayed until the store is back.",
         (
             Query(rate("workflow_lock_fallback_total", "instance"), "run locks, {{instance}}"),
             Query(rate("scheduler_input_fail_open_total"), "jobs submitted"),
             Query(rate("job_lock_degraded_total", "part"), "job, {{part}}"),
             Query(rate("run_lock_degraded_total", "part"), "run, {{part}}"),
-            Query(rate("engine_held_back_total"), "steps put off"),
+            Query(rate("engine_held_back_total"), "steps delayed"),
         ),
         Unit.PER_SECOND,
         width=12,
     ),
     Panel(
         "Switches",
-        "Switches of a risk class as each process heard of them, those that the rule made by itself (armed: it "
-        "may), and reads or writes of the policy in vain.",
+        "Switches of a risk class as each process received them, automatic escalations (if the plane is armed), "
+        "and failed reads or writes of the policy.",
         (
-            Query(rate("policy_switches_total", "instance"), "heard by {{instance}}"),
-            Query(rate("policy_escalations_total"), "by the rule"),
+            Query(rate("policy_switches_total", "instance"), "received by {{instance}}"),
+            Query(rate("policy_escalations_total"), "by escalation"),
             Query(most("policy_escalation_armed"), "armed"),
-            Query(rate("policy_failed_total", "what"), "in vain: {{what}}"),
+            Query(rate("policy_failed_total", "what"), "failed: {{what}}"),
         ),
         width=12,
     ),
@@ -99,7 +99,7 @@ def _fallback(limits: Limits) -> tuple[Panel, ...]:
     return (
         Panel(
             "Fallback by risk class",
-            f"Leases given without the store, a second. The line is at {limits.fallback_rate:g}: above it, with "
+            f"Leases granted without the store, per second. The line is at {limits.fallback_rate:g}: above it, with "
             "rising duplicates, make high-risk classes fail closed. After recovery it must return to 0.",
             (Query(rate("lock_fallback_total", "risk"), "{{risk}}"),),
             Unit.PER_SECOND,
@@ -109,6 +109,6 @@ def _fallback(limits: Limits) -> tuple[Panel, ...]:
 
 
 def policy(limits: Limits) -> Row:
-    """The whole row."""
-    question = "What happens when the lease store fails, and what it has cost."
+    """The row."""
+    question = "What happens when the lease store fails, and its consequences."
     return Row("Error policy", question, (*_MODES, *_fallback(limits), *_COST))

@@ -1,4 +1,4 @@
-"""The row about processes: whether they run as they should."""
+"""The row about processes: health of processes and their components."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.ops.dashboard.thresholds import Limits
 _PARTS: Final = (
     Panel(
         "Lease store, seen by each process",
-        "1: this process takes the store to be down and does not ask it for a while. One process alone: its own "
+        "1: this process considers the store down and does not use it for a while. One process alone: its own "
         "network. All: the store.",
         (Query(most("store_breaker_open", "instance"), "{{instance}}"),),
         steps=Steps.none_allowed(),
@@ -19,8 +19,8 @@ _PARTS: Final = (
         words={0: "up", 1: "down"},
     ),
     Panel(
-        "Parts running",
-        "Whether each part does what it is there for: the worst of all processes.",
+        "Components running",
+        "Whether each component works: the worst of all processes.",
         (Query(f"min by (part) ({series('part_running')})", "{{part}}"),),
         steps=Steps.falling(0.5, 1),
         kind=Kind.TIMELINE,
@@ -28,17 +28,17 @@ _PARTS: Final = (
     ),
     Panel(
         "Requests",
-        "Requests of the API by status, those turned away because a caller made too many, and closed connections.",
+        "API requests by status, rate-limited requests, and closed connections.",
         (
             Query(rate("http_requests_total", "status"), "{{status}}"),
-            Query(rate("http_limited_total"), "turned away"),
+            Query(rate("http_limited_total"), "rate-limited"),
             Query(rate("http_closed_connections_total", "reason"), "closed: {{reason}}"),
         ),
         Unit.REQUESTS,
     ),
     Panel(
         "Processes",
-        "Processes that were scraped, and those of them that have begun to end. Fewer than you run: see the first row.",
+        "Scraped processes, and those of them that are shutting down. Fewer than you run: see the first row.",
         (
             Query(f"count({series('draining')})", "scraped"),
             Query(total("draining"), "ending"),
@@ -48,12 +48,12 @@ _PARTS: Final = (
 
 
 def _pauses(limits: Limits) -> tuple[Panel, ...]:
-    """What keeps renewals from being made in time."""
+    """Delays of renewals."""
     return (
         Panel(
             "Event loop lag",
-            "How late each process is with what is due, and its longest garbage collection lately. Spikes are pauses: "
-            "a busy host, garbage collection, a function that blocks. A third of a TTL is a missed renewal.",
+            "How late each process handles timers, and its longest recent garbage collection. Spikes are pauses: "
+            "a busy host, garbage collection, a blocking function. A third of a TTL is a missed renewal.",
             (
                 Query(most("event_loop_lag_seconds", "instance"), "{{instance}}"),
                 Query(most("gc_pause_seconds", "instance"), "garbage collection, {{instance}}"),
@@ -62,7 +62,7 @@ def _pauses(limits: Limits) -> tuple[Panel, ...]:
             Steps.rising(limits.renew_every / 4, limits.renew_every / 2),
         ),
         Panel(
-            "Keeper behind by, each process",
+            "Renewal delay by process",
             f"How late renewals are. At {limits.renew_every:.3g} s a process counts as stalled, and `/healthz` fails.",
             (Query(most("keeper_heartbeat_age_seconds", "instance"), "{{instance}}"),),
             Unit.SECONDS,
@@ -72,6 +72,6 @@ def _pauses(limits: Limits) -> tuple[Panel, ...]:
 
 
 def process(limits: Limits) -> Row:
-    """The whole row."""
-    question = "Whether processes run as they should: pauses, lateness, parts and requests."
+    """The row."""
+    question = "Whether processes are healthy: pauses, delays, components and requests."
     return Row("Process", question, (*_pauses(limits), *_PARTS))

@@ -10,14 +10,14 @@ from holdfast.ops.dashboard.promql import Query, rate, total
 _BUS: Final = (
     Panel(
         "Deliveries",
-        "Deliveries by how they ended. busy: a lock; backend: a store; error: a bug, or bad input.",
+        "Deliveries by outcome. busy: a lock; backend: a store; error: a bug, or bad input.",
         (Query(rate("bus_deliveries_total", "outcome"), "{{outcome}}"),),
         Unit.PER_SECOND,
     ),
     Panel(
-        "Messages in hand",
-        "Messages that are being handled now, by the bus, schedulers and engines. At their limit for long: add "
-        "processes, or `scheduler.concurrency`.",
+        "Messages in flight",
+        "Messages that the bus, schedulers and engines handle now. At their limit for long: add "
+        "processes, or raise `scheduler.concurrency`.",
         (
             Query(total("bus_handling"), "bus"),
             Query(total("scheduler_handling"), "scheduler"),
@@ -26,7 +26,7 @@ _BUS: Final = (
     ),
     Panel(
         "Outbox relayed",
-        "Messages taken from the outbox to a bus of its own, a second. Nothing where the database is the bus.",
+        "Messages relayed from the outbox to an external bus, per second. None if the database is the bus.",
         (Query(rate("bus_relayed_total"), "relayed"),),
         Unit.PER_SECOND,
     ),
@@ -36,7 +36,8 @@ _BUS: Final = (
 _DATABASE: Final = (
     Panel(
         "Transactions",
-        "Transactions a second, commits, and syncs; several may share one. None: nothing reaches the database.",
+        "Transactions, commits and syncs per second; several transactions may share one. None: nothing reaches the "
+        "database.",
         (
             Query(rate("database_works_total", "kind"), "{{kind}}"),
             Query(rate("database_commits_total"), "commits"),
@@ -46,20 +47,20 @@ _DATABASE: Final = (
     ),
     Panel(
         "Transactions in trouble",
-        "Failed; run again as the database asked, or with rows locked, as they had changed meanwhile (Postgres); with "
-        "an unknown outcome; and connections listened on anew.",
+        "Failed; retried at the database's request, or with rows locked because they had changed (Postgres); with "
+        "an unknown outcome; and listener reconnects.",
         (
             Query(rate("database_failed_total"), "failed"),
-            Query(rate("database_run_again_total"), "run again"),
-            Query(rate("database_held_total"), "again, with rows locked"),
+            Query(rate("database_run_again_total"), "retried"),
+            Query(rate("database_held_total"), "retried with rows locked"),
             Query(rate("database_unknown_total"), "outcome unknown"),
-            Query(rate("database_listener_reconnects_total"), "listening anew"),
+            Query(rate("database_listener_reconnects_total"), "listener reconnects"),
         ),
         Unit.PER_SECOND,
     ),
     Panel(
         "Waiting for the database",
-        "Seconds waited in each second: for a free connection (Postgres), or for others' locks on the file "
+        "Seconds waited per second: for a free connection (Postgres), or for other processes' locks on the file "
         "(SQLite). Above 1: more than one caller waits at any time.",
         (
             Query(rate("database_pool_wait_seconds_total"), "for a connection"),
@@ -69,11 +70,11 @@ _DATABASE: Final = (
         Steps.rising(1),
     ),
     Panel(
-        "In line at the database",
-        "Works that wait for their turn, and transactions that are open. A line that grows: the disk or the server is "
-        "too slow for what is asked of it.",
+        "Database queue",
+        "Transactions that are queued, and open ones. A growing queue: the disk or the server is "
+        "too slow for the load.",
         (
-            Query(total("database_line", "kind"), "in line, {{kind}}"),
+            Query(total("database_line", "kind"), "queued, {{kind}}"),
             Query(total("database_active"), "open"),
         ),
     ),
@@ -83,17 +84,17 @@ _DATABASE: Final = (
 _AUDIT: Final = (
     Panel(
         "Audit ledger",
-        "Records written, lost, and failures of the disk, a second; and records that wait.",
+        "Records written, records lost, and disk errors, per second; and queued records.",
         (
             Query(rate("audit_records_total"), "written"),
             Query(rate("audit_dropped_total"), "lost"),
-            Query(rate("audit_failures_total"), "failures of the disk"),
-            Query(total("audit_queued"), "waiting now"),
+            Query(rate("audit_failures_total"), "disk errors"),
+            Query(total("audit_queued"), "queued now"),
         ),
     ),
     Panel(
         "Audit ledger, bytes",
-        "Bytes written a second: what keeps the disk busy, and how soon files are rotated.",
+        "Bytes written per second: the load on the disk, and how soon files are rotated.",
         (Query(rate("audit_bytes_total"), "written"),),
         Unit.BYTES_PER_SECOND,
     ),
@@ -102,6 +103,6 @@ _AUDIT: Final = (
 
 STORES: Final = Row(
     "Bus, database and audit",
-    "Whether messages and transactions flow, and the ledger is written.",
+    "Whether messages and transactions flow, and the audit ledger is written.",
     (*_BUS, *_DATABASE, *_AUDIT),
 )
