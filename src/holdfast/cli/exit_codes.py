@@ -46,25 +46,24 @@ class Exit(IntEnum):
 
 MEANING: MappingProxyType[Exit, str] = MappingProxyType(
     {
-        Exit.OK: "done; with `run --on-busy skip` also: skipped, which stderr says",
-        Exit.NO: "the answer is no: `inspect` and `release` found the lock free, `guard check`, `check`, `demo` or a "
-        "`drill` saw a promise broken, `history` found nobody, there is no such job or run, or it did not succeed, "
-        "`up` or `worker` had to cut work short, `runbook` could not tell, `tune` found that an SLO cannot be kept or, "
-        "with `--check`, that the settings disagree with the evidence",
+        Exit.OK: "success; with `run --on-busy skip` also: skipped, with a message on stderr",
+        Exit.NO: "a negative result: `inspect` and `release` found the lock free; `guard check`, `check`, `demo` or a "
+        "`drill` found a broken promise; `history` found no holder; the job or run does not exist or did not succeed; "
+        "`up` or `worker` had to cut work short; `runbook` has no sufficient evidence; `tune` found that an SLO cannot "
+        "be kept or, with `--check`, that the settings contradict the data",
         Exit.NO_EXTRA: 'the command line is not installed: `pip install "holdfast[cli]"`',
-        Exit.ACT: "`runbook` found something that has to be acted upon, and says what to type",
-        Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent anywhere",
-        Exit.UNAVAILABLE: "the store could not be reached or did not answer in time; the command was not run",
-        Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` shows where",
-        Exit.IO: "the operating system refused something: standard output could not be written (a full disk), or the "
-        "current directory is gone; what the command had done by then is done",
-        Exit.BUSY: "somebody else holds the lock; the command was not run",
-        Exit.LOST: "the lease was lost while the command ran; the command and all it started were ended",
-        Exit.DENIED: "the store failed and the policy of the risk class says not to run without it",
-        Exit.CONFIG: "the store was reached and can never work like this: password, rights, missing driver, "
-        "tables of the plane that are missing or of another version",
-        Exit.UNFINISHED: "`jobs follow` or `runs follow` with `--timeout`: it was not over in time, "
-        "as `timeout` says it",
+        Exit.ACT: "`runbook` found a problem and prints the next commands",
+        Exit.USAGE: "bad usage: an option, a name, a URL or a duration is wrong; nothing was sent",
+        Exit.UNAVAILABLE: "the store could not be reached or did not respond in time; the command was not run",
+        Exit.BUG: "a bug of Holdfast; `HOLDFAST_DEBUG=1` prints the traceback",
+        Exit.IO: "an error of the operating system: standard output could not be written (a full disk), or the "
+        "current directory is gone; earlier effects of the command stay",
+        Exit.BUSY: "another owner holds the lock; the command was not run",
+        Exit.LOST: "the lease was lost while the command ran; the command and all its children were terminated",
+        Exit.DENIED: "the store failed and the policy of the risk class does not allow to run without it",
+        Exit.CONFIG: "a permanent store error: password, permissions, missing driver, tables of the plane that are "
+        "missing or of another version",
+        Exit.UNFINISHED: "`jobs follow` or `runs follow` with `--timeout`: not finished in time, like `timeout`",
         Exit.NOT_EXECUTABLE: "the command was found and cannot be executed",
         Exit.NOT_FOUND: "the command was not found; the lock was not taken",
         Exit.SIGNALLED: "the command, or `holdfast` while it waited, was ended by signal n (143 is TERM)",
@@ -85,7 +84,7 @@ _ERRORS: tuple[tuple[type[HoldfastError], Exit], ...] = (
 
 
 def exit_for(error: HoldfastError) -> Exit:
-    """The exit code that says what this error says."""
+    """The exit code of an error."""
     found = next((code for kind, code in _ERRORS if isinstance(error, kind)), None)
     return _on_the_plane(error) if found is None else found
 
@@ -100,4 +99,4 @@ def _on_the_plane(error: HoldfastError) -> Exit:
 def table() -> str:
     """The exit codes as a table for the documentation."""
     rows = [f"| {'128 + n' if code is Exit.SIGNALLED else int(code)} | {text} |" for code, text in MEANING.items()]
-    return "\n".join(["| code | what it says |", "|---|---|", *rows]) + "\n"
+    return "\n".join(["| Code | Meaning |", "|---|---|", *rows]) + "\n"
