@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 import pytest
@@ -16,7 +17,9 @@ from fixtures_sqlalchemy import OpenSession
 from holdfast.core import failpoints
 from holdfast.errors import BadInput, FencedOut, LeaseLost, NotEntered, RowExists, RowMissing, Unfenced
 from holdfast.guards import GuardStatistics
+from holdfast.guards.sql.rows import RowId
 from holdfast.guards.sqlalchemy import GuardedEntity, GuardedTable
+from holdfast.guards.sqlalchemy.rows import SqlalchemyRows
 from sqlalchemy_entities import Invoice, Stock, content, guarded, made
 
 A, B, C = carried(1), carried(2), carried(3)
@@ -108,6 +111,62 @@ def test_between_the_check_of_a_flush_and_its_commit_nobody_overtakes(open_sessi
         mine.commit()
     assert len(tried) == 2
     assert content(mine) == [(42, 101, 1)]
+
+
+@pytest.mark.requires("R58", "R65")
+def test_a_row_that_a_newer_holder_makes_during_the_check_is_a_newer_fence(
+    open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row does not exist yet, then the ledger entry does not exist anymore: the fence moved to the row."""
+    late, new = open_session(), open_session()
+    noted = SqlalchemyRows.noted
+    made_meanwhile: list[bool] = []
+
+    async def make_it_first(rows: SqlalchemyRows, row: RowId) -> int | None:
+        if not made_meanwhile:
+            made_meanwhile.append(True)
+            with suppress(OperationalError), guarded(new).section_or_none(B, 42):  # SQLite has one writer at a time
+                new.add(Invoice(id=42, total=200))
+                new.commit()
+            new.rollback()
+        return await noted(rows, row)
+
+    with guarded(late).section_or_none(A, 42):
+        late.commit()
+        with guarded(new).section_or_none(B, 42):
+            new.commit()
+        late.add(Invoice(id=42, total=100))
+        monkeypatch.setattr(SqlalchemyRows, "noted", make_it_first)
+        with pytest.raises(FencedOut) as refused:
+            late.flush()
+        late.rollback()
+    assert refused.value.seen == 2
+    assert made_meanwhile
+
+
+def test_a_fence_that_comes_while_a_lease_without_one_makes_the_row_is_remembered(
+    open_session: OpenSession, degraded: holdfast.DegradedLease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfenced, new = open_session(), open_session()
+    noted = SqlalchemyRows.noted
+    entered: list[bool] = []
+
+    async def enter_afterwards(rows: SqlalchemyRows, row: RowId) -> int | None:
+        before = await noted(rows, row)
+        if not entered:
+            entered.append(True)
+            with suppress(OperationalError), guarded(new).section_or_none(B, 42):  # SQLite has one writer at a time
+                new.commit()
+            new.rollback()
+        return before
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlalchemyRows, "noted", enter_afterwards)
+        GuardedEntity(unfenced, Invoice, allow_degraded=True).insert(degraded, Invoice(id=42, total=3))
+        unfenced.commit()
+    assert entered
+    met = None if unfenced.get_bind().dialect.name == "sqlite" else 2
+    assert guarded(new).seen(42) == met
 
 
 @pytest.mark.parametrize("overtaken", [True, False])

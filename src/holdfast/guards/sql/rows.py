@@ -143,29 +143,29 @@ async def enter(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Ou
     if fence is None:
         found = await rows.read(row)
         return Absent() if found is None else Accepted(found)
-    return await _settled(row, lambda: _enter(rows, row, fence, rule))
+    return await settled(row, lambda: _enter(rows, row, fence, rule))
 
 
 async def update(rows: RowStore, row: RowId, fence: int | None, rule: Rule, values: Values) -> Outcome[Found]:
     """Write to a row that exists: one statement."""
-    return await _settled(row, lambda: _update(rows, row, fence, rule, values))
+    return await settled(row, lambda: _update(rows, row, fence, rule, values))
 
 
 async def insert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, values: Values) -> Outcome[Found]:
     """Make a row that does not exist."""
-    return await _settled(row, lambda: _alone(rows, lambda: _insert(rows, row, fence, rule, values)))
+    return await settled(row, lambda: _alone(rows, lambda: _insert(rows, row, fence, rule, values)))
 
 
 async def upsert(rows: RowStore, row: RowId, fence: int | None, rule: Rule, values: Values) -> Outcome[Found]:
     """Update the row if it exists, make it otherwise."""
-    return await _settled(row, lambda: _upsert(rows, row, fence, rule, values))
+    return await settled(row, lambda: _upsert(rows, row, fence, rule, values))
 
 
 async def delete(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Outcome[Found]:
     """Delete the row, and remember under which fence."""
     if fence is None:
-        return await _settled(row, lambda: _alone(rows, lambda: _delete_unfenced(rows, row)))
-    return await _settled(row, lambda: _alone(rows, lambda: _delete(rows, row, fence, rule)))
+        return await settled(row, lambda: _alone(rows, lambda: _delete_unfenced(rows, row)))
+    return await settled(row, lambda: _alone(rows, lambda: _delete(rows, row, fence, rule)))
 
 
 async def _enter(rows: RowStore, row: RowId, fence: int, rule: Rule) -> Outcome[Found] | None:
@@ -305,7 +305,7 @@ async def _alone(rows: RowStore, step: Callable[[], Awaitable[Outcome[V] | None]
         return undone.outcome  # type: ignore[no-any-return]  # only outcomes and None are ever carried
 
 
-async def _settled(row: RowId, attempt: Callable[[], Awaitable[Outcome[V] | None]]) -> Outcome[V]:
+async def settled(row: RowId, attempt: Callable[[], Awaitable[Outcome[V] | None]]) -> Outcome[V]:
     """Try until no other client has changed the row between two of our statements."""
     for _ in range(_TRIES):
         outcome = await attempt()

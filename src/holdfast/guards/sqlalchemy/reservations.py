@@ -30,16 +30,17 @@ async def hold(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Out
 async def hold_place(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Outcome[int | None]:
     """Hold the place of a row that is to be made; the fence that it must carry."""
     if fence is None:
-        # What the ledger remembers is not lost; if another client raises it between the two, theirs is not lowered.
-        carried = await rows.noted(row)
-        await rows.note(row, carried or 0, Rule.AT_LEAST)
-        return Accepted(carried)
+        return await steps.settled(row, lambda: _hold_unfenced(rows, row))
     if not await rows.note(row, fence, rule):
-        held = await rows.look(row)
-        newest = await rows.noted(row) if held is None else held[0]
-        return judge(rule, newest, fence) or (Unregistered(newest) if held is None else Present())
+        return judge(rule, await steps.seen(rows, row), fence) or Present()
     held = await rows.look(row)
     return Accepted(fence) if held is None else judge(Rule.AT_LEAST, held[0], fence) or Present()
+
+
+async def _hold_unfenced(rows: RowStore, row: RowId) -> Outcome[int | None] | None:
+    """Hold the ledger entry as it is. None: a holder with a fence raised it meanwhile, and the row must carry that."""
+    carried = await rows.noted(row)
+    return Accepted(carried) if await rows.note(row, carried or 0, Rule.AT_LEAST) else None
 
 
 async def hold_to_delete(rows: RowStore, row: RowId, fence: int | None, rule: Rule) -> Outcome[Found]:
