@@ -133,7 +133,7 @@ def _not_run(terminalreporter: pytest.TerminalReporter) -> list[str]:
     return [*lines, f"what is not chosen by {chosen!r}"] if chosen else lines
 
 
-SLOW = {"benchmarks", "cli", "processes", "repository", "sim"}  # folders whose tests take real processes or real time
+SLOW = {"benchmarks", "cli", "processes", "repository", "sim", "upgrade"}  # folders of tests with processes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
