@@ -30,7 +30,7 @@ from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Heartbeat, Job, Message
-from holdfast.plane.worker.result_batcher import apart
+from holdfast.plane.worker.result_batcher import split
 from holdfast.plane.worker.worker import Worker
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
@@ -150,7 +150,7 @@ class WorkerStage:
 
     def said(self, subject: str, job: str | None = None) -> list[Message]:
         """What was published so far."""
-        found = [each for message in self.bus.published if message.subject == subject for each in apart(message)]
+        found = [each for message in self.bus.published if message.subject == subject for each in split(message)]
         return [each for each in found if job is None or each.body["job"] == job]
 
     async def result(self, job: str, number: int = 1) -> Message:

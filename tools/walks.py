@@ -236,9 +236,7 @@ def renewed(text: str, walks: Mapping[str, Walk]) -> str:
             if file not in files:
                 before = [each for each in walk.always[:index] if each in files]
                 files.insert(files.index(before[-1]) + 1 if before else 0, file)
-        return "".join(
-            f"{number}. `{file}`: {texts.get(file) or summary(file)}\n" for number, file in enumerate(files, 1)
-        )
+        return "".join(f"1. `{file}`: {texts.get(file) or summary(file)}\n" for file in files)
 
     return _LIST.sub(lambda each: f"<!-- walk: {each['name']} -->\n{lines(each['name'])}<!-- end of walk -->\n", text)
 

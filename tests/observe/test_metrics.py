@@ -21,7 +21,7 @@ from holdfast.plane.process import sample
 from holdfast.plane.process.metrics import bounded
 from holdfast.plane.process.plane import PARTS, Plane
 from holdfast.plane.settings.settings import Settings
-from holdfast.plane.worker.statistics import WorkerStatistics
+from holdfast.plane.worker.worker import WorkerStatistics
 from holdfast.types import NS
 
 PROMTOOL = shutil.which("promtool")

@@ -14,7 +14,7 @@ from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model.job_states import WITH_WORKERS, JobState
 from holdfast.plane.model.records import Heartbeat, Submission
-from holdfast.plane.worker.staleness import Attempts, Look
+from holdfast.plane.worker.staleness import Attempts, Staleness
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from holdfast.types import NS
 
@@ -32,15 +32,15 @@ async def test_an_attempt_is_wanted_while_its_job_is_with_workers_at_that_attemp
     await enqueue(JobStore(database, bus, SystemClock(), SystemEntropy()), Submission("t", id="j"))
     statement = "UPDATE plane_job SET state = :state, attempt = 2 WHERE id = 'j'"
     await database.write(lambda tx: tx.query(statement, {"state": str(state)}))
-    found = await Attempts(database).look(("j", 0, attempt), 7, 0)
-    assert found == Look(state in WITH_WORKERS and attempt == 2)
+    found = await Attempts(database).check(("j", 0, attempt), 7, 0)
+    assert found == Staleness(state in WITH_WORKERS and attempt == 2)
     await bus.close()
 
 
 async def test_an_attempt_of_a_job_that_is_not_known_may_be_run(database: Database) -> None:
     await prepare(database)
     await prepare(database, "bus_schema")
-    assert await Attempts(database).look(("nobody", 0, 1), 7, 0) == Look(wanted=True)
+    assert await Attempts(database).check(("nobody", 0, 1), 7, 0) == Staleness(wanted=True)
 
 
 async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Database) -> None:
@@ -51,7 +51,7 @@ async def test_an_attempt_is_outdated_when_another_job_has_its_id(database: Data
     job, _ = await enqueue(store, Submission("t", id="j"), "default")
     await database.write(lambda tx: tx.query("UPDATE plane_job SET state = 'DISPATCHED', attempt = 1 WHERE id = 'j'"))
     for made_ns, wanted in ((job.created_ns, True), (job.created_ns - 1, False), (0, True)):
-        assert await Attempts(database).look(("j", made_ns, 1), 7, 0) == Look(wanted)
+        assert await Attempts(database).check(("j", made_ns, 1), 7, 0) == Staleness(wanted)
     await bus.close()
 
 
@@ -67,7 +67,7 @@ async def test_an_attempt_that_was_handed_out_once_more_is_wanted_by_its_newest_
     # 23: the same once more, as the replayer sends it; None: from a scheduler that does not say it.
     asked: list[tuple[int | None, bool]] = [(11, False), (15, False), (22, True), (23, True), (None, True)]
     for fence, wanted in asked:
-        assert await Attempts(database).look(("j", 0, 1), 7, 0, fence) == Look(wanted)
+        assert await Attempts(database).check(("j", 0, 1), 7, 0, fence) == Staleness(wanted)
     await bus.close()
 
 
@@ -102,7 +102,7 @@ async def test_a_worker_is_silent_that_had_begun_the_attempt_and_has_missed_two_
             await tx.query(row, job)
 
         await database.write(work)
-        found = await attempts.look(("j", 0, 1), 7, now_ns)
+        found = await attempts.check(("j", 0, 1), 7, now_ns)
         assert found.silent_since_ns == (2 * NS if silent else None), differs
     await bus.close()
 
@@ -130,7 +130,7 @@ async def test_a_run_is_overtaken_when_another_one_of_the_same_attempt_is_under_
     values = {"state": state, "attempt": attempt, "run_fence": run_fence}
     row = "UPDATE plane_job SET state = :state, attempt = :attempt, run_fence = :run_fence"
     await database.write(lambda tx: tx.query(row, values))
-    assert (await Attempts(database).look(("j", 0, 1), 7, 0)).overtaken is overtaken
+    assert (await Attempts(database).check(("j", 0, 1), 7, 0)).overtaken is overtaken
     await bus.close()
 
 
@@ -152,17 +152,17 @@ async def test_runs_of_this_attempt_are_lost_that_were_begun_and_not_given_back(
     attempts, name = Attempts(database), ("j", job.created_ns, 2)
     for owner, attempt, times, version in (("j", 1, 7, 10), ("j", 2, 4, 20), ("other", 2, 7, 10)):
         await begun(database, owner, attempt, times, version=version)
-    assert (await attempts.look(name, 7, 0)).lost == 4
+    assert (await attempts.check(name, 7, 0)).lost == 4
     # Of another attempt, another job, and an earlier job of the same id, nothing is held for this one.
     for other in (("j", job.created_ns, 1), ("other", 0, 2), ("j", job.created_ns - 1, 2), ("nobody", 0, 2)):
-        await attempts.given_back(other, 0)
-    assert (await attempts.look(name, 7, 0)).lost == 4
-    await attempts.given_back(name, 0)
-    await attempts.given_back(("j", 0, 2), 0)  # by a worker that was not told when the job was made
-    assert (await attempts.look(name, 7, 0)).lost == 2
+        await attempts.returned(other, 0)
+    assert (await attempts.check(name, 7, 0)).lost == 4
+    await attempts.returned(name, 0)
+    await attempts.returned(("j", 0, 2), 0)  # by a worker that was not told when the job was made
+    assert (await attempts.check(name, 7, 0)).lost == 2
     for _ in range(5):
-        await attempts.given_back(name, 0)
-    assert (await attempts.look(name, 7, 0)).lost == 0
+        await attempts.returned(name, 0)
+    assert (await attempts.check(name, 7, 0)).lost == 0
     await bus.close()
 
 
@@ -177,5 +177,5 @@ async def test_a_run_that_is_our_own_or_a_newer_one_is_not_lost(
     row = "UPDATE plane_job SET attempt = 1, state = :state, run_fence = :run_fence"
     await database.write(lambda tx: tx.query(row, {"state": state, "run_fence": run_fence}))
     await begun(database, "j", 1, 4, version=10)
-    assert (await Attempts(database).look(("j", 0, 1), 7, 0)).lost == 0
+    assert (await Attempts(database).check(("j", 0, 1), 7, 0)).lost == 0
     await bus.close()

@@ -266,9 +266,9 @@ async def test_one_that_cannot_be_given_back_now_is_given_back_later(
 async def test_one_that_is_too_old_to_be_relied_on_is_not_handed_out(locks: Locks, database: SqliteDatabase) -> None:
     claims = ClaimedLeases(locks, WORKER_JOB)
     await claimed(claims, database, "a")
-    (had,) = claims._here.values()
+    (had,) = claims._unused.values()
     long_ago = had.sent._replace(mono=had.sent.mono - round(WORKER_JOB.ttl * 1e9))
-    claims._here[had.grant.key] = had._replace(sent=long_ago)
+    claims._unused[had.grant.key] = had._replace(sent=long_ago)
     assert await claims.take(WORKER_JOB.lock(locks, job="a")) is None
     await held_are(locks)
 

@@ -156,7 +156,7 @@ async def test_what_was_sent_ahead_and_nobody_begins_is_put_back_in_line_and_cos
         assert (back.attempt, back.code, back.not_before_ns) == (0, "taken_back", 0)
         attempts = Attempts(plane.database)
         for each, wanted in ((sent[-1], False), (first, True)):
-            assert (await attempts.look((each.id, 0, 1), 7, 0)).wanted is wanted
+            assert (await attempts.check((each.id, 0, 1), 7, 0)).wanted is wanted
         urgent, _ = await enqueue(plane.store, Submission(TOPIC, tenant="acme", priority=9), POOL)
         await plane.scheduler.on_result(over(await plane.job(first.id), 10 * BRIEF_NS))
         await plane.in_state(urgent, JobState.DISPATCHED)

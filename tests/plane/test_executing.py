@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.plane import App
-from holdfast.plane.worker.executor import Crew, Execution, Interruption, Unfinished
+from holdfast.plane.worker.executor import Execution, Interruption, JobThreads, Unfinished
 from holdfast.testing.simloop import run_virtual
 from holdfast.types import NS
 
@@ -33,12 +33,12 @@ def test_a_function_that_does_not_stop_is_waited_for_as_long_as_it_may_or_less(
     async def main() -> float:
         loop = asyncio.get_running_loop()
         context: Any = SimpleNamespace(job="j1", cancelled=SimpleNamespace(set=lambda _: None))
-        execution = Execution(Crew("test"), context, 5 * NS)
+        execution = Execution(JobThreads("test"), context, 5 * NS)
         running = asyncio.create_task(execution.run(app.functions["deaf"], None))
         await asyncio.sleep(10)
         execution.interrupt(Interruption.DRAINED, "its worker is ending")
         if hastened is not None:
-            execution.hasten(hastened * NS)
+            execution.limit_wait(hastened * NS)
         assert isinstance(await running, Unfinished)
         return loop.time() - 10
 

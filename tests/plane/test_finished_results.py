@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.plane.model.records import Message
-from holdfast.plane.worker.result_cache import Finished
+from holdfast.plane.worker.worker import ResultCache
 
 
 def result(n: int) -> Message:
@@ -11,7 +11,7 @@ def result(n: int) -> Message:
 
 
 def test_the_newest_are_kept_when_there_are_too_many() -> None:
-    finished = Finished(most=2)
+    finished = ResultCache(most=2)
     for n in range(3):
         finished.keep(("j", 0, n), result(n), 1)
     assert (finished.get(("j", 0, 0)), finished.get(("j", 0, 1)), finished.get(("j", 0, 2))) == (
@@ -23,7 +23,7 @@ def test_the_newest_are_kept_when_there_are_too_many() -> None:
 
 
 def test_large_results_make_room_for_each_other() -> None:
-    finished = Finished(chars=10)
+    finished = ResultCache(chars=10)
     finished.keep(("a", 0, 1), result(1), 6)
     finished.keep(("b", 0, 1), result(2), 4)
     assert len(finished) == 2
@@ -38,7 +38,7 @@ def test_large_results_make_room_for_each_other() -> None:
 
 
 def test_keeping_one_again_does_not_count_it_twice() -> None:
-    finished = Finished(chars=10)
+    finished = ResultCache(chars=10)
     for n in range(5):
         finished.keep(("a", 0, 1), result(n), 6)
     assert finished.get(("a", 0, 1)) == result(4)

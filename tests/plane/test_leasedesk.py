@@ -47,14 +47,14 @@ class Counted:
 async def test_those_who_come_together_share_a_request_and_each_has_its_own(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
     busy = await WORKER_JOB.lock(locks, job="3").acquire(1)
-    found = await asyncio.gather(*(desk.take(WORKER_JOB.lock(locks, job=str(at))) for at in range(6)))
+    found = await asyncio.gather(*(batcher.acquire(WORKER_JOB.lock(locks, job=str(at))) for at in range(6)))
     assert counted.asked == [5], "one is held in this very process"
     assert [None if each is None else each.key for each in found] == [
         None if at == 3 else WORKER_JOB.key(job=str(at)) for at in range(6)
     ]
-    await asyncio.gather(*(desk.give_back(each) for each in found if each is not None))
+    await asyncio.gather(*(batcher.release(each) for each in found if each is not None))
     assert [each.key for each in await locks.list(WORKER_JOB.key(job=""))] == [busy.key]
     await busy.release()
 
@@ -63,9 +63,9 @@ async def test_those_who_come_together_share_a_request_and_each_has_its_own(
 async def test_whoever_is_cancelled_leaves_no_lease_behind(
     locks: Locks, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    desk, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
     counted.go.clear()
-    take = desk._take
+    take = batcher._acquire
 
     async def answered(asking: Any) -> Any:
         leases = await take(asking)
@@ -73,12 +73,12 @@ async def test_whoever_is_cancelled_leaves_no_lease_behind(
             first.cancel()  # which has not heard of it yet
         return leases
 
-    monkeypatch.setattr(desk._takes, "_together", answered)
-    first = asyncio.create_task(desk.take(WORKER_JOB.lock(locks, job="first")))
+    monkeypatch.setattr(batcher._acquisitions, "_together", answered)
+    first = asyncio.create_task(batcher.acquire(WORKER_JOB.lock(locks, job="first")))
     await counted.inside.wait()
     taking = first
     if when == "in line":
-        taking = asyncio.create_task(desk.take(WORKER_JOB.lock(locks, job="second")))
+        taking = asyncio.create_task(batcher.acquire(WORKER_JOB.lock(locks, job="second")))
         await asyncio.sleep(0)
     if when == "after the answer":
         counted.go.set()
@@ -90,21 +90,21 @@ async def test_whoever_is_cancelled_leaves_no_lease_behind(
     if taking is not first:
         lease = await first
         assert lease is not None
-        await desk.give_back(lease)
+        await batcher.release(lease)
 
     async def nothing_held() -> bool:
         return not await locks.list(WORKER_JOB.key(job=""))
 
     async with asyncio.timeout(20):
-        while not await nothing_held():  # noqa: ASYNC110 - what the desk gives back takes a turn or two
+        while not await nothing_held():  # noqa: ASYNC110 - what the batcher gives back takes a turn or two
             await asyncio.sleep(0.005)
-    again = await desk.take(WORKER_JOB.lock(locks, job="first"))
+    again = await batcher.acquire(WORKER_JOB.lock(locks, job="first"))
     assert again is not None
-    await desk.give_back(again)
+    await batcher.release(again)
 
 
 async def test_trouble_with_the_store_is_told_to_each(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = LeaseBatcher(locks)
+    batcher = LeaseBatcher(locks)
 
     async def away(*_: Any) -> Any:
         raise Unavailable("no store")
@@ -112,24 +112,24 @@ async def test_trouble_with_the_store_is_told_to_each(locks: Locks, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(locks.ports.store, "acquire_many", away)
         ends = await asyncio.gather(
-            *(desk.take(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)), return_exceptions=True
+            *(batcher.acquire(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)), return_exceptions=True
         )
     assert [type(each) for each in ends] == [Unavailable] * 3
     assert len({id(each) for each in ends}) == 3
-    lease = await desk.take(WORKER_JOB.lock(locks, job="0"))
+    lease = await batcher.acquire(WORKER_JOB.lock(locks, job="0"))
     assert lease is not None
-    await desk.give_back(lease)
-    await desk.give_back(lease)  # safe in `finally`, twice
+    await batcher.release(lease)
+    await batcher.release(lease)  # safe in `finally`, twice
 
 
 async def test_a_store_that_answers_for_one_lock_at_a_time_is_asked_so(
     locks: Locks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
+    batcher, counted = LeaseBatcher(locks), Counted(locks, monkeypatch)
     monkeypatch.setattr("holdfast.aio.batch.takes_many", lambda _: False)
-    found = await asyncio.gather(*(desk.take(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)))
+    found = await asyncio.gather(*(batcher.acquire(WORKER_JOB.lock(locks, job=str(at))) for at in range(3)))
     assert all(each is not None and each.held for each in found)
     for each in found:
         assert each is not None
-        await desk.give_back(each)
+        await batcher.release(each)
     assert (counted.asked, await locks.list(WORKER_JOB.key(job=""))) == ([], [])

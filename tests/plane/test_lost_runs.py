@@ -24,7 +24,7 @@ from holdfast.plane.process.parts import worker_of
 from holdfast.plane.process.plane import Plane
 from holdfast.plane.service.service import Caller
 from holdfast.plane.settings.settings import SchedulerSettings, Settings, WorkerSettings
-from holdfast.plane.worker.staleness import Attempts, Look
+from holdfast.plane.worker.staleness import Attempts, Staleness
 from servers_nats import NatsExecutable, NatsServer, nats_executables, own_stream
 from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
 
@@ -75,9 +75,9 @@ async def heard(plane: Plane, job: Job, runs: int) -> None:
     assert found == runs
 
 
-async def looked(plane: Plane, job: Job) -> Look:
+async def looked(plane: Plane, job: Job) -> Staleness:
     """What a worker that came to the job now would be told."""
-    return await Attempts(plane.components.database).look((job.id, job.created_ns, 1), 1 << 62, 0)
+    return await Attempts(plane.components.database).check((job.id, job.created_ns, 1), 1 << 62, 0)
 
 
 def waiting(topic: str = "wait") -> tuple[App, Gate]:
@@ -146,10 +146,10 @@ class Told:
         self.back: list[tuple[str, int, int]] = []
         self.trouble: Exception | None = None
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
-        return Look(wanted=True, lost=self.lost)
+    async def check(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Staleness:
+        return Staleness(wanted=True, lost=self.lost)
 
-    async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
+    async def returned(self, name: tuple[str, int, int], now_ns: int) -> None:
         self.back.append(name)
         if self.trouble is None:
             await asyncio.Event().wait()
@@ -197,7 +197,7 @@ async def test_a_message_that_was_delivered_before_says_its_start_also_where_its
     app = App("billing")
     app.job("charge")(lambda payload: payload)
     worker = await work_stage.worker(app, delays=families.RETRY_DELAYS.without_jitter(1_000_000))
-    worker._worker_pools[0]._place.brief.add("charge")
+    worker._worker_pools[0]._shared.brief.add("charge")
     async with work_stage.locks.lock(families.WORKER_JOB.key(job="j"), ttl=30):
         await work_stage.send("charge", job="j")
         await work_stage.end("j")
@@ -215,12 +215,12 @@ async def test_a_run_that_cannot_be_excused_is_given_back_all_the_same(
     app, gate = waiting()
     told = Told(0)
     told.trouble = trouble  # None: it does not answer
-    monkeypatch.setattr("holdfast.plane.worker.staleness.EXCUSE_S", 0.01)
+    monkeypatch.setattr("holdfast.plane.worker.staleness.REPORT_LIMIT_S", 0.01)
     worker = await work_stage.worker(app, currency=told)
     job = await work_stage.send("wait")
     await asyncio.wait_for(gate.come.wait(), 60)
     await worker.drain(0)
     assert told.back == [(job, 1, 1)]
-    (line,) = [each for each in caplog.messages if "could not be excused" in each]
+    (line,) = [each for each in caplog.messages if "could not be reported" in each]
     assert ("the database is away" if trouble else "no answer within 0.01 s") in line
     assert await work_stage.bus.pending("work.default.wait", "workers") == 1

@@ -226,7 +226,7 @@ async def test_a_job_that_kills_whoever_runs_it_is_not_run_for_ever(plane: Repli
     made = Replayer(plane.placement)
     for run in range(LOST_MAX):
         await plane.scheduler.on_started(started(job, 1, run_of(job), worker=f"leaving{run}"))
-        await Attempts(plane.database).given_back((job.id, job.created_ns, 1), 0)  # which costs the job nothing
+        await Attempts(plane.database).returned((job.id, job.created_ns, 1), 0)  # which costs the job nothing
         await plane.scheduler.on_started(started(job, 1, run_of(job), worker=f"w{run}"))
         await lost(plane)
         if run + 1 in (1, LOST_MAX - 1, LOST_MAX):

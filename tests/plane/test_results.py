@@ -20,7 +20,7 @@ from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job, Message
-from holdfast.plane.worker.result_batcher import TOGETHER_CHARS, TOGETHER_MAX, ResultBatcher, apart, together
+from holdfast.plane.worker.result_batcher import BATCH_CHARS, BATCH_MAX, ResultBatcher, joined, split
 from holdfast.runtime.system import SystemEntropy
 
 
@@ -42,14 +42,14 @@ _VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), la
 @given(st.lists(st.tuples(st.integers(0, 9), _VALUES, st.integers(0, 99), st.integers(1, 2**53)), min_size=1))
 def test_taken_apart_they_are_the_messages_that_they_would_have_been(said: list[tuple[int, Any, int, int]]) -> None:
     messages = [result(f"job-{number}", value, attempt, fence) for number, value, attempt, fence in said]
-    one = together(messages, "token")
-    assert apart(sent(one)) == messages
+    one = joined(messages, "token")
+    assert split(sent(one)) == messages
     assert one.id not in {each.id for each in messages} or len(messages) == 1
 
 
 def test_a_single_one_is_as_it_is_and_two_bundles_are_never_one_message() -> None:
-    assert together([result("a")], "token") == result("a")
-    assert together([result("a"), result("b")], "x").id != together([result("a"), result("b")], "y").id
+    assert joined([result("a")], "token") == result("a")
+    assert joined([result("a"), result("b")], "x").id != joined([result("a"), result("b")], "y").id
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_single_one_is_as_it_is_and_two_bundles_are_never_one_message() -> Non
 )
 def test_what_is_no_list_of_results_is_refused(said: Any) -> None:
     with pytest.raises(BadInput):
-        apart(Message("m", subjects.RESULT, {"results": said}))
+        split(Message("m", subjects.RESULT, {"results": said}))
 
 
 # The desk of a worker.
@@ -102,9 +102,9 @@ def desk_on(bus: SlowBus) -> ResultBatcher:
 async def tell_all(bus: SlowBus, messages: Sequence[tuple[Message, int]]) -> list[BaseException | None]:
     """The first alone, and the others while that is under way."""
     desk = desk_on(bus)
-    first = asyncio.create_task(desk.tell(*messages[0]))
+    first = asyncio.create_task(desk.publish(*messages[0]))
     await bus.asked.wait()
-    rest = [asyncio.create_task(desk.tell(*each)) for each in messages[1:]]
+    rest = [asyncio.create_task(desk.publish(*each)) for each in messages[1:]]
     await asyncio.sleep(0)
     bus.open.set()
     return await asyncio.gather(first, *rest, return_exceptions=True)
@@ -116,16 +116,16 @@ async def test_what_is_ready_while_others_are_said_is_said_in_one_message() -> N
     messages = [result(f"job-{number}") for number in range(20)]
     assert await tell_all(bus, [(each, 4) for each in messages]) == [None] * 20
     assert len(bus.published) == 2
-    assert [each for message in bus.published for each in apart(message)] == messages
+    assert [each for message in bus.published for each in split(message)] == messages
 
 
 @pytest.mark.asyncio
 async def test_a_message_is_no_longer_than_it_should_be() -> None:
     bus = SlowBus()
-    many = [(result(f"job-{number}"), 4) for number in range(1 + TOGETHER_MAX + 5)]
-    long = [(result(f"long-{number}"), TOGETHER_CHARS // 2 + 1) for number in range(3)]
+    many = [(result(f"job-{number}"), 4) for number in range(1 + BATCH_MAX + 5)]
+    long = [(result(f"long-{number}"), BATCH_CHARS // 2 + 1) for number in range(3)]
     await tell_all(bus, many + long)
-    assert [len(apart(message)) for message in bus.published] == [1, TOGETHER_MAX, 6, 1, 1]
+    assert [len(split(message)) for message in bus.published] == [1, BATCH_MAX, 6, 1, 1]
 
 
 @pytest.mark.asyncio
@@ -162,7 +162,7 @@ async def dispatched(plane: Replica, number: int) -> list[Job]:
 
 
 def bundle(jobs: Sequence[Job]) -> Message:
-    return sent(together([finished(job, 1, run_of(job, 7)).message for job in jobs], "token"))
+    return sent(joined([finished(job, 1, run_of(job, 7)).message for job in jobs], "token"))
 
 
 @pytest.mark.asyncio

@@ -107,7 +107,7 @@ async def test_a_start_that_cannot_be_said_keeps_the_result_until_it_is(
     work_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order of what is said about an attempt does not depend on when it is said."""
-    monkeypatch.setattr("holdfast.plane.worker.attempt.BRIEF_NS", 1)  # the start is said while the function runs
+    monkeypatch.setattr("holdfast.plane.worker.worker.BRIEF_NS", 1)  # the start is said while the function runs
     app, gate = App("billing"), Gate()
 
     @app.job("charge")
@@ -115,7 +115,7 @@ async def test_a_start_that_cannot_be_said_keeps_the_result_until_it_is(
         await gate.passed()
 
     worker = await work_stage.worker(app)
-    worker._worker_pools[0]._place.brief.add("charge")
+    worker._worker_pools[0]._shared.brief.add("charge")
     tries = 0
 
     async def refused(message: Message) -> None:
@@ -233,7 +233,7 @@ async def test_no_more_of_a_topic_run_at_once_than_it_allows(work_stage: WorkerS
     said = await work_stage.result(second)
     assert (said.body["status"], said.body["error"]) == (
         "returned",
-        f"worker {worker.name} has no place for another charge",
+        f"worker {worker.name} has no slot for another charge",
     )
     assert await work_stage.end(second) is None
     assert (await work_stage.result(await work_stage.send("else"))).body["status"] == "succeeded"

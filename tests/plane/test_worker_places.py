@@ -12,7 +12,7 @@ from fixtures_workers import Gate, WorkerStage
 from holdfast.errors import LockBusy, RetryLater
 from holdfast.plane import App
 from holdfast.plane.jobs.topic_limits import ASIDE_NS
-from holdfast.plane.worker import slots
+from holdfast.plane.worker import worker as worker_module
 from holdfast.plane.worker.worker import Worker
 
 pytestmark = pytest.mark.asyncio
@@ -48,7 +48,7 @@ async def test_what_the_scheduler_has_counted_a_place_for_is_left_to_the_worker_
 async def test_what_nobody_has_a_place_for_after_all_goes_back_to_the_scheduler(
     work_stage: WorkerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "PASSES_MAX", 3)
+    monkeypatch.setattr(worker_module, "PASSES_MAX", 3)
     app, gate = App("billing"), Gate()
 
     @app.job("charge", max_concurrency=1)

@@ -17,7 +17,7 @@ from holdfast.plane import App, BlockingContext, Fatal
 from holdfast.plane.locks import registry as families
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.records import Message
-from holdfast.plane.worker.staleness import Look
+from holdfast.plane.worker.staleness import Staleness
 
 pytestmark = pytest.mark.asyncio
 
@@ -175,14 +175,14 @@ class Known:
         self.asked: list[tuple[str, int]] = []
         self.trouble: Exception | None = None
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
+    async def check(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Staleness:
         job, _, attempt = name
         self.asked.append((job, attempt))
         if self.trouble is not None:
             raise self.trouble
-        return Look((job, attempt) not in self.over)
+        return Staleness((job, attempt) not in self.over)
 
-    async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
+    async def returned(self, name: tuple[str, int, int], now_ns: int) -> None:
         return
 
 

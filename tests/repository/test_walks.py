@@ -24,6 +24,6 @@ def test_a_renewed_page_keeps_order_and_texts_and_adds_what_is_called() -> None:
     walk = walks.Walk(("types.py", "errors.py"), frozenset(), ())
     renewed = walks.renewed(page, {"lock": walk})
     assert list(walks.in_page(renewed)["lock"]) == ["types.py", "errors.py"]
-    assert "2. `errors.py`: kept\n" in renewed
+    assert "1. `errors.py`: kept\n" in renewed
     assert renewed.startswith("a\n")
     assert renewed.endswith("-->\nb\n")

@@ -21,7 +21,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
 from holdfast.plane.process.parts import WorkerPart
 from holdfast.plane.scheduler import scheduler
-from holdfast.plane.worker import attempt
+from holdfast.plane.worker import worker
 from holdfast.testing.simresource import FencedResource
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -131,4 +131,4 @@ def a_worker_does_not_end(patch: pytest.MonkeyPatch) -> None:
 
 def a_job_that_kills_is_run_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Nobody counts who has begun an attempt and was not heard of again."""
-    patch.setattr(attempt, "given_up", lambda lost: None)
+    patch.setattr(worker, "given_up", lambda lost: None)

@@ -26,7 +26,7 @@ from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.worker.result_batcher import apart
+from holdfast.plane.worker.result_batcher import split
 from holdfast.runtime.system import SystemClock, SystemEntropy
 
 HERE = Path(__file__).resolve().parent
@@ -148,7 +148,7 @@ class Fleet:
 
     async def hear(self, delivery: Delivery) -> None:
         """A message for the scheduler, which ends a job with its first result."""
-        for message in apart(delivery.message):
+        for message in split(delivery.message):
             if message.subject == subjects.RESULT:
                 await self._write(message.body["job"], JobState.SUCCEEDED)
             self.heard.append(message)

@@ -209,7 +209,7 @@ WORKER_JOB: Final = LockFamily(
     release=Release.EXPLICIT,
     on_busy="somebody runs it: retry after {busy}",
     on_error="retry after {failed}",
-    used_by="holdfast.plane.worker.attempt",
+    used_by="holdfast.plane.worker.worker",
     acquire_timeout=0.0,
 )
 

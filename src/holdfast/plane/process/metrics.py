@@ -30,7 +30,7 @@ from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.scheduler.scheduler import Scheduler
-from holdfast.plane.worker.statistics import WorkerStatistics
+from holdfast.plane.worker.worker import WorkerStatistics
 from holdfast.plane.workflows.engine import Engine
 from holdfast.plane.workflows.run_store import RunStore
 

@@ -64,7 +64,7 @@ from holdfast.plane.scheduler.dispatcher import Dispatcher
 from holdfast.plane.scheduler.placement import Placed, Placement
 from holdfast.plane.scheduler.returned_jobs import Parking
 from holdfast.plane.scheduler.takeover_latency import TakeoverTimes
-from holdfast.plane.worker.result_batcher import apart
+from holdfast.plane.worker.result_batcher import split
 from holdfast.types import Duration, duration_ns
 
 RETRY_BACKOFF: Final = backoff.exponential(base=1.0, cap=60.0)
@@ -235,7 +235,7 @@ class Scheduler:
 
     async def on_result(self, delivery: Delivery) -> None:
         """A worker has finished an attempt, or several at the same time."""
-        messages = apart(delivery.message)
+        messages = split(delivery.message)
         said = [report_of(each) for each in messages]
         wanted = [(each.job, await self._ruling(each)) for each in said]
         if len(wanted) == 1:

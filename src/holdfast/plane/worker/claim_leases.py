@@ -1,9 +1,11 @@
-"""Leases of attempts that are taken by the very transaction that claims their messages.
+"""Leases of attempts, acquired in the transaction that claims their messages.
 
-Where bus and leases lie in one file, a worker needs one commit, and one trip to the thread that writes, to have an
-attempt and the lease that it is made under. Promises: each is a lease as from `Lock.try_acquire`, valid from before the
-transaction asked for it; one that nobody takes is given back, and so is one of a transaction of which nobody knows what
-became. A lock that was busy is not here, and is asked for again by whoever wants it.
+Where bus and leases are in one file, a worker needs one commit, and one trip to the writer thread, for an attempt and
+its lease.
+
+Promises: each is a lease as from `Lock.try_acquire`, valid from before the transaction requested it. A lease that no
+attempt uses is released, and so is one of a transaction with an unknown outcome. A lock that was busy is not here: the
+attempt requests it again.
 
 Clock: the one of the locks.
 """
@@ -27,9 +29,9 @@ from holdfast.types import NS, Ask, Grant, Instant, elapsed_ns
 _KEPT_MAX: Final = 4096
 
 
-class _Had(NamedTuple):
+class _Claimed(NamedTuple):
     grant: Grant
-    sent: Instant  # before it was asked for
+    sent: Instant  # before it was requested
 
 
 class ClaimedLeases:
@@ -39,10 +41,10 @@ class ClaimedLeases:
         self._locks = locks
         self._family = family
         self._ttl_ns = round(family.ttl * NS)
-        self._asked: list[Ask] = []  # by the transaction that is under way
-        self._got: list[_Had] = []
-        self._here: dict[str, _Had] = {}  # by the name of the lock: had, and not yet taken by anybody
-        self.answered = False  # the store has been there once
+        self._asked: list[Ask] = []  # by the current transaction
+        self._got: list[_Claimed] = []
+        self._unused: dict[str, _Claimed] = {}  # by the name of the lock: acquired, and not yet used
+        self.answered = False  # the store has answered once
         self._riding: RidesAlong | None = None
 
     @property
@@ -55,7 +57,7 @@ class ClaimedLeases:
 
     async def work(self, tx: Tx, keys: Sequence[str]) -> None:
         """See `ports.Along`: the keys are the ids of jobs."""
-        self._got = []  # what a transaction had that was undone, and is made again, was never granted
+        self._got = []  # the grants of a transaction that was undone, and is run again, do not exist
         if not keys:
             return
         ports = self._locks.ports
@@ -67,14 +69,14 @@ class ClaimedLeases:
         ]
         self._asked += asks
         answers = cast("SqliteTx", tx).step(store.granting(asks))
-        self._got = [_Had(each, sent) for each in answers if isinstance(each, Grant)]
+        self._got = [_Claimed(each, sent) for each in answers if isinstance(each, Grant)]
 
     def done(self) -> None:
         """See `ports.Along`."""
         got, self._got, self._asked = self._got, [], []
-        if len(self._here) + len(got) > _KEPT_MAX:
-            self._forget_old()
-        self._here.update((each.grant.key, each) for each in got)
+        if len(self._unused) + len(got) > _KEPT_MAX:
+            self._forget_expired()
+        self._unused.update((each.grant.key, each) for each in got)
 
     def undone(self) -> None:
         """See `ports.Along`."""
@@ -83,16 +85,16 @@ class ClaimedLeases:
             self._locks.ports.reaper.reap(ask.key, ask.token, ask.ttl_ns)
 
     async def take(self, lock: Lock[Lease]) -> Lease | None:
-        """The lease of a lock, if it is here and can still be used."""
-        had = self._here.pop(lock.name, None)
+        """The lease of a lock, if it was claimed and is still valid."""
+        had = self._unused.pop(lock.name, None)
         return None if had is None else await many.taken_along(self._locks, lock, *had)
 
     async def leave(self, job: str) -> None:
-        """Whoever had the message of a job is done with it. A lease that was not taken is given back.
+        """Release the lease of a job if its message is settled without using it.
 
-        Before others get the message: they are not to find its job busy.
+        Before other workers get the message, so that they do not find its job busy.
         """
-        if not self._here or (had := self._here.pop(self._family.key(job=job), None)) is None:
+        if not self._unused or (had := self._unused.pop(self._family.key(job=job), None)) is None:
             return
         ports = self._locks.ports
         try:
@@ -103,15 +105,15 @@ class ClaimedLeases:
                 raise
 
     def close(self) -> None:
-        """Nobody will take any more."""
-        here, self._here = self._here, {}
+        """Release all leases that are left."""
+        here, self._unused = self._unused, {}
         for had in here.values():
             self._reap(had)
 
-    def _forget_old(self) -> None:
-        """Messages that could not be read leave leases behind, which have run out by themselves."""
+    def _forget_expired(self) -> None:
+        """Forget leases that have expired: unreadable messages leave them behind."""
         now = self._locks.ports.clock.now()
-        self._here = {key: had for key, had in self._here.items() if elapsed_ns(had.sent, now) < self._ttl_ns}
+        self._unused = {key: had for key, had in self._unused.items() if elapsed_ns(had.sent, now) < self._ttl_ns}
 
-    def _reap(self, had: _Had) -> None:
+    def _reap(self, had: _Claimed) -> None:
         self._locks.ports.reaper.reap(had.grant.key, had.grant.token, self._ttl_ns)

@@ -1,9 +1,10 @@
-"""Results of attempts that are ready at the same time: one message on the bus, and many again for the scheduler.
+"""Batches results: those that are ready at the same time share one message on the bus.
 
-Where attempts are over at once, what a message costs is a good part of what a job costs; so a worker says what it has
-to say in one. Promises: each result has its own fence with it, and is durable when `tell` returns; if it cannot be said
-with the others it is said by itself, and its error is its own. Taken apart, each is the message that it would have
-been, under the same id. Nobody waits for company: what comes while others are being said is in the next message.
+Where attempts are brief, the cost of a message is a good part of the cost of a job.
+
+Promises: each result carries its own fence and is durable when `publish` returns. If a batch cannot be published, each
+result is published alone, and its error is its own. `split` gives the messages that would have been published without
+the batch, with the same ids. A result never waits for others: those that come while a batch is published form the next.
 """
 
 from __future__ import annotations
@@ -21,60 +22,60 @@ from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model.messages import RESULT
 from holdfast.plane.model.records import Message, check_id, check_whole
 
-TOGETHER_MAX: Final = 64
-TOGETHER_CHARS: Final = 65_536  # of their results: a message of many must not be much longer than one may be
+BATCH_MAX: Final = 64
+BATCH_CHARS: Final = 65_536  # of results: a batch must not be much longer than a single message may be
 
 _ALL: Final = "results"
 _FENCE: Final = "fence"
 
 
-class Said(NamedTuple):
-    """A result on its way."""
+class _Result(NamedTuple):
+    """A result to publish."""
 
     message: Message
     size: int  # in characters, about
 
 
 class ResultBatcher:
-    """Where the attempts of a worker say their results. Belongs to one event loop."""
+    """Publishes the results of one worker. Belongs to one event loop."""
 
     def __init__(self, bus: Bus, entropy: Entropy) -> None:
         self._bus = bus
         self._entropy = entropy
-        self._results: Batcher[Said, None] = Batcher(self._tell)
+        self._results: Batcher[_Result, None] = Batcher(self._publish)
 
-    async def tell(self, message: Message, size: int) -> None:
-        """Publish a result, with whichever others are ready now. Raises what the bus does."""
-        await self._results.ask(Said(message, size))
+    async def publish(self, message: Message, size: int) -> None:
+        """Publish a result, together with the others that are ready now. Raises what the bus does."""
+        await self._results.ask(_Result(message, size))
 
-    async def _tell(self, said: Sequence[Said]) -> Sequence[None]:
-        await self._bus.publish([together(each, self._entropy.token()) for each in _shares(said)])
-        return [None] * len(said)
+    async def _publish(self, results: Sequence[_Result]) -> Sequence[None]:
+        await self._bus.publish([joined(each, self._entropy.token()) for each in _batches(results)])
+        return [None] * len(results)
 
 
-def _shares(said: Sequence[Said]) -> Iterator[list[Message]]:
-    """The results in groups of which each fits into one message."""
-    share: list[Message] = []
+def _batches(results: Sequence[_Result]) -> Iterator[list[Message]]:
+    """The results in groups, each of which fits into one message."""
+    batch: list[Message] = []
     chars = 0
-    for message, size in said:
-        if share and (len(share) == TOGETHER_MAX or chars + size > TOGETHER_CHARS):
-            yield share
-            share, chars = [], 0
-        share.append(message)
+    for message, size in results:
+        if batch and (len(batch) == BATCH_MAX or chars + size > BATCH_CHARS):
+            yield batch
+            batch, chars = [], 0
+        batch.append(message)
         chars += size
-    if share:
-        yield share
+    if batch:
+        yield batch
 
 
-def together(results: Sequence[Message], token: str) -> Message:
-    """Results as one message; a single one as it is. `token` makes it another than all others for the bus."""
+def joined(results: Sequence[Message], token: str) -> Message:
+    """One message with several results; a single one as it is. `token` makes its id unique."""
     if len(results) == 1:
         return results[0]
     said = [{**each.body, _FENCE: None if each.fence is None else each.fence.fence} for each in results]
     return Message(f"{RESULT}:together:{token}", RESULT, {_ALL: said})
 
 
-def apart(message: Message) -> list[Message]:
+def split(message: Message) -> list[Message]:
     """The results in a message, or `BadInput`."""
     if _ALL not in message.body:
         return [message]
@@ -85,7 +86,7 @@ def apart(message: Message) -> list[Message]:
 
 
 def _single(said: Mapping[str, Any]) -> Message:
-    # Which prefix the plane has does not matter: whoever reads a result looks at the rest of its key (`names`).
+    # The prefix of the plane does not matter: readers of a result check the rest of its key (`names`).
     job, attempt = check_id("job", said.get("job")), check_whole("attempt", said.get("attempt"), 0, 2**31)
     run = granted(WORKER_JOB.key(job=job), check_whole(_FENCE, said.get(_FENCE), 1, FENCE_MAX))  # both were checked
     body = {name: value for name, value in said.items() if name != _FENCE}

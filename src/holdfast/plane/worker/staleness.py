@@ -1,34 +1,32 @@
-"""Whether an attempt is still wanted: asked by a worker before it runs a message that is late or was delivered before.
+"""Whether an attempt is stale. A worker checks it before it runs a message that is late or was redelivered.
 
-Such a message may be a leftover, or a copy that a bus no longer knows as one: another worker has run the attempt
-meanwhile, or the job has ended otherwise. Or its worker has died: then this is a takeover, and the database says since
-when that worker was silent. Asked also before a worker repeats the result of an attempt instead of running it again.
+Such a message may be a leftover or a duplicate: another worker has run the attempt, or the job has ended otherwise. Or
+its worker has died: then this is a takeover, and the database knows since when that worker was silent. A worker also
+checks before it publishes a known result again.
 
-Promises: an attempt is called outdated only when the database says that its job has ended, is at another attempt, or
-waits again because this one failed or was taken back, or that it was handed out once more since, with a message of its
-own, or that another job has its id by now. A worker is called silent only when it had begun this attempt, has missed
-two of its heartbeats, and had not begun to leave. A run is called overtaken only when another worker has spoken of the
-same attempt since, and it is not over. Does not promise the opposite: a result that the scheduler has not written yet
-is not seen here, nor the death of a worker whose name somebody else has taken over.
+Promises:
 
-**Lost runs.** A run that its worker did not live to end looks like any other that has begun. So runs are counted where
-their starts are written, in the history of the job, and those that were given back are taken off: a worker that is told
-to leave, or has lost its lease, its bus or a store, lives to say so (`given_back`). What is left was never heard of
-again. Promises: no busy delivery counts, for it has begun nothing, nor one to a worker that was not at work on it; each
-run counts that was said to begin, and every one is that is not the first of its message (see `attempt`). A worker that
-cannot even say that it gives a run back leaves it as if it had died.
+- An attempt is stale only if the database shows one of these: its job has ended, is at another attempt, or waits again
+  because this attempt failed or was taken back; it was dispatched again, with another message; another job has its id.
+- A worker is silent only if it had begun this attempt, missed two heartbeats, and was not draining.
+- A run is overtaken only if another worker has reported on the same attempt since, and the attempt is not over.
 
-Clock: the wall clock, of which a heartbeat carries the sender's.
+Does not promise the opposite: a result that the scheduler has not written yet is not seen here, nor the death of a
+worker whose name another worker uses by now.
 
-What a worker asks about an attempt before it runs it, and says when it gives it back.
+**Lost runs.** The run of a worker that died looks like any other that has begun. So runs are counted in the history of
+the job, where their starts are written, minus those that were returned: a worker that drains, or has lost its lease,
+its bus or a store, reports that (`returned`). The rest is lost. A busy delivery does not count, because it has begun
+nothing. A worker that cannot report a returned run leaves it as if it had died.
 
-`plane.worker.staleness.Attempts` answers from the database. Asking is part of running an attempt, and fails as that
-does; a word on giving back is not worth more than a moment, because the message goes back in any case.
+**Which attempts are checked.** Most are not: their message has come immediately, and for the first time. Whether it has
+waited is measured by two clocks, the scheduler's and the worker's, which may disagree. It is also measured by two
+fences of the lease store's own clock: that of the job's lock when it was dispatched, and that of the attempt's lease.
 
-Most attempts are not asked about: the message has come at once, and for the first time. Whether it has waited is told
-by two clocks, the scheduler's and the worker's, and so by none where those disagree by about as much as it has waited.
-It is also told by two fences: that of the job's lock when it was handed out, and that of the lease under which it is to
-be run. Both come from the lease store, which counts them by its own clock.
+A check is part of running an attempt, and fails as that does. The report of a returned run gets a second, because the
+message is nacked in any case.
+
+Clock: the wall clock; a heartbeat carries that of its sender.
 """
 
 from __future__ import annotations
@@ -51,54 +49,54 @@ from holdfast.types import MS, NS
 HEARTBEAT: Final = 5.0
 MISSED: Final = 2
 
-_LOOK: Final = sql("attempt_look")
-_GIVEN_BACK: Final = sql("attempt_given_back")
+_CHECK: Final = sql("attempt_look")
+_RETURNED: Final = sql("attempt_given_back")
 
 
-class Look(NamedTuple):
-    """What the database says about an attempt."""
+class Staleness(NamedTuple):
+    """What the database knows about an attempt."""
 
     wanted: bool  # it may still be run
-    silent_since_ns: int | None = None  # it was being run by a worker that has died, last heard of at this time
-    overtaken: bool = False  # it is being run under a newer fence than the one that was asked about
-    lost: int = 0  # runs of it that were never heard of again
+    silent_since_ns: int | None = None  # the last heartbeat of a worker that died while it ran it
+    overtaken: bool = False  # it runs under a newer fence
+    lost: int = 0  # runs of it whose worker died
 
 
 class Attempts:
-    """The attempts of one plane, as its database knows them."""
+    """The attempts of one plane, as stored in its database."""
 
     def __init__(self, database: Database, *, heartbeat: float = HEARTBEAT) -> None:
         """`heartbeat`: seconds between two of a worker."""
         self._database = database
         self._silence_ns = round(MISSED * heartbeat * NS)
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
-        """Inspect an attempt (`Assignment.name`) that starts now, or was run, under that fence of the worker's lease.
+    async def check(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Staleness:
+        """Check an attempt (`Assignment.name`) that starts now, or was run, under that fence of the worker's lease.
 
-        `sent`: the fence under which it was handed out (`Assignment.fence`). One of a job that is not known may be run:
+        `sent`: the fence under which it was dispatched (`Assignment.fence`). An attempt of an unknown job may be run:
         nothing is lost by a second run.
         """
         job, made_ns, attempt = name
-        rows = await self._database.read(lambda tx: tx.query(_LOOK, {"id": job}))
+        rows = await self._database.read(lambda tx: tx.query(_CHECK, {"id": job}))
         if not rows:
-            return Look(wanted=True)
+            return Staleness(wanted=True)
         row = rows[0]
         superseded = sent is not None and not accepts(row["sent_fence"], sent)
         if superseded or made_ns not in (0, row["created_ns"]):
-            return Look(wanted=False)
+            return Staleness(wanted=False)
         wanted = row["state"] in WITH_WORKERS and row["attempt"] == attempt
         if not wanted or row["run_fence"] is None:
-            return Look(wanted)
+            return Staleness(wanted)
         died = row["state"] == JobState.RUNNING and row["run_fence"] < fence
         silent_ns = self._silent_since(row, now_ns) if died else None
         lost = lost_runs(row["begun"], row["given_back"]) if died else 0
-        return Look(wanted, silent_ns, overtaken=row["run_fence"] > fence, lost=lost)
+        return Staleness(wanted, silent_ns, overtaken=row["run_fence"] > fence, lost=lost)
 
-    async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
-        """A run of this attempt that had begun was given back: it is not lost."""
+    async def returned(self, name: tuple[str, int, int], now_ns: int) -> None:
+        """Note that a run that had begun was returned: it is not lost."""
         job, made_ns, attempt = name
         values = {"id": job, "made_ns": made_ns, "attempt": attempt, "at_ns": now_ns}
-        await self._database.write(lambda tx: tx.query(_GIVEN_BACK, values))
+        await self._database.write(lambda tx: tx.query(_RETURNED, values))
 
     def _silent_since(self, row: Row, now_ns: int) -> int | None:
         at_ns: int | None = row["at_ns"]
@@ -106,37 +104,37 @@ class Attempts:
         return at_ns if silent else None
 
 
-EXCUSE_S: Final = 1.0
+REPORT_LIMIT_S: Final = 1.0
 LATE_NS: Final = 500 * MS
-"""Whoever has waited for longer may have been cancelled or taken back; one that found a free place has not waited."""
+"""A message that has waited for longer may have been cancelled or taken back."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
 class StalenessCheck(Protocol):
-    """Knows which attempts are still wanted, and which of their runs were lost."""
+    """Knows which attempts are stale, and which of their runs were lost."""
 
-    async def look(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Look:
-        """Whether the attempt may still be run, and whether workers have died that ran it."""
+    async def check(self, name: tuple[str, int, int], fence: int, now_ns: int, sent: int | None = None) -> Staleness:
+        """Whether the attempt may still be run, and whether workers died that ran it."""
         ...
 
-    async def given_back(self, name: tuple[str, int, int], now_ns: int) -> None:
-        """A run of the attempt, that was begun, is given back by a worker that has not died."""
+    async def returned(self, name: tuple[str, int, int], now_ns: int) -> None:
+        """Note that a run that had begun was returned by a living worker."""
         ...
 
 
 def waited(order: Assignment, fence: int) -> bool:
-    """Whether an attempt has waited for its lease, by the clock of the lease store. Such a lease has this fence."""
+    """Whether an attempt has waited for its lease, by the clock of the lease store. `fence`: of that lease."""
     return order.fence is not None and apart(order.fence, fence, LATE_NS)
 
 
-async def excuse(currency: StalenessCheck, name: tuple[str, int, int], now_ns: int) -> None:
-    """Say that a run is given back, so that it does not count as lost. If that cannot be said, it does."""
-    limit = asyncio.timeout(EXCUSE_S)
+async def report_returned(staleness: StalenessCheck, name: tuple[str, int, int], now_ns: int) -> None:
+    """Report that a run was returned, so that it does not count as lost. If that fails, it does."""
+    limit = asyncio.timeout(REPORT_LIMIT_S)
     try:
         async with limit:
-            await currency.given_back(name, now_ns)
+            await staleness.returned(name, now_ns)
     except (BackendError, TimeoutError) as raised:
-        error = Timeout(f"no answer within {EXCUSE_S:g} s") if limit.expired() else raised  # a store is slow: no riddle
-        text = "a run that is given back could not be excused, and may be taken for one that was lost"
+        error = Timeout(f"no answer within {REPORT_LIMIT_S:g} s") if limit.expired() else raised
+        text = "a returned run could not be reported and may count as lost"
         say(_log, logging.WARNING, text, error, job=name[0], attempt=name[2])

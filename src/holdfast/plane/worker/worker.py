@@ -1,14 +1,33 @@
-"""A worker: takes attempts from its pools, runs them under leases, tells the registry that it lives, and goes in peace.
+"""A worker: fetches assignments from its pools, runs them under leases, reports results, sends heartbeats, and drains.
 
     async with Worker(app, bus=bus, locks=locks, registry=registry, concurrency=8) as worker:
         await worker.wait()
 
-Promises: see `attempt` for what happens to a message, `worker_pool` for how many are taken. When a worker is drained it
-takes nothing more from that moment, lets what runs finish within the grace period, and gives the rest back: nothing is
-acknowledged that was not done. What is not done in time is told to stop early enough to have its `cancel_grace` within
-the grace period, and not on top of it; if that is the longer of the two, it counts, and everything is told at once.
-The end of either, a second or half of it, is kept for giving back and closing: no function is waited for then. Does not
-promise that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by another.
+The classes are in the order of a job: `Worker` consumes the queues, `WorkerPool` accepts an assignment if it has a
+slot, `Attempt` runs it.
+
+Promises:
+
+- A pool never runs more attempts at once than it has slots, nor more of a topic than the topic allows. A function that
+  does not stop keeps its slot until it ends, and the worker announces fewer slots meanwhile.
+- A rejected assignment goes back to the scheduler and does not consume an attempt. For a while it is nacked instead, if
+  the scheduler has counted that another worker has a slot of its topic.
+- The order of an attempt is: lease, `job.started`, function, `job.result`, release, ack. Each step is durable before
+  the next begins, so a crash between two of them repeats an attempt and never loses one.
+- Every message carries the fence of the lease, so a late message of an attempt without its lease is recognized. An
+  attempt that knows that its lease is lost publishes nothing: its successor will.
+- A draining worker fetches nothing more, lets running attempts finish within the grace period, and returns the others:
+  nothing is acked that is not done. Functions are told to stop early enough to have `cancel_grace` within the grace
+  period; if `cancel_grace` is longer, it counts. The last second of it, or half, is for returning and closing.
+
+`job.started` is skipped where the message is not worth its cost. If the last attempt of a topic took less than
+`BRIEF_NS`, the next one is expected to be as short, and `job.started` is published only if it takes longer. The result
+shows that it has begun, too. A redelivered message always publishes `job.started`: its last run may have killed its
+worker, and only published starts can be counted. An attempt that too many workers did not survive fails for good.
+
+Does not promise that a function runs once: a worker that dies, or is paused for longer than its lease, is followed by
+another.
+
 Clock: heartbeats carry wall-clock time and are sent on the loop's own.
 """
 
@@ -17,52 +36,97 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from holdfast.aio import batch as many
 from holdfast.aio.client import Locks
+from holdfast.aio.lease import Lease
+from holdfast.aio.lock import Lock
+from holdfast.core.failpoints import ARMED, areach
 from holdfast.core.histogram import Distribution
 from holdfast.core.ports import Clock, Entropy, RidesAlong
 from holdfast.core.retry_delays import AnyDelays
-from holdfast.errors import BackendError, BadInput, Timeout
+from holdfast.errors import BackendError, BadInput, LockBusy, RetryLater, Timeout
 from holdfast.flows.log import Trouble, say
-from holdfast.plane.app import App
-from holdfast.plane.db.ports import Bus, Consumption
+from holdfast.guards.bearer import carried
+from holdfast.plane.app import App, JobFunction
+from holdfast.plane.bus.delivery_rules import DeadLetter, given_up
+from holdfast.plane.db.ports import Along, Bus, Consumer, Consumption
 from holdfast.plane.jobs.progress import ProgressReporter, ProgressStore
 from holdfast.plane.locks import registry as families
 from holdfast.plane.locks.registry import LockFamily
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.records import CONCURRENCY_MAX, Heartbeat, check_name, check_whole
-from holdfast.plane.worker.attempt import Attempt, Workplace, lease_family
-from holdfast.plane.worker.executor import Crew
-from holdfast.plane.worker.result_cache import Finished
-from holdfast.plane.worker.slots import WorkerPool
-from holdfast.plane.worker.staleness import StalenessCheck
-from holdfast.plane.worker.statistics import WorkerStatistics
+from holdfast.plane.model import outcome
+from holdfast.plane.model.assignment import Assignment, order_of
+from holdfast.plane.model.outcome import Outcome, Status
+from holdfast.plane.model.records import (
+    BRIEF_NS,
+    CONCURRENCY_MAX,
+    Delivery,
+    Heartbeat,
+    Message,
+    check_name,
+    check_whole,
+)
+from holdfast.plane.worker.context import AnyContext, BlockingContext, Context
+from holdfast.plane.worker.executor import (
+    Ended,
+    Execution,
+    Interruption,
+    JobThreads,
+    Raised,
+    Returned,
+    StallTimer,
+    Unfinished,
+)
+from holdfast.plane.worker.lease_batcher import LeaseBatcher, lease_family
+from holdfast.plane.worker.result_batcher import ResultBatcher
+from holdfast.plane.worker.staleness import LATE_NS, Staleness, StalenessCheck, report_returned, waited
 from holdfast.runtime.system import SystemClock, SystemEntropy, this_owner
-from holdfast.types import NS, Duration, duration_ns
+from holdfast.types import MS, NS, Duration, Instant, duration_ns, elapsed_ns
 
 BEAT_TIMEOUT_S: Final = 2.0
 GRACE: Final = 30.0
 STOPS_AT_ONCE: Final = 8
 SETTLE_NS: Final = NS
-"""For giving back, releasing and closing, when everything has stopped or would not."""
+"""For returning, releasing and closing, when all functions have stopped or will not."""
+
+ROOM_NS: Final = 100 * MS
+"""How long an assignment waits for a slot of its topic, if attempts of the topic are brief."""
+
+PASSES_MAX: Final = 16
+PASS_NS: Final = 15 * MS
+"""The shortest delay of a nacked assignment, and half of the longest: then other workers have the same chance."""
+
+RESULTS_MAX: Final = 1_000
+RESULT_CHARS_MAX: Final = 8_000_000
+
+_CURRENT: Final = Staleness(wanted=True)
+_NO_TRACEBACK: Final = (RetryLater, outcome.Fatal, outcome.Quarantine, asyncio.CancelledError)
+"""A function raises these on purpose."""
 
 _log: Final = logging.getLogger("holdfast.plane.worker")
 
 
+class NotHere(LockBusy):
+    """This worker cannot run it now; another may. Contention, and not a failure of the message."""
+
+
 class Registry(Protocol):
-    """Where workers say that they live. `plane.fleet.registry.Workers` is one."""
+    """Stores the heartbeats of workers. `plane.fleet.registry.Workers` is one."""
 
     async def record(self, said: Heartbeat) -> bool:
-        """Keep what a worker says about itself."""
+        """Store a heartbeat."""
         ...
 
     async def leave(self, worker: str) -> bool:
-        """The worker has left for good."""
+        """Note that the worker has left for good."""
         ...
 
 
@@ -77,6 +141,51 @@ class Drained:
     def finished(self) -> bool:
         """Whether everything that had been begun was finished."""
         return not self.interrupted and not self.stuck
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """Counts since the worker was made, and its present state."""
+
+    # How attempts ended. Each that was taken ends in exactly one of these, or is still active.
+    taken: int = 0  # the lease was acquired
+    succeeded: int = 0
+    quarantined: int = 0  # succeeded, and the output must not be used
+    failed: int = 0  # for good
+    retried: int = 0  # failed, and another attempt may be made
+    lost: int = 0  # the lease was lost: nothing was published, and the message was nacked
+    stopped: int = 0  # the scheduler had ended the attempt
+    given_back: int = 0  # interrupted by the end of the worker, or because the bus or the database did not answer
+    outdated: int = 0  # a leftover of an attempt that is over; nothing was run
+
+    # Rejected assignments.
+    refused: int = 0  # not a topic of this worker
+    full: int = 0  # no slot of its topic
+    passed_on: int = 0  # the same, and left for another worker that has one
+    busy: int = 0  # another worker runs it
+    unreachable: int = 0  # the lease store, or the bus, did not answer
+    turned_away: int = 0  # delivered while the worker was ending
+    repeated: int = 0  # finished here before; its result was published again, and nothing was run
+
+    # Besides.
+    timed_out: int = 0  # ran into a time limit
+    stalled: int = 0  # reported no progress for too long
+    overran: int = 0  # did not stop within the grace period when asked to
+    beats: int = 0
+    beats_failed: int = 0
+    held: dict[str, Distribution] = field(default_factory=dict)  # by topic: how long attempts needed their lease
+    taken_over: Distribution = field(default_factory=Distribution)  # from a dead worker's last heartbeat to the lease
+
+    # Now.
+    active: int = 0
+    stuck: int = 0  # of those that overran, how many still run
+
+    def held_for(self, topic: str, ns: int) -> None:
+        """Note how long an attempt held its lease."""
+        found = self.held.get(topic)
+        if found is None:
+            found = self.held[topic] = Distribution()
+        found.observe(ns)
 
 
 class Worker:
@@ -121,15 +230,15 @@ class Worker:
         self._entropy = entropy or SystemEntropy()
         self._beat_every_ns = duration_ns("heartbeat", heartbeat, low_ns=1_000_000)
         leases = lease_family(lease_ttl, lease_renew_every, lease_failures, family)
-        self._ack_wait_ns = round(leases.ttl * NS)  # whoever is silent for so long has lost its lease as well
-        # A lease that is written with the plane's own commits is durable with all that stands before it.
+        self._ack_wait_ns = round(leases.ttl * NS)  # a worker that is silent for so long has lost its lease as well
+        # A lease that is written with the plane's own commits is durable with all commits before it.
         store = locks.ports.store
         self._leases_last = isinstance(store, RidesAlong) and store.rides
         chosen = _chosen(app, pools)
         topics = [topic for topic, function in app.functions.items() if function.pool in chosen]
-        self._unheard = Trouble(_log, "the registry does not hear a worker", "the registry hears a worker again")
+        self._unheard = Trouble(_log, "a heartbeat could not be stored", "heartbeats are stored again")
         self._counts = WorkerStatistics(held={topic: Distribution() for topic in topics})
-        self._crew = Crew(f"holdfast-{self.name}")
+        self._threads = JobThreads(f"holdfast-{self.name}")
         self._draining = asyncio.Event()
         self._hurried = asyncio.Event()
         self._beat_now = asyncio.Event()
@@ -139,52 +248,53 @@ class Worker:
         self._serving: asyncio.Task[None] | None = None
         owner = this_owner(app.name)
         self._host, self._pid = owner.host, owner.pid
-        model = Workplace(
+        shared = _Shared(
             worker=self.name,
             bus=bus,
             locks=locks,
             clock=self._clock,
             entropy=self._entropy,
-            crew=self._crew,
-            finished=Finished(),
+            threads=self._threads,
+            finished=ResultCache(),
             statistics=self._counts,
             hurried=self._hurried,
             family=leases,
             cancel_grace_ns=self._cancel_grace_ns,
             delays=delays,
-            currency=currency,
+            staleness=currency,
             progress=self._progress,
         )
-        places = [model if len(chosen) == 1 else replace(model, worker=f"{self.name}:{pool}") for pool in chosen]
         self._worker_pools = [
-            WorkerPool(app, pool, concurrency, place, self._beat_now.set)
-            for pool, place in zip(chosen, places, strict=True)
+            WorkerPool(
+                *(app, pool, concurrency),
+                shared if len(chosen) == 1 else replace(shared, worker=f"{self.name}:{pool}"),
+                self._beat_now.set,
+            )
+            for pool in chosen
         ]
 
     def statistics(self) -> WorkerStatistics:
-        """Counts since the beginning, and what runs now."""
-        return replace(
-            self._counts, active=len(self.running()), stuck=sum(worker_pool.stuck for worker_pool in self._worker_pools)
-        )
+        """Counts since the beginning, and the present state."""
+        return replace(self._counts, active=len(self.running()), stuck=sum(each.stuck for each in self._worker_pools))
 
     @property
     def capacity(self) -> int:
         """How many attempts it can make at once, in all its pools together."""
-        return sum(worker_pool.places for worker_pool in self._worker_pools)
+        return sum(each.slots for each in self._worker_pools)
 
     def running(self) -> list[Attempt]:
-        """The attempts that are being made now."""
-        return [attempt for worker_pool in self._worker_pools for attempt in worker_pool.attempts]
+        """The running attempts."""
+        return [attempt for each in self._worker_pools for attempt in each.attempts]
 
     async def start(self) -> None:
-        """Announce the worker and take messages. Returns when it does, or raises what stood in the way."""
+        """Announce the worker and fetch assignments. Raises what prevents that."""
         if self._serving is not None:
             raise BadInput("worker", f"{self.name} was started before", "make another")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self._serve(ready), name=f"worker {self.name}")
         try:
             await asyncio.wait((ready, self._serving), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # a start that is given up leaves nobody behind who still tries
+        except asyncio.CancelledError:  # a cancelled start leaves no task that still tries
             self._serving.cancel()
             await asyncio.wait((self._serving,))
             self._serving = None
@@ -193,15 +303,15 @@ class Worker:
             await self._serving  # it ended before it was ready, in an error
 
     async def wait(self) -> None:
-        """Return when the worker has been drained, by whomever; raise what ended it otherwise."""
+        """Return when the worker has been drained; raise what ended it otherwise."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
     async def drain(self, grace: Duration = GRACE) -> Drained:
-        """Take nothing more, let what runs finish within `grace`, stop and give back the rest. Idempotent.
+        """Fetch nothing more, let running attempts finish within `grace`, stop and return the others. Idempotent.
 
-        The last `cancel_grace` of it, but for a second, is for what was told to stop; a shorter `grace` tells
-        everything at once.
+        The last `cancel_grace` of it, but for a second, is for functions that were told to stop; a shorter `grace`
+        tells all of them immediately.
         """
         grace_ns = duration_ns("grace", grace)
         if not self._draining.is_set():
@@ -213,7 +323,7 @@ class Worker:
         )
 
     def hurry(self) -> None:
-        """End the grace period now: stop what runs, wait for no store and no bus. Drains if nobody has asked yet."""
+        """End the grace period now: stop running attempts, wait for no store and no bus. Drains if it has not begun."""
         self._hurried.set()
         self._draining.set()
 
@@ -230,61 +340,59 @@ class Worker:
         beating = asyncio.create_task(self._beat_on())
         try:
             async with AsyncExitStack() as stack:
-                for worker_pool in self._worker_pools:
-                    stops = Consumption(subjects.stop_subject(worker_pool.worker), subjects.WORKERS, STOPS_AT_ONCE)
-                    await stack.enter_async_context(self._bus.consume(stops, worker_pool.stop))
-                for worker_pool in self._worker_pools:
-                    worker_pool.open(
-                        await stack.enter_async_context(self._bus.consume(self._how(worker_pool), worker_pool.handle))
-                    )
+                for each in self._worker_pools:
+                    stops = Consumption(subjects.stop_subject(each.worker), subjects.WORKERS, STOPS_AT_ONCE)
+                    await stack.enter_async_context(self._bus.consume(stops, each.stop))
+                for each in self._worker_pools:
+                    each.open(await stack.enter_async_context(self._bus.consume(self._consumption(each), each.handle)))
                 ready.set_result(None)
                 await self._draining.wait()
-                await self._finish()
+                await self._drain()
         finally:
-            for worker_pool in self._worker_pools:
-                worker_pool.close()
+            for each in self._worker_pools:
+                each.close()
             beating.cancel()
             await asyncio.wait((beating,))
-            self._crew.close()
+            self._threads.close()
             if self._progress is not None:
                 await self._progress.close()
-        for worker_pool in self._worker_pools:
-            await self._tell(self._registry.leave(worker_pool.worker), worker_pool)
+        for each in self._worker_pools:
+            await self._tell_registry(self._registry.leave(each.worker), each)
 
-    def _how(self, worker_pool: WorkerPool) -> Consumption:
+    def _consumption(self, worker_pool: WorkerPool) -> Consumption:
         shared, *own = worker_pool.subjects
         return Consumption(
             shared,
             subjects.WORKERS,
             also=tuple(own),
-            concurrency=worker_pool.places,
+            concurrency=worker_pool.slots,
             ack_wait_ns=self._ack_wait_ns,
             judges_lost=True,
             lasting=not self._leases_last,
             along=worker_pool.along,
         )
 
-    async def _finish(self) -> None:
-        """Take nothing more; wait until all is done, the rest must be told to stop, or somebody is in a hurry."""
-        for worker_pool in self._worker_pools:
-            worker_pool.drain()
+    async def _drain(self) -> None:
+        """Fetch nothing more; wait until all attempts are over, or must be told to stop, or `hurry` was called."""
+        for each in self._worker_pools:
+            each.drain()
         self._beat_now.set()
-        say(_log, logging.INFO, "worker takes nothing more", worker=self.name, running=len(self.running()))
-        done = asyncio.gather(*(worker_pool.empty() for worker_pool in self._worker_pools))
+        say(_log, logging.INFO, "worker drains", worker=self.name, running=len(self.running()))
+        done = asyncio.gather(*(each.empty() for each in self._worker_pools))
         hurried = asyncio.create_task(self._hurried.wait())
-        patience_ns = _patience_ns(self._grace_ns, self._cancel_grace_ns)
+        left_ns = _undisturbed_ns(self._grace_ns, self._cancel_grace_ns)
         try:
-            await asyncio.wait((done, hurried), timeout=patience_ns / NS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((done, hurried), timeout=left_ns / NS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             done.cancel()
             hurried.cancel()
             await asyncio.gather(done, hurried, return_exceptions=True)  # not `wait`: the end of `done` is to be seen
-        for worker_pool in self._worker_pools:
-            worker_pool.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
+        for each in self._worker_pools:
+            each.interrupt(_stopping_ns(self._grace_ns, self._cancel_grace_ns))
         self._hurried.set()
 
     async def _beat_on(self) -> None:
-        """Say that we live, at once when there is news, and every few seconds; not in step with other workers."""
+        """Send heartbeats: immediately when there is news, and every few seconds; not in step with other workers."""
         while True:
             self._beat_now.clear()
             await self._beat()
@@ -297,21 +405,21 @@ class Worker:
                 continue
 
     async def _beat(self) -> None:
-        for worker_pool in self._worker_pools:
-            heartbeat = worker_pool.heartbeat(self._clock.now().wall, self._host, self._pid)
-            self._counts.beats += await self._tell(self._registry.record(heartbeat), worker_pool)
+        for each in self._worker_pools:
+            heartbeat = each.heartbeat(self._clock.now().wall, self._host, self._pid)
+            self._counts.beats += await self._tell_registry(self._registry.record(heartbeat), each)
 
-    async def _tell(self, word: Coroutine[Any, Any, bool], worker_pool: WorkerPool) -> bool:
-        """Tell the registry something. A worker that cannot say that it lives goes on living."""
+    async def _tell_registry(self, request: Coroutine[Any, Any, bool], worker_pool: WorkerPool) -> bool:
+        """Send something to the registry. A worker that cannot reach it goes on."""
         try:
             try:
                 async with asyncio.timeout(BEAT_TIMEOUT_S):
-                    await word
+                    await request
             except TimeoutError as error:
                 if isinstance(error, BackendError):
                     raise
                 raise Timeout(f"no answer within {BEAT_TIMEOUT_S:g} s") from None  # a store is slow: no riddle
-        except Exception as error:  # noqa: BLE001 - whatever the registry's trouble is, it must not become ours
+        except Exception as error:  # noqa: BLE001 - trouble of the registry must not become trouble of the worker
             self._counts.beats_failed += 1
             self._unheard.met(error, worker=worker_pool.worker)
             return False
@@ -322,13 +430,647 @@ class Worker:
         return f"<Worker {self.name!r} pools={[each.pool for each in self._worker_pools]} active={len(self.running())}>"
 
 
-def _patience_ns(grace_ns: int, cancel_grace_ns: int) -> int:
-    """How long what runs is left alone, if all is to be over when the grace period is: also the stopping takes time."""
+@dataclass(slots=True)
+class _Shared:
+    """What all attempts in one pool of one worker share."""
+
+    worker: str  # the name of the worker in this pool
+    bus: Bus
+    locks: Locks
+    clock: Clock
+    entropy: Entropy
+    threads: JobThreads
+    finished: ResultCache
+    statistics: WorkerStatistics
+    hurried: asyncio.Event  # wait no longer for a store or bus that does not answer
+    family: LockFamily  # of the leases
+    cancel_grace_ns: int
+    delays: AnyDelays
+    staleness: StalenessCheck | None
+    brief: set[str] = field(default_factory=set)  # topics whose last attempt was brief
+    model: Lock[Lease] | None = None  # of an attempt without a time limit
+    progress: ProgressReporter | None = None
+    leases: LeaseBatcher = field(init=False)
+    results: ResultBatcher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leases = LeaseBatcher(self.locks, self.family)
+        self.results = ResultBatcher(self.bus, self.entropy)
+
+    def learn(self, topic: str, took_ns: int) -> None:
+        """Expect the next attempt of a topic to take as long as this one."""
+        (self.brief.add if took_ns < BRIEF_NS else self.brief.discard)(topic)
+
+    def later(self, error: LockBusy | BackendError) -> RetryLater:
+        """The nack for this class of error, with its delay."""
+        return self.delays.later(error, self.entropy.below)
+
+    def lock_of(self, job: str) -> Lock[Lease]:
+        """The lock of a job whose attempt has no time limit."""
+        family: LockFamily = self.family  # a test reads from this that the lock is a declared one
+        model = self.model = self.model or family.lock(self.locks, job="model")
+        return many.named(model, family.key(job=job))
+
+
+class WorkerPool:
+    """The slots of one worker in one pool. Accepts assignments, and knows the running attempts."""
+
+    def __init__(
+        self, app: App, pool: str, slots: int, shared: _Shared, announce: Callable[[], None] = lambda: None
+    ) -> None:
+        """`announce` is called when the next heartbeat has news."""
+        self._announce = announce
+        self._app = app
+        self._shared = shared
+        self.pool = pool
+        self.slots = slots
+        self.draining = False
+        self.interrupted = 0  # attempts that were running when the grace period was over
+        self.attempts: dict[Attempt, None] = {}  # the oldest first
+        self._stuck: Counter[str] = Counter()  # by topic
+        self._consumer: Consumer | None = None
+        self._left = asyncio.Event()  # an attempt is over
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def worker(self) -> str:
+        """The name of this worker in this pool."""
+        return self._shared.worker
+
+    @property
+    def stuck(self) -> int:
+        """How many functions run on although they were told to stop."""
+        return self._stuck.total()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The queues of its assignments: the shared one of the pool, and one for each topic."""
+        pool = self.pool
+        return (subjects.work_subject(pool), *(subjects.work_subject(pool, each) for each in self._app.topics(pool)))
+
+    @property
+    def along(self) -> Along:
+        """Acquires leases in the transaction that claims the messages."""
+        return self._shared.leases.claimed
+
+    def open(self, consumer: Consumer) -> None:
+        """Accept the messages of this consumer."""
+        self._consumer = consumer
+        self._adjust()
+
+    def drain(self) -> None:
+        """Fetch nothing more."""
+        self.draining = True
+        self._adjust()
+
+    async def empty(self) -> None:
+        """Return when no attempt runs."""
+        await self._empty.wait()
+
+    def interrupt(self, within_ns: int) -> None:
+        """Stop the running attempts, and wait for each no longer than so."""
+        self.interrupted += len(self.attempts)
+        for attempt in self.attempts:
+            attempt.interrupt(Interruption.DRAINED, "its worker is ending")
+            if attempt.execution is not None:
+                attempt.execution.limit_wait(within_ns)
+
+    def close(self) -> None:
+        """Release the leases of messages that will not be handled."""
+        self._shared.leases.claimed.close()
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Run one assignment, from the queue of its topic or from the shared queue of the pool."""
+        try:
+            await self._handle(delivery)
+        finally:
+            await self._shared.leases.claimed.leave(delivery.message.key)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        shared, order = self._shared, order_of(delivery.message)
+        if self.draining:
+            shared.statistics.turned_away += 1
+            raise RetryLater(0.0, NotHere(f"worker {shared.worker} is ending"))
+        known = shared.finished.get(order.name)
+        if known is not None and await self._repeated(order, known):
+            return
+        job = self._app.functions.get(order.topic)
+        if job is None:
+            shared.statistics.refused += 1
+            await self._reject(order, f"worker {shared.worker} does not know {order.topic}")
+            return
+        if not self._has_slot(job) and not await self._slot_soon(job):
+            if order.counted and delivery.deliveries <= PASSES_MAX:
+                shared.statistics.passed_on += 1
+                delay_ns = PASS_NS + shared.entropy.below(PASS_NS)
+                raise RetryLater(delay_ns / NS, NotHere(f"another worker has a slot for {order.topic}"))
+            shared.statistics.full += 1
+            await self._reject(order, f"worker {shared.worker} has no slot for another {order.topic}")
+            return
+        late = abs(shared.clock.now().wall - order.at_ns) > LATE_NS  # or the clocks disagree: see `staleness`
+        again = known is not None or delivery.deliveries > 1
+        await self._run(Attempt(shared, order, job, delivery, may_be_over=late or again), job)
+
+    async def stop(self, delivery: Delivery) -> None:
+        """Handle one message on `stop.<worker>`. An attempt that is not here any more needs no stop.
+
+        A message with a fence means the run under that fence, and not a later one of the same attempt.
+        """
+        body = delivery.message.body
+        fence = body.get("run_fence")
+        for attempt in self.attempts:
+            order = attempt.order
+            if (order.job, order.attempt) != (body.get("job"), body.get("attempt")):
+                continue
+            if fence not in (None, attempt.run_fence):
+                continue
+            attempt.interrupt(Interruption.STOPPED, f"stopped: {body.get('reason') or 'no reason was given'}")
+
+    def heartbeat(self, at_ns: int, host: str, pid: int) -> Heartbeat:
+        """The heartbeat of this worker in this pool. A slot that is blocked by a stuck function does not count."""
+        return Heartbeat(
+            worker=self.worker,
+            pool=self.pool,
+            topics=self._app.topics(self.pool),
+            capacity=self.slots - self.stuck,
+            active=len(self.attempts),
+            at_ns=at_ns,
+            draining=self.draining,
+            host=host,
+            pid=pid,
+            places=self._limited_slots(),
+            by_topic=True,
+        )
+
+    def _limited_slots(self) -> dict[str, int]:
+        """The slots of topics that have fewer than the pool; of a draining worker, the running attempts by topic."""
+        most = {topic: self._app.functions[topic].max_concurrency for topic in self._app.topics(self.pool)}
+        if self.draining:
+            running = Counter(each.order.topic for each in self.attempts)
+            return {topic: running[topic] for topic in most}
+        fewer = {topic: slots for topic, slots in most.items() if slots is not None and slots < self.slots}
+        return {topic: max(0, slots - self._stuck[topic]) for topic, slots in fewer.items()}
+
+    async def _repeated(self, order: Assignment, known: Message) -> bool:
+        """Publish the known result of an attempt again, unless it is stale. False: the attempt must be run again.
+
+        That is so when another worker has reported on it since: our result came after that, and does not count any
+        more. That worker still runs it, which our lease will find out, or was lost; then repeating the result would
+        keep the attempt from ever being finished. The message has another id for each time that the attempt was sent:
+        the first one may have come while the job was taken back, and a bus would drop the same id.
+        """
+        shared = self._shared
+        try:
+            if shared.staleness is not None and known.fence is not None:
+                now_ns = shared.clock.now().wall
+                found = await shared.staleness.check(order.name, known.fence.fence, now_ns, order.fence)
+                if not found.wanted:
+                    shared.statistics.outdated += 1
+                    return True
+                if found.overtaken:
+                    shared.finished.forget(order.name)
+                    return False
+            await shared.bus.publish([replace(known, id=f"{known.id}:{order.fence or 0}")])
+        except BackendError as error:
+            shared.statistics.unreachable += 1
+            raise shared.later(error) from error
+        shared.statistics.repeated += 1
+        return True
+
+    async def _reject(self, order: Assignment, reason: str) -> None:
+        """Return an assignment to the scheduler: its job waits for another chance, and loses no attempt.
+
+        A nack alone would keep the job with the workers: it would hold a slot of the pool for which others wait, and
+        its time limit would go on. It is published under the job's lease, so not about an attempt that another worker
+        runs. `RetryLater` if that is not possible now.
+        """
+        shared, lock = self._shared, self._shared.lock_of(order.job)
+        try:
+            lease = await shared.leases.acquire(lock)
+            if lease is None:
+                raise shared.later(LockBusy(f"job {order.job} is being run", key=lock.name))
+            try:
+                body = {**Outcome(Status.RETURNED, error=reason, retryable=True).body(), "took_ns": None}
+                await shared.bus.publish([_finished(shared, order, lease, body)])
+            finally:
+                await shared.leases.release(lease)
+        except BackendError as error:
+            shared.statistics.unreachable += 1
+            raise shared.later(error) from error
+
+    async def _run(self, attempt: Attempt, job: JobFunction) -> None:
+        self.attempts[attempt] = None
+        self._empty.clear()
+        try:
+            await attempt.run()
+        finally:
+            self.attempts.pop(attempt, None)
+            self._left.set()
+            self._leave(attempt, job)
+            if not self.attempts:
+                self._empty.set()
+
+    def _has_slot(self, job: JobFunction) -> bool:
+        if len(self.attempts) + self.stuck >= self.slots:
+            return False
+        if job.max_concurrency is None:
+            return True
+        running = sum(each.order.topic == job.topic for each in self.attempts)
+        return running + self._stuck[job.topic] < job.max_concurrency
+
+    async def _slot_soon(self, job: JobFunction) -> bool:
+        """Wait a moment for a slot, if attempts of the topic are brief."""
+        if job.topic not in self._shared.brief:
+            return False
+        try:
+            async with asyncio.timeout(ROOM_NS / NS):
+                while not self._has_slot(job):
+                    self._left.clear()
+                    await self._left.wait()
+        except TimeoutError:
+            return False
+        return not self.draining
+
+    def _leave(self, attempt: Attempt, job: JobFunction) -> None:
+        """The attempt is over; its function may not be."""
+        execution = attempt.execution
+        if execution is None or not execution.begun or execution.ending.done():
+            return
+        self._shared.statistics.overran += 1
+        self._stuck[job.topic] += 1
+        execution.ending.add_done_callback(partial(self._freed, attempt, job))
+        self._adjust()
+        self._announce()
+
+    def _freed(self, attempt: Attempt, job: JobFunction, _: asyncio.Future[Any]) -> None:
+        self._stuck[job.topic] -= 1
+        text = "a function that did not stop has ended; its slot is free again"
+        say(_log, logging.WARNING, text, job=attempt.order.job, attempt=attempt.order.attempt, topic=job.topic)
+        self._adjust()
+        self._announce()
+
+    def _adjust(self) -> None:
+        """Fetch messages while there is a slot that is not blocked by a function that does not stop."""
+        if self._consumer is None:
+            return
+        if self.draining or self.stuck >= self.slots:
+            self._consumer.pause()
+        else:
+            self._consumer.resume()
+
+
+class Attempt:
+    """One attempt: acquire the lease, run the function, report the result, release the lease."""
+
+    def __init__(
+        self, shared: _Shared, order: Assignment, job: JobFunction, delivery: Delivery, *, may_be_over: bool
+    ) -> None:
+        self._shared = shared
+        self._job = job
+        self._delivery = delivery
+        self._may_be_over = may_be_over
+        self.order = order
+        self.run_fence: int | None = None  # of its lease, once it has one
+        self.context: AnyContext | None = None
+        self.execution: Execution | None = None
+        self._early: tuple[Interruption, str] | None = None
+
+    def interrupt(self, why: Interruption, reason: str) -> None:
+        """Ask it to stop, wherever it is."""
+        if self.execution is None:
+            self._early = self._early or (why, reason)
+        else:
+            self.execution.interrupt(why, reason)
+
+    async def run(self) -> None:
+        """Returns when the message may be acked; `RetryLater` nacks it."""
+        shared = self._shared
+        lease, taken = await self._acquire(), shared.clock.now()
+        self.run_fence = lease.fence
+        try:
+            if ARMED:
+                await areach("plane.worker.leased")
+            found = await self._check(lease.fence, taken.wall)
+            if not found.wanted:
+                shared.statistics.outdated += 1
+            elif (letter := given_up(found.lost)) is not None:
+                await self._give_up(lease, letter)
+            else:
+                await self._run_under(lease)
+        except asyncio.CancelledError:
+            shared.statistics.given_back += 1
+            raise
+        finally:
+            shared.statistics.held_for(self.order.topic, elapsed_ns(taken, shared.clock.now()))
+            await shared.leases.release(lease)
+        if ARMED:
+            await areach("plane.worker.released")
+
+    # Before the function.
+
+    async def _acquire(self) -> Lease:
+        shared, job = self._shared, self.order.job
+        family: LockFamily = shared.family  # a test reads from this that the lock is a declared one
+        longest_s, stall_s = self._longest_s(), self._stall_s()
+        if longest_s is None and stall_s is None:
+            lock = shared.lock_of(job)
+        else:
+            lock = family.lock(shared.locks, max_hold=longest_s, stall_after=stall_s, job=job)
+        try:
+            lease = await shared.leases.acquire(lock)
+        except BackendError as error:
+            shared.statistics.unreachable += 1
+            raise shared.later(error) from error
+        if lease is None:
+            shared.statistics.busy += 1
+            raise shared.later(LockBusy(f"job {job} is being run", key=lock.name))
+        shared.statistics.taken += 1
+        return lease
+
+    async def _check(self, fence: int, now_ns: int) -> Staleness:
+        """Whether the message is stale. Checked under the lease: earlier runs have reported their results by now."""
+        shared = self._shared
+        if shared.staleness is None or not (self._may_be_over or waited(self.order, fence)):
+            return _CURRENT
+        try:
+            found = await shared.staleness.check(self.order.name, fence, now_ns, self.order.fence)
+        except BackendError as error:
+            shared.statistics.unreachable += 1
+            shared.statistics.given_back += 1
+            raise shared.later(error) from error
+        if found.wanted and found.silent_since_ns is not None:
+            shared.statistics.taken_over.observe(now_ns - found.silent_since_ns)
+        return found
+
+    async def _give_up(self, lease: Lease, letter: DeadLetter) -> None:
+        say(_log, logging.ERROR, "an attempt has failed for good", job=self.order.job, reason=letter.reason)
+        said = outcome.failed(letter.reason, retryable=False)
+        await self._report(said, lease, {"code": str(letter.code), "took_ns": None})
+
+    def _stall_s(self) -> float | None:
+        """When its lease ends without progress: the backstop where a function blocks the event loop."""
+        if self._job.stall_after_ns is None:
+            return None
+        return (self._job.stall_after_ns + self._shared.cancel_grace_ns) / NS + self._shared.family.ttl
+
+    def _longest_s(self) -> float | None:
+        """The longest time for which its lease is renewed: a function that blocks the loop blocks its time limit too.
+
+        The renewer would renew forever; so the lease ends automatically, a TTL after the attempt should be over.
+        """
+        if self.order.timeout_ns is None and self.order.deadline_ns is None and self._job.timeout_ns is None:
+            return None
+        limit_ns = self._limit_ns(self._shared.clock.now())
+        if limit_ns is None:
+            return None
+        return max(0, limit_ns + self._shared.cancel_grace_ns) / NS + self._shared.family.ttl
+
+    def _limit_ns(self, since: Instant) -> int | None:
+        """How long it may run: the least of the limits of the job, its function and its deadline."""
+        order = self.order
+        until_ns = None if order.deadline_ns is None else order.deadline_ns - since.wall
+        limits = (order.timeout_ns, self._job.timeout_ns, until_ns)
+        return min((each for each in limits if each is not None), default=None)
+
+    # The function.
+
+    async def _run_under(self, lease: Lease) -> None:
+        shared = self._shared
+        start = _StartReport(partial(self._report_start, lease))
+        try:
+            await self._run_and_report(start, lease)
+        except (RetryLater, asyncio.CancelledError):
+            if start.begun and shared.staleness is not None:
+                await report_returned(shared.staleness, self.order.name, shared.clock.now().wall)
+            raise
+
+    async def _run_and_report(self, start: _StartReport, lease: Lease) -> None:
+        shared, order = self._shared, self.order
+        try:
+            await start.publish(brief=order.topic in shared.brief and self._delivery.deliveries == 1)
+            since = shared.clock.now()
+            limit_ns = self._limit_ns(since)
+            ended = await self._execute(lease, since, limit_ns)
+            shared.learn(order.topic, took_ns := elapsed_ns(since, shared.clock.now()))
+            if ARMED:
+                await areach("plane.worker.ran")
+            said = self._outcome(ended, lease, limit_ns)
+            if said is None:
+                return
+            await start.finish()
+        finally:
+            start.cancel()
+        await self._report(said, lease, {"took_ns": took_ns})
+
+    async def _execute(self, lease: Lease, since: Instant, limit_ns: int | None) -> Ended | Unfinished:
+        """Call the function. Interrupt it when its lease is lost, its time is over, or it reports no progress."""
+        shared, loop, job = self._shared, asyncio.get_running_loop(), self._job
+        kind = Context if job.asynchronous else BlockingContext
+        report = None if shared.progress is None else shared.progress.report
+        context = self.context = kind(self.order, lease, shared.worker, shared.clock, since, limit_ns, report)
+        execution = self.execution = Execution(shared.threads, context, shared.cancel_grace_ns)
+        out_of_time = partial(execution.interrupt, Interruption.TIME_LIMIT, "it has run for as long as it may")
+
+        def lost() -> None:
+            execution.interrupt(Interruption.LOST, f"its lease was lost ({lease.lost.reason})")
+
+        if self._early is not None:
+            execution.interrupt(*self._early)
+        timer: asyncio.TimerHandle | None = None
+        if limit_ns is not None and limit_ns <= 0:
+            out_of_time()
+        elif limit_ns is not None:
+            timer = loop.call_later(limit_ns / NS, out_of_time)
+        stall = None if job.stall_after_ns is None else StallTimer(job.stall_after_ns, execution, context)
+        forget = many.on_loss([lease], lost)
+        try:
+            return await execution.run(job, self.order.payload)
+        finally:
+            forget()
+            if timer is not None:
+                timer.cancel()
+            if stall is not None:
+                stall.cancel()
+
+    def _outcome(self, ended: Ended | Unfinished, lease: Lease, limit_ns: int | None) -> Outcome | None:
+        """The outcome to report; None: nothing is reported, and the message is acked. `RetryLater` nacks it."""
+        statistics = self._shared.statistics
+        why = None if self.execution is None else self.execution.why
+        self._log_end(ended, why)
+        if lease.lost.is_set():
+            statistics.lost += 1
+            raise self._shared.later(LockBusy(f"the lease of job {self.order.job} was lost", key=lease.key))
+        if why is Interruption.STOPPED:
+            statistics.stopped += 1
+            return None
+        if not lease.held:
+            return outcome.failed("the function released the lease under which it ran", retryable=False)
+        if isinstance(ended, Returned):
+            return outcome.returned(ended.value)
+        if why is Interruption.DRAINED:
+            statistics.given_back += 1
+            raise RetryLater(0.0, NotHere(f"the worker of job {self.order.job} is ending"))
+        rest = "; it did not stop when it was told" if isinstance(ended, Unfinished) else ""
+        if why is Interruption.TIME_LIMIT:
+            statistics.timed_out += 1
+            allowed = (limit_ns or 0) / NS
+            if allowed <= 0:
+                return outcome.failed("timeout: its deadline had passed before it began", retryable=True)
+            return outcome.failed(f"timeout: it ran for longer than {allowed:g} s{rest}", retryable=True)
+        if why is Interruption.STALLED:
+            statistics.stalled += 1
+            allowed = (self._job.stall_after_ns or 0) / NS
+            return outcome.failed(f"stalled: it reported no progress for {allowed:g} s{rest}", retryable=True)
+        if isinstance(ended, Raised) and not isinstance(ended.error, asyncio.CancelledError):
+            return outcome.raised(ended.error)
+        return outcome.failed("the function cancelled itself", retryable=True)
+
+    def _log_end(self, ended: Ended | Unfinished, why: Interruption | None) -> None:
+        if self.context is None:
+            return
+        if isinstance(ended, Unfinished):
+            self.context.log.error("the function was asked to stop (%s) and goes on; its writes are fenced", why)
+        elif isinstance(ended, Raised) and why is None and not isinstance(ended.error, _NO_TRACEBACK):
+            self.context.log.warning("the attempt failed", exc_info=ended.error)
+
+    # Messages.
+
+    async def _report_start(self, lease: Lease) -> None:
+        shared, order = self._shared, self.order
+        message = subjects.started(order.job, order.attempt, shared.worker, carried(lease), made_ns=order.made_ns)
+        await self._publish(message, lease, lambda: shared.bus.publish([message]))
+
+    async def _report(self, said: Outcome, lease: Lease, more: Mapping[str, Any]) -> None:
+        shared = self._shared
+        message = _finished(shared, self.order, lease, {**said.body(), **more})
+        await self._publish(message, lease, lambda: shared.results.publish(message, said.size))
+        if ARMED:
+            await areach("plane.worker.said")
+        shared.finished.keep(self.order.name, message, said.size)
+        self._count(said)
+
+    async def _publish(self, message: Message, lease: Lease, publish: Callable[[], Awaitable[None]]) -> None:
+        """Publish, and try again while the lease is held and the worker is not in a hurry."""
+        shared, tries = self._shared, 0
+        while True:
+            try:
+                await publish()
+            except BackendError as error:
+                shared.statistics.unreachable += 1
+                if shared.hurried.is_set() or not lease.held or (self.execution is None and self._early is not None):
+                    shared.statistics.given_back += 1
+                    raise shared.later(error) from error
+                text = "a message could not be published and is tried again"
+                say(_log, logging.WARNING, text, error, message=message.id, job=self.order.job)
+            else:
+                return
+            delay_ns = shared.delays.backend.delay_ns(tries, 0, shared.entropy.below)
+            tries += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_ns / NS):
+                    await shared.hurried.wait()
+
+    def _count(self, said: Outcome) -> None:
+        statistics = self._shared.statistics
+        if said.status is Status.SUCCEEDED:
+            statistics.succeeded += 1
+        elif said.status is Status.QUARANTINED:
+            statistics.quarantined += 1
+        elif said.retryable:
+            statistics.retried += 1
+        else:
+            statistics.failed += 1
+
+
+class _StartReport:
+    """Publishes `job.started`: before the function is called, or while it runs, or not at all."""
+
+    def __init__(self, publish: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._publish = publish
+        self._timer: asyncio.TimerHandle | None = None
+        self._publishing: asyncio.Task[None] | None = None
+        self.begun = False  # it was published, or may have been
+
+    async def publish(self, *, brief: bool) -> None:
+        """Publish it now, or after a while if the attempt should be over by then."""
+        if not brief:
+            self.begun = True
+            await self._publish()
+            if ARMED:
+                await areach("plane.worker.started")
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(BRIEF_NS / NS, self._begin)
+
+    def _begin(self) -> None:
+        self.begun = True
+        self._publishing = asyncio.get_running_loop().create_task(self._publish())
+
+    async def finish(self) -> None:
+        """The function has ended: a message on its way is published before the result."""
+        if self._publishing is not None:
+            await self._publishing
+
+    def cancel(self) -> None:
+        """Publish nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._publishing is not None and not self._publishing.done():
+            self._publishing.cancel()
+        elif self._publishing is not None and not self._publishing.cancelled():
+            self._publishing.exception()  # `finish` has raised it, or the attempt had ended otherwise
+
+
+class ResultCache:
+    """The newest results that a worker has published, by attempt (`Assignment.name`). Bounded in number and size.
+
+    A message whose ack was lost comes back. If it comes to the worker that finished it, the result is published again
+    instead of running the attempt again; it changes nothing, because the scheduler knows that the job is over. This
+    spares work and is no promise: only a guard prevents a repeated effect.
+    """
+
+    def __init__(self, most: int = RESULTS_MAX, chars: int = RESULT_CHARS_MAX) -> None:
+        self._most = most
+        self._chars = chars
+        self._size = 0
+        self._known: OrderedDict[tuple[str, int, int], tuple[Message, int]] = OrderedDict()
+
+    def keep(self, name: tuple[str, int, int], message: Message, size: int) -> None:
+        """Remember the result of an attempt, which is `size` characters long; forget the oldest if there is no room."""
+        self.forget(name)
+        self._known[name] = message, size
+        self._size += size
+        while len(self._known) > self._most or self._size > self._chars:
+            self._size -= self._known.popitem(last=False)[1][1]
+
+    def get(self, name: tuple[str, int, int]) -> Message | None:
+        """The result of an attempt, if it is known."""
+        found = self._known.get(name)
+        return None if found is None else found[0]
+
+    def forget(self, name: tuple[str, int, int]) -> None:
+        """Forget one."""
+        found = self._known.pop(name, None)
+        if found is not None:
+            self._size -= found[1]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _finished(shared: _Shared, order: Assignment, lease: Lease, body: Mapping[str, Any]) -> Message:
+    """The message `job.result` of an attempt under its lease."""
+    return subjects.finished(order.job, order.attempt, shared.worker, carried(lease), body, made_ns=order.made_ns)
+
+
+def _undisturbed_ns(grace_ns: int, cancel_grace_ns: int) -> int:
+    """How long attempts may go on, if all of them are to be over with the grace period: stopping takes time, too."""
     return max(0, grace_ns - cancel_grace_ns - SETTLE_NS)
 
 
 def _stopping_ns(grace_ns: int, cancel_grace_ns: int) -> int:
-    """How long what was told to stop is waited for, so that the rest of the end has its time too."""
+    """How long a drain waits for functions that were told to stop, so that there is time for the rest of its end."""
     whole_ns = max(grace_ns, cancel_grace_ns)
     return min(cancel_grace_ns, whole_ns - min(SETTLE_NS, whole_ns // 2))
 
@@ -347,7 +1089,7 @@ def _chosen(app: App, pools: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _own_name(app: App) -> str:
-    """A name that no other worker has: who, where, which process, and a few random characters."""
+    """A unique name: app, host, process, and a few random characters."""
     owner = this_owner(app.name)
     host = re.sub(r"[^A-Za-z0-9_-]", "-", owner.host)[:30]
     return f"{app.name[:40]}-{host}-{owner.pid}-{owner.instance}"
