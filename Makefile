@@ -68,8 +68,8 @@ coverage: $(STAMPS)/dev ## Which lines the fast tests execute: a list in the ter
 # newer ones have no wheels of such versions. The tests of the drivers need servers.
 LOWEST := .venv-lowest
 LOWEST_PYTHON ?= python3.11
-DRIVERS := tests/contract tests/stores tests/guards tests/observe tests/plane/test_bus_nats.py tests/plane/test_nats_acks.py \
-	tests/plane/test_database_postgres.py tests/plane/test_tls.py
+DRIVERS := tests/integration/contract tests/integration/stores tests/integration/guards tests/unit/observe \
+	tests/integration/plane/bus tests/integration/plane/db/test_database_postgres.py
 
 test-lowest: ## The fast tests and those of the drivers, with the lowest version of every dependency
 	@$(MAKE) --no-print-directory VENV=$(LOWEST) PYTHON=$(LOWEST_PYTHON) $(LOWEST)/stamps/lowest

@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import claim_record
-from campaigns import campaign
 from holdfast.flows.log import forget_rates
-from servers import RedisExecutable, redis_executables
-from servers_nats import nats_executables
-from servers_postgres import postgres_executables
+from support import claim_record
+from support.campaigns import campaign
+from support.servers.nats import nats_executables
+from support.servers.postgres import postgres_executables
+from support.servers.redis import RedisExecutable, redis_executables
 
 TESTS = Path(__file__).resolve().parent
 
 # Fixtures that several files share live in modules of their own.
-pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fixtures_*.py"))
+pytest_plugins = sorted(f"support.fixtures.{path.stem}" for path in TESTS.glob("support/fixtures/[!_]*.py"))
 
 settings.register_profile(
     "holdfast",

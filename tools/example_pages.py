@@ -3,7 +3,8 @@
     python tools/example_pages.py            # says which pages are out of date
     python tools/example_pages.py --write
 
-Before each block a comment names its file: `<!-- no-run: examples/crawl.py, run by tests/plane/test_examples.py -->`.
+Before each block a comment names its file:
+`<!-- no-run: examples/crawl.py, run by tests/unit/plane/test_examples.py -->`.
 """
 
 from __future__ import annotations

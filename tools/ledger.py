@@ -89,7 +89,7 @@ def collect() -> dict[str, list[str]]:
 def mutants() -> dict[str, list[str]]:
     """The mutants of the zoo by the requirement that they attack."""
     found: list[tuple[str, tuple[str, ...]]] = []
-    for path in sorted((ROOT / "tests" / "zoo").glob("planted_*.py")):
+    for path in sorted((ROOT / "tests" / "mutation").glob("mutants_*.py")):
         for node, call in _decorated(path, "keep"):
             found.append((node.name.replace("_", " "), _named_ids(call, "attacks", node.name)))
     return _by_requirement(found)

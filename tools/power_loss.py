@@ -25,10 +25,10 @@ from pages import ROOT
 
 sys.path[:0] = [str(ROOT / "tests")]
 
-from power_checks import Tally  # noqa: E402 - the rig is part of the tests, and those are found only now
-from power_postgres_scene import cut_postgres  # noqa: E402 - as above
-from power_scenes import SCENES, cut, moments, recorded  # noqa: E402 - as above
-from power_stage import PowerStage, compiled, why_not  # noqa: E402 - as above
+from support.power.checks import Tally  # noqa: E402 - the rig is part of the tests, and those are found only now
+from support.power.harness import PowerStage, compiled, why_not  # noqa: E402 - as above
+from support.power.postgres_scene import cut_postgres  # noqa: E402 - as above
+from support.power.scenes import SCENES, cut, moments, recorded  # noqa: E402 - as above
 
 SIZES = {"plane": 60, "leases": 40, "files": 30, "ledger": 120, "policy": 10}
 POSTGRES = "postgres"

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from fuzzing.target import Target
 from holdfast.guards.http import FenceMiddleware
 from holdfast.plane.workflows.core.definition_codec import from_document
-from web_stage import ANYBODY, TOKENS, Stage, stage_at
+from support.harness.web import ANYBODY, TOKENS, Stage, stage_at
 
 PATIENCE_S: Final = 30.0  # for one answer; who is slower than this on any machine hangs
 BRIEFLY_S: Final = 0.01  # a resource that nobody gives back is not waited for

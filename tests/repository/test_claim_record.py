@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import run_results
-from repository.scratch import run_pytest
 from run_results import Cases, Record
+from support.scratch_repository import run_pytest
 
 CONFTEST = """
-import claim_record
+from support import claim_record
 
 def pytest_configure(config):
     config.pluginmanager.register(claim_record)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import ROOT
+from support.source_tree import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROMISED = {
@@ -77,7 +77,7 @@ def test_make_alone_lists_every_command() -> None:
                 "-m venv .venv-lowest",
                 "-r requirements/lowest.txt",
                 '-m "not server and not slow"',
-                "tests/stores",
+                "tests/integration/stores",
             ],
         ),
         ("simulate", ["-m holdfast.testing.simulate --seeds 1000 --first 0"]),

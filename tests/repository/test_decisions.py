@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from repository.source import ROOT
+from support.source_tree import ROOT
 
 FOLDER = ROOT / "docs" / "decisions"
 INDEX = FOLDER / "README.md"

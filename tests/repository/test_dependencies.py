@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lock
-from repository.source import PACKAGE, ROOT
+from support.source_tree import PACKAGE, ROOT
 
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"

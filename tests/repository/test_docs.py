@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from cli import ready_command
-from cli.ready import ready
 from pages import Block, anchors, blocks, pages
-from repository.source import ROOT, shown
-from servers import redis_executables, start_redis
-from servers_postgres import postgres_executables, start_postgres
+from support.cli import ready_command
+from support.cli.ready import ready
+from support.servers.postgres import postgres_executables, start_postgres
+from support.servers.redis import redis_executables, start_redis
+from support.source_tree import ROOT, shown
 
 PAGES = pages()
 GENERATED = {"docs/requirements.md", "docs/reference.md", "docs/guards/reference.md"}

@@ -6,12 +6,12 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from repository.source import ROOT, shown, tree
+from support.source_tree import ROOT, shown, tree
 
 
 def fixtures() -> Iterator[tuple[str, str]]:
     """The name of every shared fixture, and the file that it is in."""
-    for path in sorted((ROOT / "tests").glob("fixtures_*.py")):
+    for path in sorted((ROOT / "tests").glob("support/fixtures/*.py")):
         for node in tree(path).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
                 "fixture" in ast.unparse(decorator) for decorator in node.decorator_list

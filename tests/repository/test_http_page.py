@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.web import problem_codes
 from holdfast.web.app import description, needed
-from repository.source import ROOT
+from support.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "http.md"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, modules, tree
+from support.source_tree import PACKAGE, modules, tree
 
 # From the bottom up. A module belongs to the longest name that fits it; one that fits none is not checked.
 ORDER: tuple[str, ...] = (

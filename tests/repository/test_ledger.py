@@ -12,9 +12,9 @@ import ledger
 import pages
 import run_results
 from marks import BadMarker
-from repository import source
-from repository.scratch import run_pytest
 from run_results import Cases, Record, Tree
+from support import source_tree as source
+from support.scratch_repository import run_pytest
 
 
 @pytest.fixture
@@ -303,11 +303,11 @@ def test_each_requirement_is_printed_in_full_with_its_status_and_what_was_not_ru
 
 
 def test_mutants_name_the_requirements_that_they_attack(repository: Path) -> None:
-    zoo = repository / "tests" / "zoo"
+    zoo = repository / "tests" / "mutation"
     zoo.mkdir()
     planted = '@keep("many", where="x.py", found_by=it, attacks=({}))\ndef a_lock_that_is_none(patch): ...\n'
-    (zoo / "planted_leases.py").write_text(planted.format("'R1',"))
+    (zoo / "mutants_leases.py").write_text(planted.format("'R1',"))
     assert ledger.mutants() == {"R1": ["a lock that is none"], "R2": []}
-    (zoo / "planted_leases.py").write_text(planted.format("'R3',"))
+    (zoo / "mutants_leases.py").write_text(planted.format("'R3',"))
     with pytest.raises(BadMarker, match="a lock that is none names R3"):
         ledger.mutants()

@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.flows.acquire import noun
 from holdfast.plane.locks.registry import FAMILIES
 from holdfast.runtime import recorder
-from repository.source import ROOT, modules
+from support.source_tree import ROOT, modules
 
 PAGE = ROOT / "docs" / "logs.md"
 SAYING = {"say": 1, "tell": 1, "Trouble": 2}  # how many texts each takes

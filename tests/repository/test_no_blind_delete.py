@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, modules, shown
+from support.source_tree import PACKAGE, modules, shown
 
 SCRIPTS = sorted(PACKAGE.glob("**/*.lua"))
 STATEMENTS = sorted(PACKAGE.glob("**/*.sql"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, ROOT, shown
+from support.source_tree import PACKAGE, ROOT, shown
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

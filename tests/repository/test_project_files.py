@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pages import blocks
-from repository.source import ROOT, shown
+from support.source_tree import ROOT, shown
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):.*## \S", MAKEFILE, re.MULTILINE))

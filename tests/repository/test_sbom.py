@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sbom
-from repository.source import ROOT
+from support.source_tree import ROOT
 
 pytestmark = pytest.mark.threat("X18")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import PACKAGE, modules, shown, tree
+from support.source_tree import PACKAGE, modules, shown, tree
 
 _SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER|GRANT|REVOKE|PRAGMA|WITH|TRUNCATE|SAVEPOINT|ATTACH|REPLACE|LOCK|COPY|"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repository.source import CODE, PACKAGE, ROOT, modules, naming, python_files, shown, text_files, tree
+from support.source_tree import CODE, PACKAGE, ROOT, modules, naming, python_files, shown, text_files, tree
 
 FUNCTION_LINES_MAX = 70
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "base"}

@@ -14,6 +14,7 @@ import pytest
 import track_record
 import track_replay
 from pages import ROOT
+from track_record import Bug
 from track_replay import Case, NoHistory, Run, Verdict
 
 BUGS = track_record.bugs()
@@ -21,10 +22,18 @@ SENTENCE = re.compile(r"[A-Z`].{20,}\.", re.DOTALL)
 
 
 @cache
-def names_in(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+def names_in(text: str) -> frozenset[str]:
+    functions = (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return frozenset(each.name for each in functions if each.name.startswith("test_"))
+
+
+@cache
+def text_of(path: str, commit: str = "") -> str:
+    """The text of a file today, or in a commit."""
+    if commit:
+        return track_replay.git("show", f"{commit}:{path}").decode()
+    assert (ROOT / path).is_file(), path
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 @cache
@@ -58,14 +67,31 @@ def test_every_bug_is_declared_whole() -> None:
             assert len(bug.sign) >= 4, f"{bug.id}: a sign that matches anything shows nothing"
 
 
+def own_tests(bug: Bug) -> list[str]:
+    """The tests of the fix that are in files of `own`."""
+    return [node for node in bug.then if node.partition("::")[0] in bug.own]
+
+
+def assert_is_there(bug: Bug, node: str, commit: str = "") -> None:
+    file, _, name = node.partition("[")[0].partition("::")
+    assert not name or name in names_in(text_of(file, commit)), f"{bug.id}: {node}"
+
+
 def test_every_test_that_is_named_is_there_today() -> None:
     for bug in BUGS:
-        for node in (bug.test, *(each for each in bug.then if each.partition("::")[0] in bug.own)):
-            file, _, name = node.partition("[")[0].partition("::")
-            assert (ROOT / file).is_file(), f"{bug.id}: {file}"
-            assert not name or name in names_in(ROOT / file), f"{bug.id}: {node}"
-        for path in bug.own:
-            assert (ROOT / path).is_file(), f"{bug.id}: {path}"
+        assert_is_there(bug, bug.test)
+        if not bug.own_of:
+            for node in (*bug.own, *own_tests(bug)):
+                assert text_of(node.partition("::")[0]), f"{bug.id}: {node}"
+                assert_is_there(bug, node)
+
+
+def test_every_file_that_is_taken_from_a_commit_is_in_that_commit() -> None:
+    history()
+    for bug in BUGS:
+        for node in (*bug.own, *own_tests(bug)) if bug.own_of else ():
+            assert text_of(node.partition("::")[0], bug.own_of), f"{bug.id}: {node}"
+            assert_is_there(bug, node, bug.own_of)
 
 
 def test_every_commit_that_is_named_is_in_the_history() -> None:

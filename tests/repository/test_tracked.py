@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from repository.source import ROOT
+from support.source_tree import ROOT
 from track_replay import git
 
 WRITTEN = {

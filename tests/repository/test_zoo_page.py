@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zoo_page
+from mutation.catalog import ZOO
+from mutation.detectors import Test
 from pages import ROOT
-from zoo.catalogue import ZOO
-from zoo.finders import Test
 
 
 def test_the_page_of_planted_bugs_is_up_to_date() -> None:

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 import holdfast
-from repository.source import ROOT
-from servers import redis_executables, start_redis
-from servers_postgres import PostgresExecutable, PostgresServer, postgres_executables
+from support.servers.postgres import PostgresExecutable, PostgresServer, postgres_executables
+from support.servers.redis import redis_executables, start_redis
+from support.source_tree import ROOT
 from upgrade import stored_state as stored
 from upgrade.upgrade_plane import running
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import httpx
 
-from servers import free_port
+from support.servers.redis import free_port
 
 LIMIT_S: Final = 30.0
 TOKENS: Final = {"submitter": "token-of-the-submitter", "approver": "token-of-the-approver"}

@@ -21,8 +21,8 @@ from typing import Any
 import redis
 
 import holdfast
-from servers import redis_executables, start_redis
-from servers_postgres import postgres_executables, start_postgres
+from support.servers.postgres import postgres_executables, start_postgres
+from support.servers.redis import redis_executables, start_redis
 from upgrade import stored_state as stored
 from upgrade.upgrade_plane import Plane, running
 

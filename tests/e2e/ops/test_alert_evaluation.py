@@ -1,0 +1,65 @@
+"""The generated alert rules in a real Prometheus that reads a real plane: all of them evaluate, and none speaks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.ops.alerts import alerts
+from holdfast.ops.alerts.files import rules_document
+from holdfast.ops.alerts.plan import Plan
+from holdfast.plane.settings.lock_times import LOOPS
+from holdfast.plane.settings.sources import load
+from support.cli.sessions import Shell
+from support.servers.prometheus import Prometheus, needs_prometheus, start_prometheus
+
+pytestmark = needs_prometheus
+
+SETTINGS = 'database = "sqlite:///plane.db?synchronous=normal"\n' + "".join(
+    f"[{loop}]\ninterval = 5\n" for loop in LOOPS
+)
+
+
+@pytest.mark.requires("R33", "R62", "R63", "R64")
+def test_all_rules_evaluate_on_a_plane_that_works_and_none_of_them_speaks(tmp_path: Path) -> None:
+    config = tmp_path / "holdfast.toml"
+    config.write_text(SETTINGS)
+    plan = Plan(load(str(config)), scrape_s=1.0)
+    with closing(Shell(tmp_path)) as shell:
+        plane = shell.start("up", "--sample", "--port", "0", "--json")
+        assert plane.stdout is not None
+        started = json.loads(plane.stdout.readline())
+        assert started["event"] == "started"
+        rules = rules_document(plan)
+        with start_prometheus(tmp_path, [started["address"]], rules, "1s", "500ms") as prometheus:
+            at_work(prometheus)
+            prometheus.until(lambda: healthy(prometheus), "every rule evaluated", prometheus.rules)
+            found = [each for each in prometheus.rules() if each["type"] == "alerting"]
+            assert sorted(each["name"] for each in found) == sorted(each.name for each in alerts(plan))
+            prometheus.until(lambda: not pages(prometheus), "no page even pending", prometheus.alerts)
+            assert prometheus.query('max_over_time(ALERTS{alertstate="firing"}[1h])') == []
+
+
+def at_work(prometheus: Prometheus) -> None:
+    """Until every loop has ticked, locks were given back, and what is recorded has followed."""
+    prometheus.wait_for(
+        "count(holdfast_loop_last_tick_timestamp_seconds)", lambda seen: bool(seen) and seen[0].value == len(LOOPS)
+    )
+    prometheus.wait_for("sum(holdfast_loop_leader)", lambda seen: bool(seen) and seen[0].value == len(LOOPS))
+    prometheus.wait_for('family:holdfast_lock_not_owned:ratio5m{family="scheduler.job"} == 0')
+    prometheus.wait_for("sum(loop:holdfast_loop_late:bool) == 0", bool)
+
+
+def pages(prometheus: Prometheus) -> list[str]:
+    """The alerts that would get somebody up. A starved host may rightly be worth a ticket: its event loops are late."""
+    return [each["labels"]["alertname"] for each in prometheus.alerts() if each["labels"]["severity"] == "page"]
+
+
+def healthy(prometheus: Prometheus) -> bool:
+    """Whether every rule was evaluated, and none with an error."""
+    rules = prometheus.rules()
+    assert not [each.get("lastError") for each in rules if each["health"] == "err"]
+    return all(each["health"] == "ok" for each in rules)

@@ -1,0 +1,141 @@
+"""The kit x every engine x both colours, one case per sentence. A new engine is one line in ENGINES."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.ports import Capabilities, Store
+from holdfast.stores.redis import protocol
+from holdfast.stores.registry import open_engine
+from holdfast.testing.conformance import AsyncioWorld, BlockingWorld, Check, checks_for, run_check
+from holdfast.types import Guarantee
+from support.servers.redis import RedisExecutable, redis_executables, start_redis
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An engine under test: how to find its URL, and what it claims, which is compared with what it says itself."""
+
+    name: str
+    url: Callable[[pytest.FixtureRequest], str]
+    claims: Capabilities
+    server: bool = False
+
+
+def _claims(engine: str, *, durable: bool, shared: bool) -> Capabilities:
+    return Capabilities(engine, Guarantee.FENCED, wakeups=True, fair=True, durable=durable, shared=shared, many=True)
+
+
+def _memory(_request: pytest.FixtureRequest) -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def _file(request: pytest.FixtureRequest) -> str:
+    path: Path = request.getfixturevalue("tmp_path")
+    return f"sqlite:///{path}/leases.db"
+
+
+def _redis(executable: RedisExecutable) -> Callable[[pytest.FixtureRequest], str]:
+    def url(request: pytest.FixtureRequest) -> str:
+        started: dict[str, str] = request.getfixturevalue("redis_urls")
+        return started[executable.path]
+
+    return url
+
+
+ENGINES = [
+    Subject("memory", _memory, _claims("memory", durable=False, shared=False)),
+    Subject("sqlite", _file, _claims("sqlite", durable=True, shared=True)),
+    *(
+        Subject(str(executable), _redis(executable), _claims("redis", durable=False, shared=True), server=True)
+        for executable in redis_executables()
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def redis_urls() -> Iterator[dict[str, str]]:
+    """Every Redis of this machine, running, for all cases of this worker: each case has keys of its own."""
+    with ExitStack() as servers:
+        yield {each.path: servers.enter_context(start_redis(each)).url for each in redis_executables()}
+
+
+@pytest.fixture(autouse=True)
+def only_text_is_packed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No number reaches hiredis, in any command of any check: it may crash when a signal handler raises meanwhile."""
+    others: set[object] = set()
+    pack = protocol._pack
+
+    def spy(words: tuple[protocol.Word, ...]) -> bytes:
+        others.update(word for word in words if type(word) not in (str, bytes))
+        return pack(words)
+
+    monkeypatch.setattr(protocol, "_pack", spy)
+    yield
+    assert not others
+
+
+_HERE = "tests/integration/contract/test_conformance.py::test_the_store_keeps_its_contract"
+
+
+def _marks(subject: Subject, check: Check | None = None) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.server] if subject.server else []
+    if check is not None and check.proves:
+        marks.append(pytest.mark.requires(*check.proves, by=f"{_HERE}[{check.name.replace(' ', '_')}]"))
+    return marks
+
+
+@pytest.mark.parametrize(
+    ("subject", "check", "colour"),
+    [
+        pytest.param(
+            subject,
+            check,
+            colour,
+            marks=_marks(subject, check),
+            id=f"{subject.name}-{colour}-{check}".replace(" ", "_"),
+        )
+        for subject in ENGINES
+        for check in checks_for(subject.claims)
+        for colour in ("blocking", "asyncio")
+    ],
+)
+def test_the_store_keeps_its_contract(
+    subject: Subject,
+    check: Check,
+    colour: str,
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+) -> None:
+    url = subject.url(request)
+    if subject.server:
+        record_property("server", subject.name)
+
+    def opener() -> Store:
+        engine = open_engine(url)
+        return engine.asynchronous() if colour == "asyncio" else engine.blocking
+
+    world_class = AsyncioWorld if colour == "asyncio" else BlockingWorld
+    run_check(check, world_class(opener, elsewhere=url))
+
+
+@pytest.mark.parametrize("subject", [pytest.param(each, id=each.name, marks=_marks(each)) for each in ENGINES])
+def test_an_engine_claims_what_is_checked_here(subject: Subject, request: pytest.FixtureRequest) -> None:
+    engine = open_engine(subject.url(request))
+    assert engine.capabilities == subject.claims
+    assert engine.blocking.capabilities == subject.claims
+    assert engine.blocking is engine.blocking
+
+    async def on_a_loop() -> Capabilities:
+        store = engine.asynchronous()
+        await store.close()
+        return store.capabilities
+
+    assert asyncio.run(on_a_loop()) == subject.claims

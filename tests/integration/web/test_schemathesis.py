@@ -1,0 +1,74 @@
+"""The API against its own description: generated requests, right and wrong, get answers that the description allows.
+
+The server is real, and in this process. Checked for each answer: no server error; status, content type, headers and
+body are as described; wrong data is refused and right data is not; methods that are not described are refused; what
+demands a token does not work without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import CheckFunction
+from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from holdfast.plane.workflows.core.definition_codec import from_document
+from holdfast.plane.workflows.core.run import Look
+from holdfast.plane.workflows.engine import Engine
+from holdfast.web.app import description
+from support.campaigns import campaign
+from support.harness.web import ANYBODY, TOKENS, Served, Stage
+
+EXAMPLES = campaign(6, 12)  # of each operation, besides those at the borders of every field
+PATIENCE_S = 0.01
+
+schema = schemathesis.openapi.from_dict(
+    description(),
+    config=SchemathesisConfig(
+        projects=ProjectsConfig(default=ProjectConfig(generation=GenerationConfig(allow_x00=False)))
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A running plane that has something in it."""
+    with Served(tmp_path_factory.mktemp("plane")) as running:
+        running.run(running.stage.submit(job="known"))
+        running.run(running.stage.end(running.run(running.stage.submit(job="dead"))))
+        running.run(_flows(running.stage))
+        yield running
+
+
+async def _flows(stage: Stage) -> None:
+    flows = stage.service.flows
+    await flows.define(ANYBODY, from_document({"name": "known", "steps": {"ask": {"kind": "approval"}}}))
+    await flows.start(ANYBODY, "known", run_id="known")
+    await Engine(flows.store, stage.service.parts.locks, stage.service.parts.bus).move("known", Look())
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_answers_are_as_described(case: schemathesis.Case[Any], served: Served) -> None:
+    # The description cannot express four rules: a cursor is opaque; an idempotency key given twice has to be the same
+    # in both places; workflow definitions are a language; a jitter has to be below the delay in the plane's settings.
+    cursor = "cursor" in (case.query or {})
+    two_keys = (
+        "idempotency-key" in (case.headers or {}) and isinstance(case.body, dict) and "idempotency_key" in case.body
+    )
+    flow = isinstance(case.body, dict) and "definition" in case.body
+    jitter = case.operation.path.endswith("/policy/busy_jitter")
+    excluded: list[CheckFunction] = [positive_data_acceptance] if cursor or two_keys or flow or jitter else []
+    if isinstance(case.body, dict) and isinstance(wait := case.body.get("timeout"), int | float) and 0 < wait <= 30:
+        case.body["timeout"] = PATIENCE_S  # whoever waits for a resource that nobody gives back waits for all of it
+    answer = case.call_and_validate(
+        base_url=served.url,
+        headers={"Authorization": f"Bearer {TOKENS['admin']}"},
+        excluded_checks=excluded,
+    )
+    assert answer.status_code < 500

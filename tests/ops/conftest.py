@@ -1,5 +1,0 @@
-"""Accounts are tested on each server: command categories differ."""
-
-from fixtures_redis import each_redis as redis_executable
-
-__all__ = ["redis_executable"]

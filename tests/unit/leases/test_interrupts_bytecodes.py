@@ -1,0 +1,382 @@
+"""A signal handler that raises, or that releases leases, at every bytecode of acquire, renew, release and close.
+
+Whatever the moment: renewal goes on, no thread spins, nothing stays locked, the pool keeps its size, and the key is
+free in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.core.lease.states import Event
+from holdfast.leases.sync.lock import Lock
+from holdfast.runtime.renewer import Orphan
+from holdfast.runtime.run_sync import run_now
+from holdfast.runtime.timer_thread import TimerThread
+from holdfast.types import MS, NS, Ask, Grant
+from support.faults.bytecode_interrupts import Tracer, every, raise_interrupted
+from support.servers.redis import RedisServer, redis_executables, start_redis
+
+pytestmark = [
+    pytest.mark.timeout(600),  # many thousand repetitions, each of which waits for other threads, on a busy machine
+    pytest.mark.filterwarnings(
+        # An interrupt before a coroutine is started leaves it unstarted; one that loses a lease leaves it to expire.
+        "ignore:coroutine .* was never awaited:RuntimeWarning",
+        "ignore:the lease of .* was dropped:ResourceWarning",
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+    ),
+]
+
+SECONDS = 30.0  # by which any condition must hold
+BUSY_NS = 10 * MS  # for which a waiter finds the key held
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + SECONDS
+    pause = threading.Event()
+    while not holds():
+        assert time.monotonic() < end, what
+        pause.wait(0.002)
+
+
+def tickers(locks: holdfast.Locks) -> list[TimerThread[Any]]:
+    keeper = locks.manager.keeper
+    found: list[Any] = [keeper._alarms, keeper._renewals, keeper._loose_ends]
+    return found
+
+
+def whole(pool: dict[str, int]) -> bool:
+    """Whether all connections are back in the pool. The cleanup in the background may have one for a while."""
+    return pool["open"] == pool["idle"] and not pool["waiting"]
+
+
+def listeners(locks: holdfast.Locks) -> list[Any]:
+    """What the store remembers of callers that wait."""
+    store: Any = locks.engine.blocking
+    known = ("_listening", "_registered", "_watches")
+    left = [each for name in known for each in getattr(store, name, ())]
+    left += getattr(getattr(store, "_ears", None), "_in_use", ())
+    return [*left, *getattr(getattr(store, "table", None), "_listeners", ())]
+
+
+# The end of a block has not begun there, and the interpreter never calls it again: the lease is dropped with its lock.
+BLOCK_ENDS = {f"/leases/sync/lock.py:{Lock.__exit__.__code__.co_firstlineno + 3} +2"}
+
+
+def expire(locks: holdfast.Locks) -> None:
+    """A lease that was dropped is not renewed. Do what its TTL would do later."""
+    items = {item for ticker in tickers(locks) for item in ticker.items() if not isinstance(item, Orphan)}
+    (lease_record,) = (item for item in items if item.key == "k" and item.recorded.live)
+    assert lease_record.forsaken
+    locks.force_release("k", reason="the end of its TTL")
+    lease_record.end(Event.REFUSED)
+
+
+def reachable(ticker: TimerThread[Any]) -> bool:
+    """Whether each item of a timer queue is in the slot at which it is due."""
+    return all(
+        item in ticker._timer_wheel._slots.get(slot, ()) for item, slot in list(ticker._timer_wheel._due.items())
+    )
+
+
+def check(locks: holdfast.Locks, where: str) -> None:
+    """What must hold after every interrupt. The key is free when the reaper has had its turn."""
+    gate: Any = locks.ports.runtime.gate
+    if where in BLOCK_ENDS and gate.lines:
+        expire(locks)
+    # A thread of the runtime may hold the last reference to the lease for a moment; the queue is left when it goes.
+    until(f"a caller is still in the local queue after an interrupt at {where}", lambda: not gate.lines)
+    # While its thread takes an item out, the item is in one of the two tables.
+    until(f"an item of a timer queue never comes out: {where}", lambda: all(map(reachable, tickers(locks))))
+    until(f"the key is still held after an interrupt at {where}", lambda: not locks.inspect("k").held)
+    until(f"something is left of a waiter after an interrupt at {where}", lambda: not listeners(locks))
+    pool = getattr(locks.engine.blocking, "_driver", None)
+    if pool is not None:
+        until(f"a connection is missing after an interrupt at {where}", lambda: whole(pool.statistics()))
+    lease = locks.lock("k", ttl=60).try_acquire()
+    assert lease is not None, f"the lock cannot be acquired after an interrupt at {where}"
+    assert lease.release()
+
+
+def check_renewal(locks: holdfast.Locks) -> None:
+    """A lease is renewed as ever, and the threads of the runtime sleep in between."""
+    lease = locks.lock("renewed", ttl=0.6).acquire()
+    renewed, used = locks.statistics().renewed, time.process_time()
+    until("the lease is not renewed any more", lambda: locks.statistics().renewed >= renewed + 3)
+    assert lease.held
+    assert time.process_time() - used < 0.5, "a thread spins"
+    assert lease.release()
+    assert all(ticker.crashes == 0 for ticker in tickers(locks))
+    until("an item is left in a timer queue", lambda: not any(_left(ticker) for ticker in tickers(locks)))
+
+
+def _left(ticker: TimerThread[Any]) -> list[Any]:
+    """Items that are neither dropped leases, which go when they are due, nor orphans, which go when they expire."""
+    lease_records = [each for each in ticker.items() if not isinstance(each, Orphan)]
+    return [each for each in lease_records if not each.forsaken and each.recorded.live]
+
+
+def acquire(locks: holdfast.Locks, at: Tracer) -> None:
+    lease = locks.lock("k", ttl=60).acquire()
+    Tracer.pause()
+    lease.release()
+    del at
+
+
+def try_acquire(locks: holdfast.Locks, at: Tracer) -> None:
+    lease = locks.lock("k", ttl=60).try_acquire()
+    Tracer.pause()
+    assert lease is not None
+    lease.release()
+    del at
+
+
+def block(locks: holdfast.Locks, at: Tracer) -> None:
+    with locks.lock("k", ttl=60):
+        pass
+    del at
+
+
+def release(locks: holdfast.Locks, at: Tracer) -> None:
+    Tracer.pause()
+    lease = locks.lock("k", ttl=60).acquire()
+    at.resume()
+    try:
+        lease.release()
+    finally:
+        Tracer.pause()
+        lease.release()  # as a `finally` of the caller's would
+
+
+def renew(locks: holdfast.Locks, at: Tracer) -> None:
+    Tracer.pause()
+    lease = locks.lock("k", ttl=60).acquire()
+    try:
+        at.resume()
+        lease.renew()
+        lease.progress()
+        lease.ensure_held()
+    finally:
+        Tracer.pause()
+        lease.release()
+
+
+def wait(lock: Lock[Any], at: Tracer) -> None:
+    """Another holder has it for a moment: the caller asks in vain, listens, sleeps, and gets it."""
+    Tracer.pause()
+    another = Ask("k", secrets.token_hex(16), "another", "default", BUSY_NS)
+    assert isinstance(run_now(lock._locks.engine.blocking.acquire(another, NS)), Grant)
+    at.resume()
+    lease = lock.acquire(SECONDS)
+    Tracer.pause()
+    lease.release()
+
+
+def hold(locks: holdfast.Locks, at: Tracer) -> None:
+    lease = locks.hold("k", ttl=60)
+    Tracer.pause()
+    assert lease is not None
+    lease.release()
+    del at
+
+
+def once(locks: holdfast.Locks, at: Tracer) -> None:
+    lease = locks.once("k", window=86_400)
+    Tracer.pause()
+    assert lease is not None
+    lease.release()
+    del at
+
+
+def bare(locks: holdfast.Locks, at: Tracer) -> None:
+    token = locks.acquire_token("k", 60)
+    Tracer.pause()
+    assert token
+    locks.release_token("k", token)
+    del at
+
+
+WORKS = [acquire, try_acquire, block, release, renew]
+
+
+def memory(_: pytest.FixtureRequest) -> str:
+    return "memory://"
+
+
+def sqlite(request: pytest.FixtureRequest) -> str:
+    path: Path = request.getfixturevalue("tmp_path")
+    return f"sqlite:///{path}/leases.db"
+
+
+def redis(request: pytest.FixtureRequest) -> str:
+    server: RedisServer = request.getfixturevalue("newest_redis")
+    space = uuid.uuid4().hex[:10]
+    return f"{server.url}?prefix={space}:&namespace=aux-{space}"
+
+
+NEEDS_REDIS = [pytest.mark.server, pytest.mark.skipif(not redis_executables(), reason="no redis-server")]
+STORES = [
+    pytest.param(memory, id="memory"),
+    pytest.param(sqlite, id="sqlite"),
+    pytest.param(redis, id="redis", marks=NEEDS_REDIS),
+]
+
+
+@pytest.fixture(scope="session")
+def newest_redis() -> Iterator[RedisServer]:
+    with start_redis(redis_executables()[-1]) as server:
+        yield server
+
+
+@pytest.fixture
+def locks(url: Callable[[pytest.FixtureRequest], str], request: pytest.FixtureRequest) -> Iterator[holdfast.Locks]:
+    with holdfast.connect(url(request), request_timeout=0.5) as locks:
+        locks.lock("k", ttl=60).acquire().release()  # connected, and its threads run
+        yield locks
+
+
+@pytest.mark.requires("R48", "R81")
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("url", STORES)
+def test_an_interrupt_at_any_bytecode_leaves_nothing_behind(
+    locks: holdfast.Locks, work: Callable[[holdfast.Locks, Tracer], None]
+) -> None:
+    places = 0
+    for where in every(lambda at: work(locks, at), raise_interrupted):
+        check(locks, where)
+        places += 1
+    assert places > 100
+    check_renewal(locks)
+
+
+@pytest.mark.requires("R48", "R81")
+@pytest.mark.parametrize("work", [hold, once, bare])
+@pytest.mark.parametrize("url", STORES)
+def test_an_interrupt_at_any_bytecode_of_a_detached_acquire_leaves_nothing_behind(
+    locks: holdfast.Locks, work: Callable[[holdfast.Locks, Tracer], None]
+) -> None:
+    for where in every(lambda at: work(locks, at)):
+        check(locks, where)
+        until(f"a window is taken after an interrupt at {where}", lambda: not locks.list("k"))
+
+
+@pytest.mark.requires("R48", "R81")
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("url", STORES)
+def test_an_interrupt_at_any_bytecode_of_a_wait_leaves_nothing_behind(locks: holdfast.Locks, fair: bool) -> None:
+    lock = locks.lock("k", ttl=60, fair=fair)
+    for where in every(lambda at: wait(lock, at), but=lambda _: lock.acquire().release()):
+        check(locks, where)
+    check_renewal(locks)
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("url", STORES)
+def test_a_signal_handler_may_release_another_lease_at_any_bytecode(
+    locks: holdfast.Locks, work: Callable[[holdfast.Locks, Tracer], None]
+) -> None:
+    """The handler of SIGTERM that docs show: it releases, and whatever was interrupted goes on."""
+    others: list[holdfast.Lease] = []
+
+    def prepared(at: Tracer) -> None:
+        Tracer.pause()
+        for each in others:
+            each.release()
+        others[:] = [locks.lock("other", ttl=60).acquire()]
+        at.resume()
+        work(locks, at)
+
+    def handler() -> None:
+        others[0].release()
+
+    for where in every(prepared, handler):
+        assert not others[0].held, where
+        until(f"released by a handler at {where}", lambda: not locks.inspect("other").held)
+        check(locks, where)
+    others[0].release()
+    check_renewal(locks)
+
+
+@pytest.mark.parametrize("work", [block, release, renew])
+@pytest.mark.parametrize("url", STORES)
+def test_a_signal_handler_may_release_the_lease_at_hand_at_any_bytecode(
+    locks: holdfast.Locks, work: Callable[[holdfast.Locks, Tracer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[holdfast.Lease] = []
+    make = holdfast.Lease.__init__
+
+    def remember(self: holdfast.Lease, *args: Any) -> None:
+        make(self, *args)
+        made[:] = [self]
+
+    monkeypatch.setattr(holdfast.Lease, "__init__", remember)
+
+    def attempt(at: Tracer) -> None:
+        made.clear()
+        with contextlib.suppress(holdfast.LeaseLost):  # it is not held any more when it is used
+            work(locks, at)
+
+    def handler() -> None:
+        for lease in made:
+            lease.release()
+
+    for where in every(attempt, handler):
+        check(locks, where)
+    monkeypatch.undo()
+    check_renewal(locks)
+
+
+def shut(locks: holdfast.Locks) -> list[str]:
+    """What a closed `Locks` has left: threads, connections, leases."""
+    found = [ticker._name for ticker in tickers(locks) if ticker._thread is not None and ticker._thread.is_alive()]
+    found += [lease_record.key for lease_record in locks.manager.keeper.lease_records() if lease_record.recorded.live]
+    pool = getattr(locks.engine.blocking, "_driver", None)
+    if pool is not None and pool.statistics()["open"]:
+        found.append("connections")
+    file = getattr(locks.engine, "_file", None)
+    if file is not None and file._connection is not None:
+        found.append("file")
+    return found
+
+
+@pytest.mark.requires("R48", "R81")
+@pytest.mark.parametrize("url", STORES)
+def test_an_interrupt_at_any_bytecode_of_close_still_closes(
+    url: Callable[[pytest.FixtureRequest], str], request: pytest.FixtureRequest
+) -> None:
+    address = url(request)
+
+    def close(at: Tracer) -> None:
+        Tracer.pause()
+        locks = opened[0] = holdfast.connect(address, request_timeout=0.5)
+        lease = leases[0] = locks.lock(f"k{next(number)}", ttl=60).acquire()
+        lease.renew()
+        at.resume()
+        locks.close()
+
+    opened: list[Any] = [None]
+    leases: list[Any] = [None]
+    number = itertools.count()
+    source, first = inspect.getsourcelines(holdfast.Locks.close)
+    unbegun = {f"/leases/sync/client.py:{first + line}" for line in range(source.index("        try:\n"))}
+    with holdfast.connect(address) as other:
+        other.ping()  # holds the file open, so that each close is not also a checkpoint and a sync
+        for where in every(close):
+            if where.partition(" ")[0] not in unbegun:  # else nothing was done yet
+                assert not shut(opened[0]), where
+                assert not leases[0].held, where
+            opened[0].close()  # as a `finally` of the caller's would
+            assert not shut(opened[0]), where

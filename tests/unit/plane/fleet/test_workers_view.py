@@ -1,0 +1,76 @@
+"""What is known of the workers is never older than it may be, and whoever asks all the time does not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast.plane.db.migrations import prepare
+from holdfast.plane.db.sqlite.database import SqliteDatabase
+from holdfast.plane.fleet.registry import REFRESH_NS, Workers
+from holdfast.plane.model.records import Heartbeat
+from support.fixtures.databases import until
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture
+async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    database = SqliteDatabase(str(tmp_path / "plane.db"), synchronous="normal")
+    await prepare(database, "schema")
+    yield database
+    await database.close()
+
+
+def beat(clock: VirtualClock, worker: str) -> Heartbeat:
+    return Heartbeat(worker, "default", ("a",), 1, 0, clock.now().wall)
+
+
+async def test_a_view_is_looked_up_anew_before_it_is_too_old_and_nobody_waits_for_that(
+    database: SqliteDatabase,
+) -> None:
+    clock = VirtualClock()
+    workers = Workers(database, clock)
+    await workers.record(beat(clock, "one"))
+    first = await workers.view()
+    await workers.record(beat(clock, "two"))
+    reads = database.statistics()["read_works"]
+    clock.advance(REFRESH_NS // 2 - 1)
+    assert await workers.view() is first
+    assert database.statistics()["read_works"] == reads, "it is young"
+    clock.advance(1)
+    assert await workers.view() is first
+    assert await workers.view() is first, "one look is enough for all"
+    await until(lambda: workers._view is not first)
+    assert (await workers.view()).pool("default").workers == 2
+    assert database.statistics()["read_works"] == reads + 1
+
+
+async def test_a_view_that_is_too_old_is_waited_for(database: SqliteDatabase) -> None:
+    clock = VirtualClock()
+    workers = Workers(database, clock)
+    await workers.record(beat(clock, "one"))
+    first = await workers.view()
+    await workers.record(beat(clock, "two"))
+    clock.advance(REFRESH_NS)
+    second = await workers.view()
+    assert (first.pool("default").workers, second.pool("default").workers) == (1, 2)
+
+
+async def test_trouble_with_a_look_ahead_of_time_is_nobodys_until_somebody_needs_it(database: SqliteDatabase) -> None:
+    clock = VirtualClock()
+    workers = Workers(database, clock)
+    await workers.record(beat(clock, "one"))
+    first = await workers.view()
+    await database.close()
+    clock.advance(REFRESH_NS // 2)
+    assert await workers.view() is first
+    assert workers._ahead is not None
+    await workers._ahead
+    clock.advance(REFRESH_NS)
+    with pytest.raises(Exception, match="closed"):
+        await workers.view()
