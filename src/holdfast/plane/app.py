@@ -1,4 +1,4 @@
-"""Which functions run which jobs, and which workflows there are: an `App` is a list of both, and holds nothing else.
+"""`App`: the job functions and workflows of a service; and how `module:name` is resolved to an `App`.
 
     app = App("billing")
 
@@ -8,13 +8,11 @@
     @app.workflow("monthly", inputs={"customer": "text"})
     def monthly(flow): ...
 
-Promises: what cannot run as a job is refused where it is declared, with the reason, and not when the first job arrives.
-A function stays what it was: the decorator returns it unchanged, so that it can be called and tested as any other.
+Promises: a function that cannot run as a job is refused at its declaration, with the reason, and not when the first job
+arrives. The decorator returns the function unchanged, so it can be called and tested as before.
 
-From `module:name` to an `App`, with errors that say what to do.
-
-Imports the module, which runs it: whatever it prints or opens happens here. Promises: an error of the module itself is
-told apart from a module that is not there, and keeps its cause.
+`load_app` imports the module, which runs it. An error inside the module is distinguished from a missing module, and
+keeps its cause.
 """
 
 from __future__ import annotations
@@ -42,35 +40,35 @@ from holdfast.types import Duration, check_label, duration_ns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONTEXT: Final = "ctx"  # the parameter of that name gets the context
+CONTEXT: Final = "ctx"  # the parameter with this name gets the context
 
 _GATHERED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFunction:
-    """A function and how it is to be run."""
+    """A function with its options."""
 
     topic: str
     function: Callable[..., Any]
-    payload: str | None  # the name of the parameter that gets the payload; None: the first, which cannot be named
+    payload: str | None  # the parameter for the payload; None: the first one, which is positional-only
     wants_context: bool
     asynchronous: bool
     pool: str = DEFAULT_POOL
-    max_concurrency: int | None = None  # in one worker; None: as many as the worker has places
-    timeout_ns: int | None = None  # how long one attempt may run, if the job itself does not ask for less
-    stall_after_ns: int | None = None  # how long one attempt may go without reporting progress
-    quarantine: Callable[[Any], str | None] | None = None  # why a result must not be used; None: it may be
+    max_concurrency: int | None = None  # in one worker; None: the slots of the worker
+    timeout_ns: int | None = None  # limit of one attempt, unless the job has a shorter one
+    stall_after_ns: int | None = None  # limit for one attempt without reported progress
+    quarantine: Callable[[Any], str | None] | None = None  # why a result must not be used; None: it may be used
 
     def call(self, payload: Any, context: Any) -> Callable[[], Any]:
-        """The call, ready to be made."""
+        """A callable without parameters."""
         named = {CONTEXT: context} if self.wants_context else {}
         if self.payload is None:
             return partial(self.function, payload, **named)
         return partial(self.function, **named, **{self.payload: payload})
 
     def judged(self, value: Any) -> Any:
-        """The value that the function returned, or `Quarantine`. Runs where the function did."""
+        """The result of the function, or `Quarantine`. Runs where the function ran."""
         reason: object = None if self.quarantine is None else self.quarantine(value)
         if reason is None:
             return value
@@ -94,7 +92,7 @@ class App:
 
     @property
     def workflows(self) -> Mapping[str, Workflow]:
-        """Every workflow by its name. A plane that is given the app knows them from the start."""
+        """Every workflow by its name. A plane with this app defines them when it starts."""
         return MappingProxyType(self._workflows)
 
     @property
@@ -119,13 +117,12 @@ class App:
         """Decorate the function that runs the jobs of a topic.
 
         It takes the payload, and the context if it has a parameter called `ctx`; it may be `async def` or `def` (which
-        runs in a thread). What it returns is the result, and must be JSON. It may run more than once for one job: give
+        runs in a thread). Its return value is the result, and must be JSON. It may run more than once for one job: pass
         `ctx.carried` to a guard wherever that would hurt.
 
-        `timeout` bounds one attempt, and `stall_after` how long it may go without `ctx.progress()`; after either, it is
-        stopped and tried again. `quarantine` is called with each value that the function returns, and returns the
-        reason why it must not be used, or None. With a reason the job ends as OUTPUT_QUARANTINED and the value is not
-        stored; see `Quarantine`.
+        `timeout` limits one attempt, and `stall_after` the time without `ctx.progress()`; after either, the attempt is
+        stopped and retried. `quarantine` is called with each return value, and returns the reason why it must not be
+        used, or None. With a reason the job ends as OUTPUT_QUARANTINED and the value is not stored; see `Quarantine`.
         """
         check_label("topic", topic)
         check_name("pool", pool)
@@ -148,7 +145,7 @@ class App:
         return decorate
 
     def workflow(self, name: str, **options: Unpack[FlowOptions]) -> Callable[[Callable[[Flow], Any]], Workflow]:
-        """Decorate a function that defines a workflow, as `holdfast.plane.workflow` does, and keep what it defines."""
+        """Decorate a function that defines a workflow, as `holdfast.plane.workflow` does, and add the workflow."""
 
         def decorate(define: Callable[[Flow], Any]) -> Workflow:
             return self.include(Flow(name, **options)(define))
@@ -156,7 +153,7 @@ class App:
         return decorate
 
     def include(self, workflow: Workflow) -> Workflow:
-        """Keep a workflow that was defined elsewhere, in a file for instance; the workflow itself comes back."""
+        """Add a workflow that was defined elsewhere, for instance in a file. Returns it."""
         given: object = workflow
         if not isinstance(given, Workflow):
             fix = "give what build() or load_workflow() returns"
@@ -164,7 +161,7 @@ class App:
         if problems := check_workflow(workflow):
             raise BadWorkflow(f"workflow {workflow.name!r}", problems)
         if workflow.name in self._workflows:
-            raise BadInput("workflow", f"there is a workflow {workflow.name!r} already", "give each a name of its own")
+            raise BadInput("workflow", f"there is a workflow {workflow.name!r} already", "use another name")
         self._workflows[workflow.name] = workflow
         return workflow
 
@@ -173,7 +170,7 @@ class App:
 
 
 def _parameters(function: object) -> tuple[str | None, bool]:
-    """The name of the parameter for the payload (None: by place), and whether there is one for the context."""
+    """The parameter for the payload (None: positional-only), and whether there is one for the context."""
     if not callable(function) or inspect.isclass(function):
         raise BadInput("function", f"{function!r} is not a function", "decorate a def or an async def")
     name = getattr(function, "__qualname__", repr(function))
@@ -182,7 +179,7 @@ def _parameters(function: object) -> tuple[str | None, bool]:
     try:
         parameters = dict(inspect.signature(function).parameters)
     except ValueError:
-        raise BadInput("function", f"{name} does not say what it takes", "wrap it in a def") from None
+        raise BadInput("function", f"{name} has no signature", "wrap it in a def") from None
     given = parameters.pop(CONTEXT, None)
     payload = next((each for each in parameters.values() if each.kind not in _GATHERED), None)
     if payload is None:
@@ -195,7 +192,7 @@ def _parameters(function: object) -> tuple[str | None, bool]:
         if each is not payload and each.kind not in _GATHERED and each.default is each.empty
     ]
     if missing:
-        raise BadInput("function", f"{name} wants {', '.join(missing)} as well", "take the payload, and ctx; no more")
+        raise BadInput("function", f"{name} needs {', '.join(missing)} as well", "take only the payload and ctx")
     by_place = payload.kind is payload.POSITIONAL_ONLY
     return None if by_place else payload.name, given is not None and given.kind not in _GATHERED
 
@@ -210,8 +207,8 @@ _GENERATORS: Final = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def _bodies(function: object) -> tuple[object, ...]:
-    """Where the body may be: in the function itself, or in the method that makes an object callable."""
-    return function, getattr(type(function), "__call__", None)  # noqa: B004 - what it is is asked, not whether it is there
+    """The function itself, or the method that makes an object callable."""
+    return function, getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is needed
 
 
 def _awaited(function: object) -> bool:
@@ -222,7 +219,7 @@ _FORM: Final = "write module:name, such as billing.jobs:app"
 
 
 def load_app(target: str) -> App:
-    """The app that `module:name` means. Modules in the working directory are found too."""
+    """The app that `module:name` refers to. Modules in the working directory are found too."""
     module_name, mark, name = target.partition(":")
     if not mark or not all(part.isidentifier() for text in (module_name, name) for part in text.split(".")):
         raise BadInput("app", f"{target!r} does not name an app", _FORM)
@@ -233,7 +230,7 @@ def load_app(target: str) -> App:
             raise _broken(module_name, error) from error
         fix = "check its name, run from the directory that has it, or set PYTHONPATH"
         raise BadInput("app", f"there is no module {error.name!r}", fix) from error
-    except (Exception, SystemExit) as error:  # a script that ends itself is no module with an app
+    except (Exception, SystemExit) as error:  # a script that exits is not a module with an app
         raise _broken(module_name, error) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -247,8 +244,8 @@ def load_app(target: str) -> App:
 def _imported(name: str) -> ModuleType:
     """Import a module, from the working directory if it is there.
 
-    The directory goes to the end of the search path: a file in it, such as click.py, must not take the place of a
-    library that Holdfast imports later. The app's own module is taken from it all the same.
+    The directory is appended to the search path: a file in it, such as click.py, must not replace a library that
+    Holdfast imports later. The app's own module is loaded from it all the same.
     """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

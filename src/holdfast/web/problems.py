@@ -30,7 +30,7 @@ from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition
 from holdfast.plane.policy.model import PolicyConflict
 from holdfast.plane.service.service import NotAllowed
-from holdfast.plane.service.workflows import NotOver
+from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.problems import BadWorkflow, dotted
 from holdfast.plane.workflows.run_quotas import TooManyRuns
 from holdfast.web.schemas.hints import A_NAME, Wanted
@@ -106,7 +106,7 @@ TABLE: Final[Mapping[type[errors.HoldfastError], Rule]] = {
     InvalidTransition: Rule(409, "invalid-transition"),
     ApprovalConflict: Rule(409, "approval-conflict"),
     SelfApproval: Rule(403, "self-approval-denied"),
-    NotOver: Rule(409, "not-over"),
+    RunNotFinished: Rule(409, "not-over"),
     TooManyRuns: Rule(429, "too-many-runs"),
     PolicyConflict: Rule(409, "policy-moved"),
     errors.FencedOut: Rule(412, "fenced-out"),

@@ -24,8 +24,8 @@ from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.summaries import LetterOutline
 from holdfast.plane.locks.registry import Scope
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Document, Service, Worker
-from holdfast.plane.service.status import LETTERS, Brief, Tally
+from holdfast.plane.service.service import CHECKED, DATABASE, Caller, Service, StoredDocument, WorkerStatus
+from holdfast.plane.service.status import LETTERS, JobCounts, StatusEntry
 from holdfast.web.schemas.jobs import Told, moment
 from holdfast.web.schemas.status import (
     EndsShown,
@@ -74,13 +74,13 @@ class _Kept(Generic[T]):
 class _Count:
     """The last tally. A new one is taken when somebody asks, but not more often than a share of the time allows."""
 
-    def __init__(self, read: Callable[[], Awaitable[Tally | None]], rest: float) -> None:
+    def __init__(self, read: Callable[[], Awaitable[JobCounts | None]], rest: float) -> None:
         self._read, self._rest = read, rest
         self._taking: asyncio.Task[None] | None = None
         self._again = float("-inf")
-        self._last: Tally | None = None
+        self._last: JobCounts | None = None
 
-    async def get(self) -> Tally | None:
+    async def get(self) -> JobCounts | None:
         """The one that can be had without much waiting; None: none was taken yet, or not lately."""
         if self._taking is None and asyncio.get_running_loop().time() >= self._again:
             self._taking = asyncio.create_task(self._take(), name="count jobs")
@@ -104,8 +104,8 @@ class _Components:
 
     at_ns: int
     parts: dict[str, str]
-    workers: Sequence[Worker] | None
-    snapshot: Document | None
+    workers: Sequence[WorkerStatus] | None
+    snapshot: StoredDocument | None
     locks: Sequence[Inspection] | None
 
 
@@ -114,7 +114,7 @@ class _Jobs:
     """What is of a tenant, or of all."""
 
     live: dict[JobState, int]
-    briefs: Sequence[Brief]
+    briefs: Sequence[StatusEntry]
     letters: Sequence[LetterOutline]
 
 
@@ -181,7 +181,7 @@ class Board:
         )
         return _Jobs(live, briefs, letters.items)
 
-    async def _read_tally(self) -> Tally | None:
+    async def _read_tally(self) -> JobCounts | None:
         self.readings += 1
         return await _tried(self.service.tally(), patience=COUNTING_S)
 

@@ -219,7 +219,7 @@ def test_every_problem_of_a_file_has_its_own_line_with_its_place(furnished: Shel
         (("start", "refund.yaml", "--input", "{"), "is not JSON"),
         (("start", "refund.yaml", "--input", '{"order": "x"}'), "input.order: is a text, and not whole"),
         (("start", "refund.yaml", "--input", '{"order": 1}', "--id", "a@b"), "cannot be the id of a run"),
-        (("list", "--status", "nice"), "is no status of a run"),
+        (("list", "--status", "nice"), "is not a status of a run"),
         (("follow", "x", "--timeout", "-1"), "timeout"),
     ]
     for words, text in bad:

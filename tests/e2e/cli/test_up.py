@@ -213,7 +213,7 @@ def test_a_busy_port_is_said_before_anything_is_opened(furnished: Shell) -> None
         (("--app", "works:nothing"), 64, "use works:app"),
         (("--sample",), 64, "--sample: is given with the app works:app"),
         (("--port", "99999"), 64, "--port: api.port: 99999 is out of range"),
-        (("--host", "203.0.113.7"), 64, "there are no tokens to tell callers apart"),
+        (("--host", "203.0.113.7"), 64, "no tokens authenticate callers"),
         (("--workers", "0"), 64, "--workers: worker.count: 0 is out of range"),
         (("--config", "none.toml"), 64, "none.toml: cannot be read: No such file or directory"),
         (("--database", "sqlite:////nowhere/at/all.db"), 78, "/nowhere/at/all.db"),

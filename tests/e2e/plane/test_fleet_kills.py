@@ -19,8 +19,8 @@ from support.fleet.fleet_checker import check, check_takeover, promised, undistu
 from support.fleet.fleet_load import Client, Load
 
 DECIDING = "a job that a scheduler was deciding"
-STANDSTILL = "rows that a process had locked when it stood still"
-STAGED = "a message that was staged and not sent"
+STANDSTILL = "rows that a stopped process had locked"
+STAGED = "a message that was stored in the outbox and not sent"
 
 
 @contextmanager

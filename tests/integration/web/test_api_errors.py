@@ -17,8 +17,8 @@ from holdfast.plane.approvals.rules import ApprovalConflict, ConflictCode, SelfA
 from holdfast.plane.approvals.service import ApprovalBusy
 from holdfast.plane.model.job_states import InvalidTransition, JobState
 from holdfast.plane.policy.model import PolicyConflict
-from holdfast.plane.service.service import NotAllowed, Parts, Service
-from holdfast.plane.service.workflows import NotOver
+from holdfast.plane.service.service import NotAllowed, Service, ServiceParts
+from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.problems import BadWorkflow
 from holdfast.plane.workflows.core.problems import Problem as WorkflowProblem
 from holdfast.plane.workflows.run_quotas import TooManyRuns
@@ -56,7 +56,7 @@ SAID: list[tuple[errors.HoldfastError, int, str | None]] = [
     (E.BadExpression("a +", "ends too early"), 422, None),
     (E.ExpressionFailed("a.b", "has no b"), 422, None),
     (BadWorkflow("w", [WorkflowProblem(("steps",), "are missing", "give some")]), 422, None),
-    (NotOver("not over"), 409, None),
+    (RunNotFinished("not over"), 409, None),
     (ApprovalConflict(ConflictCode.STALE_REQUEST, "changed"), 409, None),
     (ApprovalBusy("busy", retry_after=0.3), 409, "1"),
     (SelfApproval("not you"), 403, None),
@@ -283,7 +283,7 @@ async def test_a_plane_that_is_closed_is_503(tmp_path: Path) -> None:
 async def test_leases_that_cannot_be_reached_are_named_by_readiness(tmp_path: Path) -> None:
     async with service_at(tmp_path) as service, holdfast.aio.connect("redis://127.0.0.1:1/0") as unreachable:
         parts = service.parts
-        broken = Service(Parts(parts.database, parts.bus, unreachable, parts.store, parts.workers))
+        broken = Service(ServiceParts(parts.database, parts.bus, unreachable, parts.store, parts.workers))
         async with asking(create_app(broken, tokens())) as client:
             answer = await client.get("http://localhost/readyz")
             told = check_problem(answer, 503, "not-ready")

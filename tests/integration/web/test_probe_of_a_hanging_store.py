@@ -18,7 +18,7 @@ from holdfast.plane.fleet.registry import Workers
 from holdfast.plane.jobs.dead_letters import Undelivered
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.process.health import CHECK_LIMIT_S, ProcessHealth
-from holdfast.plane.service.service import Parts, Service
+from holdfast.plane.service.service import Service, ServiceParts
 from holdfast.runtime.system import SystemClock, SystemEntropy
 from support.fixtures.redis import EXECUTABLES
 from support.servers.redis import RedisServer, start_redis
@@ -42,7 +42,7 @@ async def service(hanging: RedisServer, tmp_path: Path) -> AsyncIterator[Service
             await prepare(database)
             await bus.prepare()
             store = JobStore(database, bus, clock, entropy)
-            yield Service(Parts(database, bus, locks, store, Workers(database, clock)))
+            yield Service(ServiceParts(database, bus, locks, store, Workers(database, clock)))
             hanging.resume()
     finally:
         await bus.close()

@@ -10,7 +10,7 @@ import httpx
 import nats
 
 from holdfast.plane.model.job_states import JobState
-from holdfast.plane.settings.consistency import Takeover, takeovers
+from holdfast.plane.settings.consistency import TakeoverTime, takeovers
 from holdfast.types import NS
 from support.fleet.fleet import Fleet, until
 
@@ -122,7 +122,7 @@ def on_the_bus(fleet: Fleet) -> dict[str, int]:
 # How soon others have the work.
 
 
-def promised(fleet: Fleet, what: str) -> Takeover:
+def promised(fleet: Fleet, what: str) -> TakeoverTime:
     """What the settings of the fleet say about one kind of takeover."""
     return next(each for each in takeovers(fleet.settings) if each.what == what)
 
@@ -133,7 +133,9 @@ def undisturbed_ns(fleet: Fleet, jobs: Collection[str]) -> int:
     return int(rows[0][0])
 
 
-def check_takeover(fleet: Fleet, promise: Takeover, since_ns: int, progress_ns: dict[str, int], calm_ns: int) -> None:
+def check_takeover(
+    fleet: Fleet, promise: TakeoverTime, since_ns: int, progress_ns: dict[str, int], calm_ns: int
+) -> None:
     """Each job was taken further no later than promised after a fault, by times that stand in the database.
 
     The promise is about waiting: for leases and messages to run out, and for the next look. To it comes what the work

@@ -30,7 +30,7 @@ from holdfast.plane.jobs.store import JobStore, Writing
 from holdfast.plane.locks.registry import SCHEDULER_JOB
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Change, Job, Submission
-from holdfast.plane.service.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Service, ServiceParts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.workflows.definitions import Definitions
 from holdfast.plane.workflows.run_store import RunStore
@@ -121,7 +121,7 @@ async def service_at(
             await approvals.prepare()
             flows = RunService(runs, approvals, bus)
             workers = Workers(database, clock)
-            service = Service(Parts(database, bus, locks, store, workers, approvals=approvals, flows=flows))
+            service = Service(ServiceParts(database, bus, locks, store, workers, approvals=approvals, flows=flows))
             await service.resources.prepare()
             yield service
     finally:

@@ -77,8 +77,8 @@ def test_every_form_of_a_table_is_edited_as_it_was_written(text: str, after: str
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a = 1\n [[worker]] # w\nlease_ttl = 1\n", "line 2, [[worker]] # w: is no table of settings"),
-        ("worker = 3\n", "line 1, worker = 3: is no table of settings"),
+        ("a = 1\n [[worker]] # w\nlease_ttl = 1\n", "line 2, [[worker]] # w: is not a table of settings"),
+        ("worker = 3\n", "line 1, worker = 3: is not a table of settings"),
         ("not toml", "write the file as TOML first"),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_old_file_is_kept_and_the_new_one_has_its_rights(tmp_path: Path) -> 
 def test_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.toml"
     path.write_text("grace = 9\n")
-    with pytest.raises(BadInput, match="was changed by somebody meanwhile"):
+    with pytest.raises(BadInput, match="was changed in the meantime"):
         write(path, TEXT, "grace = 1\n")
     assert path.read_text() == "grace = 9\n"
 

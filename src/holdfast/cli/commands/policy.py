@@ -194,7 +194,7 @@ def _on(
     chosen = database_settings(config, database)
 
     async def run() -> T:
-        async with policy_at(chosen, looks=looks) as service:
+        async with policy_at(chosen, read_only=looks) as service:
             return await work(service)
 
     with preparing_named(config, database), database_named(chosen):

@@ -318,12 +318,12 @@ def rerun(
     """Run a run that is over again, as a new one with the same definition and input. Exits 1 if it is not over."""
     from holdfast.cli.output.follow_run import follow as watch
     from holdfast.cli.output.runs import run_dict
-    from holdfast.plane.service.workflows import NotOver
+    from holdfast.plane.service.workflows import RunNotFinished
 
     async def work(components: Components, caller: Caller) -> Exit:
         try:
             stored, made = await components.flows.rerun(caller, run, keep=keep, idempotency_key=idempotency_key)
-        except NotOver as refused:
+        except RunNotFinished as refused:
             say(str(refused))
             return Exit.NO
         if json and not follow:

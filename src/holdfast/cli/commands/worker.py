@@ -126,9 +126,9 @@ def worker(
 
 def _leases(context: typer.Context, leases: str | None, url: str | None) -> object:
     """Where leases are kept, under the name by which that was given, here or to `holdfast` itself."""
-    from holdfast.plane.settings.sources import Given
+    from holdfast.plane.settings.sources import FlagValue
 
     named = url_of(context, url)
     if leases is not None and named is not None and leases != named:
         raise BadInput("--url", "names another store than --leases", "give one of them")
-    return Given("--url", named) if leases is None and named is not None else leases
+    return FlagValue("--url", named) if leases is None and named is not None else leases

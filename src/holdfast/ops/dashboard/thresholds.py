@@ -12,7 +12,7 @@ from holdfast.core.lease import timing
 from holdfast.core.tuning.burstiness import BUCKET_NS
 from holdfast.ops.alerts import thresholds
 from holdfast.plane.locks.registry import FAMILIES, Scope
-from holdfast.plane.settings.inventory import Line, inventory
+from holdfast.plane.settings.inventory import LockEntry, inventory
 from holdfast.plane.settings.lock_times import LOOPS
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
@@ -23,7 +23,7 @@ class Limits:
     """Thresholds of panels. Durations are seconds."""
 
     ttl: Mapping[str, float]  # of every family
-    items: tuple[Line, ...]  # the locks for single items of work
+    items: tuple[LockEntry, ...]  # the locks for single items of work
     envelope: float  # the shortest time for which a caller waits for a lock
     loss_share: float  # the share of its TTL that a lease has left when its holder must stop
     renew_every: float  # the shortest interval between renewals

@@ -34,7 +34,7 @@ from holdfast.plane.locks.registry import APPROVAL, SCHEDULER_JOB, WORKFLOW_RUN
 from holdfast.plane.policy.duplicate_counters import SIGNAL_SCHEMA
 from holdfast.plane.policy.runtime import PolicyRuntime
 from holdfast.plane.resources.locks import RESOURCE_SCHEMAS
-from holdfast.plane.service.service import Parts, Service
+from holdfast.plane.service.service import Service, ServiceParts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.key_prefix import check_keys, switch_keys
 from holdfast.plane.settings.lock_times import families_in_effect
@@ -161,7 +161,7 @@ async def founded(
             family=families[WORKFLOW_RUN.name],
         )
         flows = RunService(runs, approvals, bus)
-        parts = Parts(
+        parts = ServiceParts(
             *(database, bus, locks, store, workers),
             approvals=approvals,
             flows=flows,

@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.flows.log import say
 from holdfast.plane.app import App
-from holdfast.plane.workflows.definitions import EVERYBODY, Definition, Definitions
+from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition, Definitions
 
 _log: Final = logging.getLogger("holdfast.plane")
 
@@ -23,7 +23,7 @@ async def keep_workflows(definitions: Definitions, app: App) -> list[Definition]
     """Keep what the app declares; the definitions, in the order of their names."""
     kept = []
     for _, workflow in sorted(app.workflows.items()):
-        definition, new = await definitions.keep(workflow, scope=EVERYBODY, actor=f"app {app.name}")
+        definition, new = await definitions.keep(workflow, scope=ALL_TENANTS, actor=f"app {app.name}")
         fields = {"workflow": workflow.name, "version": definition.workflow.version, "app": app.name}
         if new:
             say(_log, logging.INFO, "workflow has a new version", **fields)

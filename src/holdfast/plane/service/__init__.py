@@ -1,4 +1,4 @@
-"""What clients ask of a control plane, behind the HTTP API and the command line."""
+"""Commands and queries of a control plane, behind the HTTP API and the command line."""
 
 from holdfast.plane.model.caller import Caller
 

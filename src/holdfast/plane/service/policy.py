@@ -1,11 +1,11 @@
-"""What people and programs ask about the error policy, and tell it: for the shell and the web alike.
+"""Commands and queries of the error policy, for the command line and the HTTP API.
 
-    async with policy_at(settings) as service:       # opens the database, and nothing else
+    async with policy_at(settings) as service:       # opens only the database
         report = await service.show()
-        await service.set("high", "fail_closed", actor="ada", reason="duplicates", source=Source.COMMAND)
+        await service.set("high", "fail_closed", actor="ada", reason="duplicates", source=PolicySource.COMMAND)
 
-Promises: needs the database of the plane alone, so that it works while the lease store or the bus is down, which is
-when it is needed. What it shows is summed over all processes.
+Promises: needs only the database of the plane, so it works while the lease store or the bus is down. Counts are sums
+over all processes.
 
 Clock: the wall clock, for people.
 """
@@ -32,12 +32,12 @@ from holdfast.plane.settings.settings import Settings
 from holdfast.runtime.system import SystemClock
 from holdfast.types import NS, Duration
 
-NEAR_ZERO: Final = 0.001  # fallbacks a second that are not worth a word
+NEAR_ZERO: Final = 0.001  # fallbacks a second that need no hint
 
 
 @dataclass(frozen=True, slots=True)
 class ClassReport:
-    """One risk class: what it does, and what that has come to lately."""
+    """One risk class: its mode, and its recent fallbacks."""
 
     standing: ClassPolicy
     fallbacks: int
@@ -52,13 +52,13 @@ class ClassReport:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """Everything about the error policy, as of now."""
+    """The current error policy and its recent effects."""
 
     at_ns: int
     window_ns: int
     classes: Sequence[ClassReport]
     families: dict[str, int]  # fallbacks in the window
-    duplicates: dict[str, tuple[int, int]]  # by sign: in the window, and in the one before
+    duplicates: dict[str, tuple[int, int]]  # by kind: in the window, and in the window before it
     exercises: Sequence[PlaneExercise]
     rate: float
     jitter: JitterPolicy | None  # of busy retries; None: it was never switched
@@ -82,10 +82,10 @@ class PolicyReport:
 
 
 class PolicyService:
-    """The error policy of a plane, for whoever asks."""
+    """The error policy of a plane: queries and changes."""
 
     def __init__(self, policy: PlanePolicy, signals: DuplicateCounters, clock: Clock, settings: Settings) -> None:
-        """`settings`: the escalation rule, and what a jitter of busy retries is checked against."""
+        """`settings`: the escalation rule, and the limits of the busy jitter."""
         self.policy = policy
         self._signals = signals
         self._clock = clock
@@ -94,13 +94,13 @@ class PolicyService:
 
     @classmethod
     def on(cls, database: Database, clock: Clock, settings: Settings) -> PolicyService:
-        """On a database, in a process that has no part in the plane."""
+        """For a process outside the plane."""
         return cls(
-            PlanePolicy(database, clock), DuplicateCounters(database, clock, process="looks only"), clock, settings
+            PlanePolicy(database, clock), DuplicateCounters(database, clock, process="read-only"), clock, settings
         )
 
     async def show(self) -> PolicyReport:
-        """What each class does, and what is happening."""
+        """The mode of each class, and recent fallbacks and duplicates."""
         view = await self.policy.view()
         sums = await self._signals.sums(self._rule.window_ns)
         classes = [self._class(each, sums) for _, each in sorted(view.classes.items())]
@@ -138,7 +138,7 @@ class PolicyService:
     async def set_jitter(
         self, seconds: float, *, actor: str, reason: str, source: PolicySource, expect: int | None = None
     ) -> tuple[JitterPolicy, bool]:
-        """See `PlanePolicy.set_jitter`. `BadInput` where the settings rule this jitter out."""
+        """See `PlanePolicy.set_jitter`. `BadInput` if the settings rule this jitter out."""
         check_jitter(self._settings, seconds)
         return await self.policy.set_jitter(seconds, actor=actor, reason=reason, source=source, expect=expect)
 
@@ -183,26 +183,26 @@ def _both(sums: Sequence[SignalTotal], sign: SignalKind) -> tuple[int, int]:
 def hints(
     classes: Sequence[ClassReport], exercises: Sequence[PlaneExercise], rate: float, because: str, *, escalate: bool
 ) -> list[str]:
-    """What a tired person should do next, most urgent first."""
+    """Next steps for an operator, most urgent first."""
     found = []
     open_classes = [each.standing.risk for each in classes if each.standing.mode is OnError.FAIL_OPEN]
     if escalate:
-        found.append(f"running without locks does harm: {because}")
+        found.append(f"work without locks does harm: {because}")
         found += [
             f"stop it for class {risk}: holdfast policy set {risk} fail_closed --reason …" for risk in open_classes
         ]
     elif rate > NEAR_ZERO:
-        found.append("the lease store fails, and work goes on under local locks")
+        found.append("the lease store fails; work continues under local locks")
         found.append("check the store: holdfast locks, with the same --config or --database as here")
         found.append("if duplicates begin to rise, stop it: holdfast policy set CLASS fail_closed --reason …")
     for each in classes:
         if each.standing.source is PolicySource.ESCALATION:
             found.append(
-                f"class {each.standing.risk} was made to fail closed by an escalation, and stays so; when the store is "
-                f"well and the duplicates understood: holdfast policy set {each.standing.risk} fail_open --reason …"
+                f"class {each.standing.risk} fails closed since an escalation; when the store works again and the "
+                f"duplicates are understood: holdfast policy set {each.standing.risk} fail_open --reason …"
             )
     found += [
-        f"the exercise of {each.plan.family} is forced, and may fail work; end it: "
+        f"the exercise of {each.plan.family} is forced and may fail work; end it: "
         f"holdfast policy exercise {each.plan.family} 0"
         for each in exercises
         if each.plan.forced
@@ -212,13 +212,13 @@ def hints(
 
 @asynccontextmanager
 async def policy_at(
-    settings: Settings, *, clock: Clock | None = None, looks: bool = False
+    settings: Settings, *, clock: Clock | None = None, read_only: bool = False
 ) -> AsyncIterator[PolicyService]:
-    """The policy of the plane that the settings name. `looks`: nothing is made or written."""
+    """The policy of the plane in the settings. `read_only`: nothing is created or written."""
     clock = clock or SystemClock()
-    database = open_database(settings.database_url, clock=clock, looks=looks)
+    database = open_database(settings.database_url, clock=clock, looks=read_only)
     try:
-        if not looks:  # whoever switches something leaves all that is needed to look at it
+        if not read_only:  # later readers find all tables
             await prepare(database, SIGNAL_SCHEMA)
         yield PolicyService.on(database, clock, settings)
     finally:

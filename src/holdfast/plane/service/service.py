@@ -1,14 +1,17 @@
-"""Every command and every question that people and programs have for the plane, as plain methods: no HTTP, no printing.
+"""All commands and queries of the plane as plain methods: no HTTP, no output.
 
-The shell and the web both call these, so that what one of them can do or must not do holds for the other.
+The command line and the HTTP API call these methods, so both have the same permissions and effects.
 
-Promises: whoever belongs to a tenant sees and touches that tenant's things alone; those of others do not exist for it
-(`RowMissing`), also when it knows their names. What is acknowledged is committed. Commands can be repeated: the same
-submission with an idempotency key makes one job, a second retry gives the job of the first, a second cancel changes
-nothing more.
+Promises:
 
-Does not promise that a job is cancelled when `cancel` returns: it is asked for, durably, and the scheduler does it
-under the job's lock. Does not authenticate: a `Caller` is somebody whose identity was proven elsewhere.
+- A caller with a tenant sees and changes only that tenant's objects. Other objects do not exist for it (`RowMissing`),
+  even if it knows their ids.
+- An acknowledged command is committed.
+- Commands can be repeated: one idempotency key makes one job, a second retry returns the job of the first, a second
+  cancel changes nothing.
+
+Does not promise that a job is cancelled when `cancel` returns: the request is stored, and the scheduler carries it out
+under the job's lock. Does not authenticate: the identity of a `Caller` was proven before.
 
 Clock: the wall clock, for people.
 """
@@ -49,13 +52,23 @@ from holdfast.plane.resources.locks import ResourceLocks
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.plane.service.policy import PolicyService
-from holdfast.plane.service.status import Brief, StatusQueries, Tally
-from holdfast.plane.service.submission import Answer, Submitting
+from holdfast.plane.service.status import JobCounts, StatusEntry, StatusQueries
+from holdfast.plane.service.submission import Answer, SubmissionService
 from holdfast.plane.service.waiting_facts import WaitingFacts
 from holdfast.plane.service.workflows import RunService
 from holdfast.plane.settings.settings import Settings
 
-__all__ = ["CHECKED", "DATABASE", "Caller", "Document", "NotAllowed", "Page", "Parts", "Service", "Worker"]
+__all__ = [
+    "CHECKED",
+    "DATABASE",
+    "Caller",
+    "NotAllowed",
+    "Page",
+    "Service",
+    "ServiceParts",
+    "StoredDocument",
+    "WorkerStatus",
+]
 
 SNAPSHOT: Final = "sys:workers:snapshot"
 
@@ -65,16 +78,16 @@ _FORGET: Final = sql("deadletter_forget")
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker, and whether it has been heard of lately."""
+class WorkerStatus:
+    """A worker, and whether it sent a heartbeat recently."""
 
     said: Heartbeat
     alive: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A small document that one writer at a time keeps."""
+class StoredDocument:
+    """A small document with one writer at a time."""
 
     body: Any
     writer: str
@@ -83,8 +96,8 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the service needs. Whoever made these closes them."""
+class ServiceParts:
+    """The dependencies of the service. Their creator closes them."""
 
     database: Database
     bus: Bus
@@ -92,24 +105,24 @@ class Parts:
     store: JobStore
     workers: Workers
     pools: Mapping[str, str] = field(default_factory=dict)  # by topic, where it is configured
-    approvals: Approvals | None = None  # without them, nothing waits for a person
-    flows: RunService | None = None  # without them, there are no workflows
+    approvals: Approvals | None = None  # None: no job needs approval
+    flows: RunService | None = None  # None: no workflows
     policing: PolicyRuntime | None = None  # in a process of the plane
-    audit: Audit | None = None  # where one is kept
+    audit: Audit | None = None  # None: no audit ledger
     families: Mapping[str, LockFamily] = field(default_factory=lambda: FAMILIES)  # with the keys and times in effect
     settings: Settings = field(default_factory=Settings)
-    names: Names = field(default_factory=Names)  # what keys and metrics begin with
+    names: Names = field(default_factory=Names)  # prefixes of keys and metrics
 
 
 class Service:
-    """The plane, for whoever asks."""
+    """The commands and queries of one plane."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ServiceParts) -> None:
         self.parts = parts
         self._store = parts.store
         family = parts.families[SCHEDULER_JOB.name]
         self.straight = Straight(Placement(parts.store, parts.locks, parts.workers, actor="submission", family=family))
-        self._submitting = Submitting(parts.store, parts.workers, parts.pools, parts.approvals, self.straight)
+        self._submitting = SubmissionService(parts.store, parts.workers, parts.pools, parts.approvals, self.straight)
         self._waiting = WaitingFacts(parts.store, parts.workers)
         self._queries = JobQueries(parts.database)
         self._letters = DeadLetters(parts.store, None if parts.approvals is None else parts.approvals.submission)
@@ -131,7 +144,7 @@ class Service:
     # Jobs.
 
     async def submit(self, caller: Caller, wanted: Submission, *, pool: str | None = None) -> tuple[Job, bool]:
-        """Make a job. Also returns whether it was made: the same idempotency key, or id, gives the first one again.
+        """Submit a job. Also returns whether it was inserted: the same idempotency key, or id, returns the first job.
 
         `RowExists`: the key, or the id, was used for another job.
         """
@@ -140,11 +153,11 @@ class Service:
     async def submit_many(
         self, caller: Caller, wanted: Sequence[Submission], *, pool: str | None = None
     ) -> list[Answer]:
-        """Make jobs, many in one transaction. What became of each, in order: as from `submit`, or what it raises."""
+        """Submit jobs, many in one transaction. Returns the result or the error of each, in order; see `submit`."""
         return await self._submitting.all(caller, wanted, pool)
 
     async def job(self, caller: Caller, job_id: str) -> Job:
-        """One job, or `RowMissing`, also for what cannot be the id of one."""
+        """One job, or `RowMissing`, also for an invalid id."""
         try:
             job = await self._store.get(job_id)
         except BadInput:
@@ -156,7 +169,7 @@ class Service:
         return await self._waiting.reason(_visible(caller, job, _no_job(job.id)))
 
     async def warning(self, caller: Caller, job: Job) -> WaitReason | None:
-        """What a caller who has just submitted a job should know: no live worker takes it, so it waits for one."""
+        """What the submitter of a job should know: that it waits because no live worker takes its topic."""
         view = await self.parts.workers.view()
         if job.state is not JobState.PENDING or view.pool(job.pool).workers_for(job.topic):
             return None
@@ -173,7 +186,7 @@ class Service:
         after: Place = AFTER_ALL,
         limit: int = 100,
     ) -> Page[JobOutline]:
-        """Jobs in outline, newest first."""
+        """Job outlines, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self._queries.page(
             tenant=caller.scope(tenant), state=state, topic=topic, after=after, limit=most + 1
@@ -182,7 +195,7 @@ class Service:
         return Page(items, Place(items[-1].created_ns, items[-1].id) if len(found) > most else None)
 
     async def progress(self, job: Job) -> Progress | None:
-        """What a job's function last reported about itself, for a job that the caller may see."""
+        """The progress that a job's function last reported. The caller may see the job."""
         return await self._progress.get(job.id, job.created_ns)
 
     async def events(self, caller: Caller, job_id: str) -> list[JobEvent]:
@@ -191,13 +204,13 @@ class Service:
         return await self._store.events(job_id)
 
     async def counts(self, caller: Caller, *, tenant: str | None = None, finished: bool = True) -> dict[JobState, int]:
-        """How many jobs are in each state. With the finished ones it reads every job that is stored."""
+        """The number of jobs in each state. Counting finished jobs reads every stored job."""
         return await self._queries.counts(tenant=caller.scope(tenant), finished=finished)
 
     async def cancel(self, caller: Caller, job_id: str, *, reason: str = "cancelled on request") -> tuple[Job, bool]:
-        """Ask for a job to be ended. Returns the job as it is now, and whether there was something to ask for.
+        """Request the cancellation of a job. Returns the current job, and whether the request changed anything.
 
-        The request is committed when this returns, and done by a scheduler. A job that is over stays as it is.
+        The request is committed when this returns; a scheduler carries it out. A finished job does not change.
         """
         made_ns = (await self.job(caller, job_id)).created_ns
         check_text("reason", reason, REASON_CHARS_MAX)
@@ -215,9 +228,9 @@ class Service:
         return _visible(caller, job, _no_job(job_id)), asked
 
     async def retry(self, caller: Caller, job_id: str) -> tuple[Job, bool]:
-        """Try a job again that has a dead letter, as a new job. Also returns whether that was made, or was there.
+        """Retry a dead-lettered job as a new job. Also returns whether it was inserted; otherwise it existed.
 
-        `InvalidTransition`: it has none, because it is not over, or did what it should.
+        `InvalidTransition`: it has no dead letter, because it has not ended or has succeeded.
         """
         return await self._letters.retry_job(await self.job(caller, job_id), actor=caller.name)
 
@@ -226,7 +239,7 @@ class Service:
     async def dead_letters(
         self, caller: Caller, *, tenant: str | None = None, after: Place = AFTER_ALL, limit: int = 100
     ) -> Page[LetterOutline]:
-        """Dead letters in outline, newest first."""
+        """Outlines of dead letters, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self._letters.page(tenant=caller.scope(tenant), after=after, limit=most + 1)
         items = found[:most]
@@ -241,46 +254,46 @@ class Service:
         return _visible(caller, letter, _no_letter(letter_id))
 
     async def retry_dead_letter(self, caller: Caller, letter_id: str) -> tuple[Job, bool]:
-        """Try a dead letter again as a new job. Also returns whether that was made, or was there."""
+        """Retry a dead letter as a new job. Also returns whether it was inserted; otherwise it existed."""
         letter = await self.dead_letter(caller, letter_id)
         return await self._letters.retry(letter_id, tenant=letter.tenant, actor=caller.name)
 
     async def forget_dead_letter(self, caller: Caller, letter_id: str) -> None:
-        """Forget one dead letter, or `RowMissing`. Its job stays."""
+        """Delete one dead letter, or `RowMissing`. Its job stays."""
         letter = await self.dead_letter(caller, letter_id)
         where = {"id": letter.id, "tenant": letter.tenant}
         if not await self.parts.database.write(lambda tx: tx.query(_FORGET, where)):
             raise RowMissing(_no_letter(letter_id))
 
-    # The plane itself.
+    # The plane.
 
-    async def briefs(self, caller: Caller) -> list[Brief]:
-        """The newest jobs, those at hand, and those that died last, as lines of a list, newest first."""
+    async def briefs(self, caller: Caller) -> list[StatusEntry]:
+        """The newest jobs, the unfinished ones and the latest dead letters, as list entries, newest first."""
         return await self._status.briefs(tenant=caller.tenant)
 
-    async def tally(self) -> Tally:
-        """How many jobs of each tenant are in each state, and ended lately. Reads every job; is for no one tenant."""
+    async def tally(self) -> JobCounts:
+        """Jobs per tenant and state, and recent ends. Reads every job; covers all tenants."""
         return await self._status.tally(self._store.clock.now().wall)
 
-    async def workers(self) -> list[Worker]:
-        """Every worker that is remembered, by name."""
+    async def workers(self) -> list[WorkerStatus]:
+        """Every known worker, by name."""
         alive = {each.worker for each in await self.parts.workers.live()}
-        return [Worker(each, each.worker in alive) for each in await self.parts.workers.all()]
+        return [WorkerStatus(each, each.worker in alive) for each in await self.parts.workers.all()]
 
-    async def snapshot(self) -> Document:
-        """The worker snapshot as its writer last wrote it, or `RowMissing`."""
+    async def snapshot(self) -> StoredDocument:
+        """The last worker snapshot, or `RowMissing`."""
         rows = await self.parts.database.read(lambda tx: tx.query(_DOCUMENT, {"name": SNAPSHOT}))
         if not rows:
             raise RowMissing("no snapshot was written yet")
         row = rows[0]
-        return Document(json.loads(row["body"]), row["writer"], row["at_ns"], row["holdfast_fence"])
+        return StoredDocument(json.loads(row["body"]), row["writer"], row["at_ns"], row["holdfast_fence"])
 
     async def locks(
         self, *, prefix: str = "", after: str = "", limit: int = 100
     ) -> tuple[list[Inspection], str | None]:
-        """The leases that are held now, by key, and the key after which the next page begins.
+        """A page of the leases that are held now, by key, and the cursor of the next page.
 
-        Their keys name things of all tenants.
+        Their keys name objects of all tenants.
         """
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self.parts.locks.list(prefix, most + 1, after=after)
@@ -288,23 +301,23 @@ class Service:
         return items, items[-1].key if len(found) > most else None
 
     def inventory(self) -> list[dict[str, Any]]:
-        """Every kind of lock that the plane takes."""
+        """Every kind of lock that the plane uses."""
         return [family.as_dict() for family in self.parts.families.values()]
 
     async def tenant(self, caller: Caller, tenant: str) -> Tenant:
-        """How much a tenant has with workers, and may have."""
+        """The number of a tenant's jobs on workers, and its limit."""
         if not caller.sees(tenant):
             raise RowMissing(f"there is no tenant {tenant!r}")
         return await self._tenants.get(tenant)
 
     async def limit_tenant(self, tenant: str, slots: int | None) -> Tenant:
-        """Say how many jobs of a tenant may be with workers at once; None: the default."""
+        """Limit the number of a tenant's jobs on workers at the same time; None: the default limit."""
         return await self._tenants.limit(tenant, slots)
 
-    # Whether it can work.
+    # Readiness.
 
     async def check(self, part: str) -> None:
-        """Return if the part answers (`database`, `bus` or `leases`), else raise what any other call would."""
+        """Return if the component answers (`database`, `bus` or `leases`), else raise its error."""
         if part == DATABASE:
             await self.parts.database.read(lambda tx: tx.query("SELECT 1 AS one"))
         elif part == "bus":
@@ -312,12 +325,12 @@ class Service:
         elif part == "leases":
             await self.parts.locks.ping()
         else:
-            raise BadInput("part", f"{part!r:.60} is no part", f"use one of {', '.join(CHECKED)}")
+            raise BadInput("part", f"{part!r:.60} is not a component", f"use one of {', '.join(CHECKED)}")
 
 
 DATABASE: Final = "database"
 CHECKED: Final = (DATABASE, "bus", "leases")
-"""The parts without which nothing works."""
+"""The components that the plane needs."""
 
 V = TypeVar("V", Job, DeadLetter)
 

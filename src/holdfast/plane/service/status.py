@@ -1,10 +1,9 @@
-"""What a plane looks like now, for people who watch it: jobs at hand, what ended lately, the dead; no payloads.
+"""The current status of a plane for its observers: unfinished jobs, recent ends, dead letters; no payloads.
 
-Promises: what is read every moment (`briefs`) takes from an index what is shown and no more, however many
-jobs are stored, and nothing that users put into jobs is moved about. `tally` reads every job once, for all tenants at
-the same time; whoever asks says how seldom that is done.
+Promises: `briefs`, which is read often, reads only index entries of the jobs that it returns, however many are stored,
+and no user data. `tally` reads every job once, for all tenants; the caller limits how often.
 
-Clock: the wall clock, by which jobs say when they ended.
+Clock: the wall clock, like the end times of jobs.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _DEAD: Final = sql("status_dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
-    """A job as a line of a list that is read every moment: of its outline, what is shown there, and no labels."""
+class StatusEntry:
+    """A job as an entry of a list that is read often: no payload and no labels."""
 
     id: str
     tenant: str
@@ -60,8 +59,8 @@ class Brief:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """How many jobs ended in each span, oldest first; the last span is not over yet."""
+class EndedJobs:
+    """The number of jobs that ended in each span, oldest first. The last span is not complete."""
 
     succeeded: tuple[int, ...]
     otherwise: tuple[int, ...]
@@ -69,52 +68,54 @@ class Ends:
 
     @property
     def per_second(self) -> float:
-        """How many ended each second of the last minute."""
+        """Ends per second over the last minute."""
         whole = 60 * NS // SPAN_NS
         spans = slice(-whole - 1, None)
         return (sum(self.succeeded[spans]) + sum(self.otherwise[spans])) * NS / (60 * NS + self.until_ns % SPAN_NS)
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Every job, counted."""
+class JobCounts:
+    """Counts of all jobs."""
 
     at_ns: int
     states: Mapping[tuple[str, JobState], int]  # by tenant
     ends: Mapping[tuple[str, bool, int], int]  # by tenant, whether it succeeded, and span
-    dead: Mapping[str, int]  # dead letters that nobody has tried again, by tenant
+    dead: Mapping[str, int]  # dead letters that were not retried, by tenant
 
     def counts(self, tenant: str | None) -> dict[JobState, int]:
-        """How many jobs are in each state, none included."""
+        """The number of jobs in each state, zeros included."""
         found = Counter[JobState]()
         for (whose, state), jobs in self.states.items():
             if tenant in (None, whose):
                 found[state] += jobs
         return {state: found[state] for state in JobState}
 
-    def ended(self, tenant: str | None) -> Ends:
-        """What ended lately."""
+    def ended(self, tenant: str | None) -> EndedJobs:
+        """Recent ends."""
         last = self.at_ns // SPAN_NS
         found = Counter[tuple[bool, int]]()
         for (whose, well, span), jobs in self.ends.items():
             if tenant in (None, whose):
-                found[well, min(span, last)] += jobs  # a clock of another host may be ahead
+                found[well, min(span, last)] += jobs  # another host's clock may be ahead
         spans = range(last - SPANS + 1, last + 1)
-        return Ends(tuple(found[True, each] for each in spans), tuple(found[False, each] for each in spans), self.at_ns)
+        return EndedJobs(
+            tuple(found[True, each] for each in spans), tuple(found[False, each] for each in spans), self.at_ns
+        )
 
     def letters(self, tenant: str | None) -> int:
-        """Dead letters that nobody has tried again."""
+        """Dead letters that were not retried."""
         return sum(number for whose, number in self.dead.items() if tenant in (None, whose))
 
 
 class StatusQueries:
-    """The reading side of a plane, for those who watch it."""
+    """Queries of the status page."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def briefs(self, *, tenant: str | None, newest: int = NEWEST, each: int = AT_HAND) -> list[Brief]:
-        """The newest jobs, of each state that is not over those that changed last, and the last dead; newest first."""
+    async def briefs(self, *, tenant: str | None, newest: int = NEWEST, each: int = AT_HAND) -> list[StatusEntry]:
+        """The newest jobs, the last changed ones of each unfinished state, and the last dead ones; newest first."""
         values = {"tenant": None if tenant is None else check_label("tenant", tenant)}
         latest = {**values, "most": check_whole("newest", newest, 1, MOST)}
         at_hand = {**values, "most": check_whole("each", each, 1, MOST)}
@@ -131,8 +132,8 @@ class StatusQueries:
         rows = sorted(found.values(), key=lambda row: (row["created_ns"], row["id"]), reverse=True)
         return [_brief(row) for row in rows]
 
-    async def tally(self, now_ns: int) -> Tally:
-        """Count everything, of every tenant."""
+    async def tally(self, now_ns: int) -> JobCounts:
+        """Count the jobs of all tenants."""
         first = now_ns // SPAN_NS - SPANS + 1
         values = {"since_ns": first * SPAN_NS, "span_ns": SPAN_NS}
 
@@ -146,11 +147,11 @@ class StatusQueries:
             states[row["tenant"], state] += row["jobs"]
             if row["span"] >= 0:
                 ends[row["tenant"], state is JobState.SUCCEEDED, row["span"]] += row["jobs"]
-        return Tally(now_ns, states, ends, {row["tenant"]: row["letters"] for row in dead})
+        return JobCounts(now_ns, states, ends, {row["tenant"]: row["letters"] for row in dead})
 
 
-def _brief(row: Row) -> Brief:
-    return Brief(
+def _brief(row: Row) -> StatusEntry:
+    return StatusEntry(
         id=row["id"],
         tenant=row["tenant"],
         topic=row["topic"],

@@ -1,6 +1,6 @@
 """The facts about a waiting job, read from the database for `plane.jobs.waiting_reason`.
 
-Promises: a running or finished job costs no query. A waiting one costs one read; it may be out of date a moment later.
+Promises: a running or finished job costs no query. A waiting one costs one read; the result may be stale immediately.
 
 Clock: the wall clock, for times of jobs and workers.
 """
@@ -67,7 +67,7 @@ class WaitingFacts:
 
 
 def _serving(job: Job, live: list[Heartbeat]) -> dict[str, int]:
-    """How many live workers of its pool serve the topic of a job: those that take it, and those that cannot."""
+    """The number of live workers of its pool that serve the topic: with a free slot, and without."""
     here = [each for each in live if job.topic in each.topics]
     takers = sum(not each.draining and each.capacity > 0 for each in here)
     draining = sum(each.draining for each in here)
@@ -75,5 +75,5 @@ def _serving(job: Job, live: list[Heartbeat]) -> dict[str, int]:
 
 
 def _elsewhere(job: Job, view: View) -> list[str]:
-    """The other pools that serve its topic. A job whose pool was not chosen moves there, and does not wait for it."""
+    """The other pools that serve its topic. A job whose pool was not chosen by its submitter moves there."""
     return [pool for pool in view.serving(job.topic) if pool != job.pool] if subjects.POOL_LABEL in job.labels else []

@@ -1,11 +1,12 @@
-"""Every command and every question that people and programs have for workflows, runs and approvals, as plain methods.
+"""All commands and queries for workflows, runs and approvals, as plain methods.
 
-The shell and the web both call these; what `service` promises about tenants and repeated commands holds here too.
+The command line and the HTTP API call these methods. The promises of `service` about tenants and repeated commands hold
+here too.
 
-Does not promise that a run is cancelled when `cancel` returns: it is asked for, durably, and an engine does it under
-the run's lock.
+Does not promise that a run is cancelled when `cancel` returns: the request is stored, and an engine carries it out
+under the run's lock.
 
-Clock: the wall clock, for people and for time limits.
+Clock: the wall clock, for people and deadlines.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from holdfast.plane.workflows.core.advance import again, begin
 from holdfast.plane.workflows.core.definition import Step, StepKind, Workflow
 from holdfast.plane.workflows.core.run import Run, RunStatus, RunWanted, StoredRun
 from holdfast.plane.workflows.core.validation import check_input
-from holdfast.plane.workflows.definitions import EVERYBODY, Definition
+from holdfast.plane.workflows.definitions import ALL_TENANTS, Definition
 from holdfast.plane.workflows.run_rows import RunEvent, RunOutline
 from holdfast.plane.workflows.run_store import RunStore
 from holdfast.plane.workflows.summaries import WorkflowOutline
 from holdfast.types import check_label
 
 RUN_ID_CHARS_MAX: Final = 80
-"""Shorter than other ids: those of its jobs and of the runs that it starts begin with it."""
+"""Shorter than other ids: the ids of a run's jobs and child runs begin with it."""
 
 DEFINITIONS_MAX: Final = 200
-"""Definitions of sub-workflows that a re-run with kept results looks through for approvals."""
+"""Definitions of child workflows that a re-run with kept results searches for approvals."""
 
 
-class NotOver(HoldfastError):
-    """The run is still going on, so it cannot be run again. Nothing was changed."""
+class RunNotFinished(HoldfastError):
+    """The run has not finished, so it cannot be run again. Nothing was changed."""
 
 
 class RunService:
-    """Workflows, runs and approvals, for whoever asks."""
+    """The commands and queries for workflows, runs and approvals."""
 
     def __init__(self, runs: RunStore, approvals: Approvals, bus: Bus) -> None:
         self.store = runs
@@ -64,23 +65,23 @@ class RunService:
     # Definitions.
 
     async def define(self, caller: Caller, workflow: Workflow, *, tenant: str | None = None) -> tuple[Definition, bool]:
-        """Keep a definition, for one tenant or for everybody (None). Also returns whether it is a new version."""
+        """Store a definition for one tenant, or for all (None). Also returns whether it is a new version."""
         scope = caller.scope(tenant)
-        return await self.store.definitions.keep(workflow, scope=scope or EVERYBODY, actor=caller.name)
+        return await self.store.definitions.keep(workflow, scope=scope or ALL_TENANTS, actor=caller.name)
 
     async def define_document(
         self, caller: Caller, document: object, *, tenant: str | None = None
     ) -> tuple[Definition, bool]:
-        """The same for a definition as a JSON document, which is read outside of the event loop."""
+        """The same for a definition as a JSON document, which is parsed outside of the event loop."""
         scope, definitions = caller.scope(tenant), self.store.definitions
         workflow = await definitions.accept(document, "definition")
-        return await definitions.keep(workflow, scope=scope or EVERYBODY, actor=caller.name, accepted=True)
+        return await definitions.keep(workflow, scope=scope or ALL_TENANTS, actor=caller.name, accepted=True)
 
     async def definition(
         self, caller: Caller, name: str, version: int | None = None, *, tenant: str | None = None
     ) -> Definition:
-        """A definition that the caller can see, by default the newest version, or `RowMissing`."""
-        found = await self.store.definitions.get(caller.scope(tenant) or EVERYBODY, name, version)
+        """A definition that the caller may see, by default the newest version, or `RowMissing`."""
+        found = await self.store.definitions.get(caller.scope(tenant) or ALL_TENANTS, name, version)
         if found is None:
             which = "" if version is None else f" version {version}"
             raise RowMissing(f"there is no workflow {name!r:.80}{which}")
@@ -89,7 +90,7 @@ class RunService:
     async def definitions(
         self, caller: Caller, *, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 100
     ) -> tuple[list[WorkflowOutline], tuple[str, str] | None]:
-        """The newest versions of what the caller, or a tenant, sees, in outline, and where the next page begins."""
+        """Outlines of the newest versions that the caller, or a tenant, may see, and the cursor of the next page."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self.store.definitions.page(caller.scope(tenant), after=after, limit=most + 1)
         items = found[:most]
@@ -111,13 +112,13 @@ class RunService:
         trace: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> tuple[StoredRun, bool]:
-        """Start a run of a workflow that is kept. Also returns whether it was made, or is there under the same key.
+        """Start a run of a stored workflow. Also returns whether it was inserted, or existed under the same key.
 
         `RowExists`: the key, or the id, was used for another run.
         """
         owner = tenant or caller.tenant or "default"
         if not caller.sees(owner):
-            raise NotAllowed("you may start runs of your own tenant only")
+            raise NotAllowed("you may start runs only for your own tenant")
         about = RunWanted(_key(idempotency_key), caller.name, _trace(trace), _labels(labels or {}))
         encoded("input", value)
         if (known := await self._known(check_label("tenant", owner), about.idempotency_key)) is not None:
@@ -135,7 +136,7 @@ class RunService:
         return stored if made else _repeated(stored, workflow, version, value, run_id), made
 
     async def run(self, caller: Caller, run_id: str) -> StoredRun:
-        """One run, or `RowMissing`, also for what cannot be the id of one."""
+        """One run, or `RowMissing`, also for an invalid id."""
         try:
             stored = await self.store.get(run_id)
         except BadInput:
@@ -154,7 +155,7 @@ class RunService:
         after: Place = AFTER_ALL,
         limit: int = 100,
     ) -> Page[RunOutline]:
-        """Runs in outline, newest first."""
+        """Run outlines, newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         found = await self.store.page(
             tenant=caller.scope(tenant),
@@ -170,14 +171,14 @@ class RunService:
     async def timeline(
         self, caller: Caller, run_id: str, *, after: tuple[int, int] = (0, -1), limit: int = PAGE_MAX
     ) -> list[RunEvent]:
-        """The history of a run, oldest first, after a version and line that were seen."""
+        """The history of a run, oldest first, after a given version and entry."""
         await self.run(caller, run_id)
         return await self.store.timeline(run_id, after=after, limit=check_whole("limit", limit, 1, PAGE_MAX))
 
     async def cancel(
         self, caller: Caller, run_id: str, *, reason: str = "cancelled on request"
     ) -> tuple[StoredRun, bool]:
-        """Ask for a run to be ended. Returns it as it is now, and whether there was something to ask for."""
+        """Request the cancellation of a run. Returns the current run, and whether the request changed anything."""
         stored = await self.run(caller, run_id)
         check_text("reason", reason, REASON_CHARS_MAX)
         if stored.run.status.terminal:
@@ -189,15 +190,15 @@ class RunService:
     async def rerun(
         self, caller: Caller, run_id: str, *, keep: bool = False, idempotency_key: str | None = None
     ) -> tuple[StoredRun, bool]:
-        """Run a run that is over again, as a new one. `keep`: with the outputs of the steps that went well.
+        """Run a finished run again as a new one. `keep`: reuse the outputs of the steps that succeeded.
 
-        Approvals are never kept (see `plane.workflows.core.advance`). Nobody who asked for this run, for the given one
-        or for those that it repeats may approve anything of it. Also returns whether it was made, or is there under the
-        same key. `NotOver`: it is still going on.
+        Approvals are never kept (see `plane.workflows.core.advance`). Requesters of this run, of the given one and of
+        those that it repeats may not approve any of its steps. Also returns whether it was inserted, or existed under
+        the same key. `RunNotFinished`: the given run has not finished.
         """
         before = await self.run(caller, run_id)
         if not before.run.status.terminal:
-            raise NotOver(f"run {run_id} is not over ({before.run.status}); cancel it first, or wait")
+            raise RunNotFinished(f"run {run_id} has not finished ({before.run.status}); cancel it first, or wait")
         requesters = all_requesters(before.run.requesters, before.about.submitted_by)
         held = await self._held(before.run) if keep else frozenset()
         run = again(*(before.run, self._id(None)), now_ns=self._now_ns(), keep=keep, held=held, requesters=requesters)
@@ -208,15 +209,15 @@ class RunService:
         return stored, made
 
     async def _held(self, run: Run) -> frozenset[str]:
-        """The steps of a run that a person has to approve although they are no approval steps, if they start again.
+        """The steps of a run that need approval if they start again, although they are no approval steps.
 
-        These are jobs that a rule may hold or refuse, and sub-workflows that have approvals somewhere within.
+        These are jobs that a rule may hold or refuse, and child workflows that contain approvals.
         """
         steps = run.workflow.steps.items()
         return frozenset([name for name, step in steps if await self._asks(run.tenant, step)])
 
     async def _asks(self, tenant: str, first: Step) -> bool:
-        """Whether a step asks for an approval, itself or in a workflow that it starts, however deep."""
+        """Whether a step needs an approval, itself or in a workflow that it starts, at any depth."""
         seen: set[tuple[str, int | None]] = set()
         pending = [first]
         while pending:
@@ -230,7 +231,7 @@ class RunService:
             seen.add(which)
             found = await self.store.definitions.get(tenant, *which) if len(seen) <= DEFINITIONS_MAX else None
             if found is None:
-                return True  # what is unknown, or too much to look through, is not taken for harmless
+                return True  # unknown, or too large to search: assume that it does
             pending += found.workflow.steps.values()
         return False
 
@@ -245,7 +246,7 @@ class RunService:
         after: Place | None = None,
         limit: int = 100,
     ) -> Page[ApprovalOutline]:
-        """What waits, in outline, the oldest first; or with another status (None: any), the newest first."""
+        """Outlines of open approvals, oldest first; or those with another status (None: any), newest first."""
         most = check_whole("limit", limit, 1, PAGE_MAX)
         scope = caller.scope(tenant)
         wanted = "" if status is None else str(_approval_status(status))
@@ -275,7 +276,7 @@ class RunService:
             job_id, verdict, actor=caller.name, note=note, revision=revision, tenant=caller.tenant
         )
 
-    # What all share.
+    # Shared.
 
     async def _known(self, tenant: str, key: str | None) -> StoredRun | None:
         return None if key is None else await self.store.by_key(tenant, key)
@@ -284,7 +285,7 @@ class RunService:
         if wanted is None:
             return f"{self._now_ns() // 1_000_000:012x}-{self.store.entropy.token()[:12]}"
         if len(check_id("id", wanted)) > RUN_ID_CHARS_MAX or "@" in wanted:
-            fix = f"use at most {RUN_ID_CHARS_MAX} characters and no @, which is for what a run starts"
+            fix = f"use at most {RUN_ID_CHARS_MAX} characters and no @, which marks ids of jobs and child runs"
             raise BadInput("id", f"{wanted!r:.60} cannot be the id of a run", fix)
         return wanted
 
@@ -293,9 +294,9 @@ class RunService:
 
 
 def _repeated(stored: StoredRun, workflow: str, version: int | None, value: Any, run_id: str | None) -> StoredRun:
-    """The run that is there under a key, or `RowExists` if it is not the one that was asked for.
+    """The existing run under a key, or `RowExists` if it was another request.
 
-    Its input is judged by its own definition: a newer one may have other defaults, and this is still the same request.
+    Its input is compared by its own definition: a newer one may have other defaults, and the request is still the same.
     """
     run = stored.run
     same = run.workflow.name == workflow and version in (None, run.workflow.version) and run_id in (None, run.id)
@@ -305,7 +306,7 @@ def _repeated(stored: StoredRun, workflow: str, version: int | None, value: Any,
 
 
 def _text(value: Any) -> str:
-    """For comparing: the order of names says nothing, and for Python 1, 1.0 and True are one."""
+    """As comparable text: the order of names is irrelevant, and Python treats 1, 1.0 and True as equal."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -331,11 +332,11 @@ def _status(value: RunStatus | str) -> RunStatus:
     try:
         return RunStatus(value)
     except ValueError:
-        raise BadInput("status", f"{value!r:.60} is no status of a run", f"use {', '.join(RunStatus)}") from None
+        raise BadInput("status", f"{value!r:.60} is not a status of a run", f"use {', '.join(RunStatus)}") from None
 
 
 def _approval_status(value: ApprovalStatus | str) -> ApprovalStatus:
     try:
         return ApprovalStatus(value)
     except ValueError:
-        raise BadInput("status", f"{value!r:.60} is unknown", f"use {', '.join(ApprovalStatus)}") from None
+        raise BadInput("status", f"{value!r:.60} is not a status", f"use {', '.join(ApprovalStatus)}") from None

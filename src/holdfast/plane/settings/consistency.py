@@ -1,7 +1,7 @@
-"""What cannot work together, with the arithmetic; and how soon others have the work of one that died. Pure.
+"""Checks that settings work together, with the arithmetic; and the takeover times that follow from them. Pure.
 
-A lock that is sound by itself can still be wrong for the plane: a replay that comes after the time limit never happens,
-a retry that sleeps through a whole turn starves, and no promise to take over within 30 s can be kept with a TTL of 60.
+Settings that are valid alone can be wrong together. A replay after the time limit never happens, a retry delay longer
+than a lease misses its chance, and a takeover within 30 s is impossible with a TTL of 60 s.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from holdfast.types import NS
 _LOOPBACK: Final = ("127.", "localhost", "::1")
 
 
-class Takeover(NamedTuple):
-    """The longest time until somebody else has the work of one that died without a word."""
+class TakeoverTime(NamedTuple):
+    """The longest time until another process has the work of one that died."""
 
     what: str
     seconds: float
@@ -34,19 +34,19 @@ class Takeover(NamedTuple):
     key: str  # the setting that decides it
 
 
-def takeovers(settings: Settings) -> list[Takeover]:
-    """What follows from the settings. Waiting in line for a busy store or a busy process is not in it."""
+def takeovers(settings: Settings) -> list[TakeoverTime]:
+    """The takeover times of these settings. Time in the queue of a busy store or process is not included."""
     scheduler, worker = settings.scheduler, settings.worker
     retry = scheduler.busy_delay + scheduler.busy_jitter
     found = [
-        Takeover(
+        TakeoverTime(
             "a job that a scheduler was deciding",
             max(scheduler.job_ttl, scheduler.silence) + retry,
             f"its lock lasts {scheduler.job_ttl:g} s, its message is silent for {scheduler.silence:g} s, and comes "
             f"again every {retry:g} s",
             "scheduler.ack_wait" if scheduler.silence > scheduler.job_ttl else "scheduler.job_ttl",
         ),
-        Takeover(
+        TakeoverTime(
             "a job that a worker was running",
             worker.lease_ttl + retry,
             f"its lease and its message last {worker.lease_ttl:g} s, and it comes again every {retry:g} s",
@@ -54,8 +54,8 @@ def takeovers(settings: Settings) -> list[Takeover]:
         ),
     ]
     found.append(
-        Takeover(
-            "a run that an engine was moving",
+        TakeoverTime(
+            "a run that an engine was advancing",
             settings.engine.run_ttl + retry,
             f"its lock lasts {settings.engine.run_ttl:g} s, its message is silent for half of that, and comes again "
             f"every {retry:g} s",
@@ -63,8 +63,8 @@ def takeovers(settings: Settings) -> list[Takeover]:
         )
     )
     found.append(
-        Takeover(
-            "a job that somebody was approving",
+        TakeoverTime(
+            "a job that was being approved",
             settings.approvals.lock_ttl + retry,
             f"the lock of a decision lasts {settings.approvals.lock_ttl:g} s, and messages come again every "
             f"{retry:g} s",
@@ -73,22 +73,22 @@ def takeovers(settings: Settings) -> list[Takeover]:
     )
     if not settings.database_url.lower().startswith("sqlite:"):
         still = STANDSTILL_NS / NS
-        because = f"Postgres ends a transaction in which nothing is said for {still:g} s"
-        found.append(Takeover("rows that a process had locked when it stood still", still, because, "database"))
+        because = f"Postgres ends a transaction that is idle for {still:g} s"
+        found.append(TakeoverTime("rows that a stopped process had locked", still, because, "database"))
     if settings.bus is not None:
         late, look = OUTBOX_LATE_NS / NS, OUTBOX_LOOK_NS / NS
-        because = f"others leave it alone for {late:g} s, and look for such messages every {look:g} s"
-        found.append(Takeover("a message that was staged and not sent", late + look, because, "bus"))
+        because = f"other processes ignore it for {late:g} s, and check for such messages every {look:g} s"
+        found.append(TakeoverTime("a message that was stored in the outbox and not sent", late + look, because, "bus"))
     for name, family in LOOPS.items():
         interval: float = settings.value(f"{name}.interval")
         ttl = family_in_effect(settings, family).ttl
-        because = f"its lease lasts {ttl:g} s, and others look every {interval:g} s"
-        found.append(Takeover(f"the {name} loop", ttl + interval, because, f"{name}.interval"))
+        because = f"its lease lasts {ttl:g} s, and others check every {interval:g} s"
+        found.append(TakeoverTime(f"the {name} loop", ttl + interval, because, f"{name}.interval"))
     return found
 
 
 def problems(settings: Settings, *, only_database: bool = False) -> list[BadInput]:
-    """Everything that cannot work, each with its keys and a fix. `only_database`: nothing else has to be named."""
+    """Every conflict, each with its keys and a fix. `only_database`: other addresses may be missing."""
     found = _problems(settings, only_database=only_database)
     return [BadInput(_where(settings, *keys), problem, fix) for keys, problem, fix in found]
 
@@ -112,11 +112,11 @@ def _stores(settings: Settings) -> Iterator[_Problem]:
         kept = redacted(settings.database_url).partition("://")[0]
         yield (
             ("database", "leases"),
-            f"{kept} keeps the state, and leases are kept nowhere",
-            "say where, such as leases = redis://host:6379/0",
+            f"{kept} stores the state, and no lease store is set",
+            "set one, such as leases = redis://host:6379/0",
         )
     if leases.lower().startswith("memory:"):
-        yield ("leases",), "memory:// is one process's own", "use a file or a server that every part can reach"
+        yield ("leases",), "memory:// is private to one process", "use a file or a server that every process can reach"
 
 
 def _delays(settings: Settings) -> Iterator[_Problem]:
@@ -140,13 +140,13 @@ def _delays(settings: Settings) -> Iterator[_Problem]:
         if delay >= shortest:
             yield (
                 (f"scheduler.{key}",),
-                f"{delay:g} s is not below the shortest TTL of {shortest:g} s, so a retry would sleep through a turn",
+                f"{delay:g} s is not below the shortest TTL of {shortest:g} s, so a retry would come after the lease",
                 "use a shorter delay",
             )
 
 
 def _leases(settings: Settings) -> Iterator[_Problem]:
-    """TTL, renewal interval and failure budget of a family must work together, as they must for any lock."""
+    """TTL, renewal interval and failure budget of a family must work together, as for any lock."""
     for name, family in families_in_effect(settings).items():
         keys = FAMILY_KEYS[name]
         if is_renewed(settings, family):
@@ -171,20 +171,20 @@ def _times(settings: Settings) -> Iterator[_Problem]:
         fix = "replay sooner, tick more often, or time out later"
         yield (f"limits.{state}", "limits.replay", "replayer.interval"), problem, fix
     if settings.cleanup.keys < settings.cleanup.jobs:
-        problem = "a key would be forgotten before its job"
+        problem = "a key would be deleted before its job"
         yield ("cleanup.keys", "cleanup.jobs"), problem, "keep keys at least as long as jobs"
     worker, grace = settings.worker, settings.grace
     silence = WORKER_SILENCE_NS / NS
     if 2.4 * worker.heartbeat > silence:
         yield (
             ("worker.heartbeat",),
-            f"a worker counts as gone after {silence:g} s, and two beats take up to {2.4 * worker.heartbeat:g} s",
+            f"a worker counts as dead after {silence:g} s, and two heartbeats take up to {2.4 * worker.heartbeat:g} s",
             f"use at most {silence / 2.4:g}",
         )
     if worker.cancel_grace > grace:
         yield (
             ("worker.cancel_grace", "grace"),
-            f"a function may go on for {worker.cancel_grace:g} s, and the plane stops within {grace:g} s",
+            f"a cancelled function may run for {worker.cancel_grace:g} s, and the plane stops within {grace:g} s",
             "use a longer grace, or a shorter cancel_grace",
         )
     yield from _messages(settings)
@@ -197,7 +197,7 @@ def _times(settings: Settings) -> Iterator[_Problem]:
 
 
 def _messages(settings: Settings) -> Iterator[_Problem]:
-    """A message must not come anew while its handler is well, and not later than the lock of a dead one runs out."""
+    """A message must not be redelivered while its handler is healthy, nor later than the lock of a dead one expires."""
     ttl, silence = settings.scheduler.job_ttl, settings.scheduler.silence
     wait = families.SCHEDULER_JOB.acquire_timeout or 0.0
     keys = ("scheduler.ack_wait", "scheduler.job_ttl")
@@ -205,7 +205,7 @@ def _messages(settings: Settings) -> Iterator[_Problem]:
         derived = " (half of job_ttl)" if settings.scheduler.ack_wait is None else ""
         yield (
             keys,
-            f"a handler may wait {wait:g} s for a lock, and its message comes anew after {silence:g} s{derived}",
+            f"a handler may wait {wait:g} s for a lock, and its message is redelivered after {silence:g} s{derived}",
             f"use more than {wait:g} s, or a job_ttl above {2 * wait:g} s",
         )
     if silence > ttl:
@@ -225,8 +225,8 @@ def _exposure(settings: Settings) -> Iterator[_Problem]:
         if settings.api.tokens is None and not host.startswith(_LOOPBACK):
             yield (
                 (key, "api.tokens"),
-                f"{host} can be reached from other hosts, and there are no tokens to tell callers apart",
-                "name a file of tokens, or listen at 127.0.0.1",
+                f"{host} can be reached from other hosts, and no tokens authenticate callers",
+                "set a file of tokens, or listen at 127.0.0.1",
             )
 
 
@@ -241,6 +241,6 @@ def _audit(settings: Settings) -> Iterator[_Problem]:
 
 
 def _where(settings: Settings, *keys: str) -> str:
-    """The keys, and where those that were given were given."""
+    """The keys, with the origin of those that are set."""
     given = (f"{key} ({origin})" for key in keys if (origin := settings.origin(key)).kind != "default")
     return ", ".join(given) or ", ".join(keys)

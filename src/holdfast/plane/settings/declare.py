@@ -1,4 +1,4 @@
-"""How one value of the settings is declared: its default, what it takes, what it is for, and the flag that sets it."""
+"""Declares a setting: its default, its values, its help text, and the flag that sets it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from holdfast.core.lease.timing import DEFAULT_FAILURES
 from holdfast.plane.loops.cadence import Mode
-from holdfast.plane.settings.types import Choice, Kind, Seconds, Whole
+from holdfast.plane.settings.types import Choice, Seconds, SettingKind, Whole
 
 KIND: Final = "kind"
 
 
-def key(default: Any, kind: Kind, help: str, flag: str | None = None) -> Any:
+def key(default: Any, kind: SettingKind, help: str, flag: str | None = None) -> Any:
     """A field of a section."""
     return field(default=default, metadata={KIND: kind, "help": help, "flag": flag})
 
@@ -22,17 +22,17 @@ def lead() -> Any:
     return key(
         str(Mode.STICKY),
         Choice(tuple(Mode)),
-        "sticky: one leader keeps the lease and ticks every interval; rotating: held for its TTL, then anybody's",
+        "sticky: one leader keeps the lease and ticks every interval; rotating: any replica takes it for one TTL",
     )
 
 
 def renew_every(ttl: str = "its TTL, which is two intervals") -> Any:
-    """How often a lease is renewed, whose TTL is what `ttl` names."""
-    return key(None, Seconds(0.001, 86_400.0), f"how often that lease is renewed; not given: a third of {ttl}")
+    """How often a lease is renewed. `ttl` names its TTL."""
+    return key(None, Seconds(0.001, 86_400.0), f"how often that lease is renewed; unset: a third of {ttl}")
 
 
 def failures() -> Any:
-    """How many renewals of a lease may fail."""
+    """The number of renewals in a row that may fail."""
     return key(
-        DEFAULT_FAILURES, Whole(1, 100), "renewals in a row that may fail before it is given up; its deadline stands"
+        DEFAULT_FAILURES, Whole(1, 100), "renewals in a row that may fail before it is lost; its deadline still holds"
     )

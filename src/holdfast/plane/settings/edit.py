@@ -1,13 +1,13 @@
-"""Changes numbers in a `holdfast.toml` and nothing else: comments, order, spacing and the rest stay as they are.
+"""Changes numbers in a `holdfast.toml` and keeps everything else: comments, order and spacing.
 
-The standard library reads TOML and does not write it, so the text itself is edited: a key that is there has its number
-exchanged, one that is not is put where its section is (under `[scheduler]`, beside `scheduler.job_ttl = 60`, or into
-`scheduler = { job_ttl = 60 }`), and a section that is not there is put at the end.
+The standard library reads TOML but does not write it, so the text itself is edited. The number of an existing key is
+replaced. A new key is added to its section (below `[scheduler]`, next to `scheduler.job_ttl = 60`, or into
+`scheduler = { job_ttl = 60 }`), and a new section is added at the end.
 
-Promises: what is written was read back first, and says what it should: the wanted values, and every other value as
-before. Otherwise nothing is written (`BadInput`). The new file takes the place of the old in one step, with its rights,
-after the old one was kept as `NAME.before`; a crash leaves the one or the other. Does not promise anything about two
-people who edit at once: the last one wins.
+Promises: the new text is parsed before it is written. It must contain the new values, and every other value unchanged;
+otherwise nothing is written (`BadInput`). The new file replaces the old one in one step, with its permissions, after
+the old one was saved as `NAME.before`; a crash leaves one or the other. Does not promise anything about two people who
+edit at the same time: the last one wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import BadInput
-from holdfast.plane.settings.toml_positions import Form, Place, places
+from holdfast.plane.settings.toml_positions import TomlForm, TomlPosition, positions
 from holdfast.runtime.fsync import replace_file
 from holdfast.runtime.private_files import PRIVATE
 from holdfast.runtime.strict_toml import NotToml, toml_of
@@ -29,7 +29,7 @@ KEPT: Final = ".before"
 
 
 def edited(text: str, changes: Mapping[str, float]) -> str:
-    """The text with these values (`scheduler.job_ttl`: 24.0). `BadInput`: this cannot be done safely."""
+    """The text with these values (`scheduler.job_ttl`: 24.0). `BadInput`: no safe edit exists."""
     wanted = _document(text)
     after = text
     for name, value in changes.items():
@@ -48,18 +48,18 @@ def edited(text: str, changes: Mapping[str, float]) -> str:
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """What changes, as `diff -u` shows it."""
+    """The change, as `diff -u` prints it."""
     return "".join(difflib.unified_diff(_ended(before), _ended(after), f"a/{name}", f"b/{name}"))
 
 
 def write(path: Path, before: str, after: str) -> Path | None:
-    """Put the new text in place of the old in one step. Returns where the old one was kept; None: there was none."""
+    """Replace the old text in one step. Returns the path of the saved old file; None: there was none."""
     target = path.resolve()  # a link stays a link
     kept = None
     mode = PRIVATE  # settings may hold the password of a store
     if target.exists():
         if target.read_bytes() != before.encode():
-            raise BadInput(str(path), "was changed by somebody meanwhile", "look at it, and try again")
+            raise BadInput(str(path), "was changed in the meantime", "read it, and try again")
         mode = stat.S_IMODE(target.stat().st_mode)
         kept = target.with_name(target.name + KEPT)
         _replace(kept, before, mode)
@@ -71,23 +71,23 @@ def _replace(path: Path, text: str, mode: int) -> None:
     try:
         replace_file(path, text.encode(), mode)
     except OSError as error:
-        raise BadInput(str(path), f"cannot be written: {error.strerror}", "make room, or change its rights") from None
+        raise BadInput(str(path), f"cannot be written: {error.strerror}", "free space, or change permissions") from None
 
 
 def _put(text: str, section: str, key: str, value: str) -> str:
-    """The text with one value: exchanged where it stands, else written where its section is, else with a section."""
+    """The text with one value: replaced where the key is, else added to its section, else with a new section."""
     table, line = (section,) if section else (), f"{key} = {value}"
-    found = list(places(text))
-    pairs = [each for each in found if each.form in {Form.VALUE, Form.INLINE}]
+    found = list(positions(text))
+    pairs = [each for each in found if each.form in {TomlForm.VALUE, TomlForm.INLINE}]
     for each in pairs:
         if each.path == (*table, key):
             return text[: each.value] + value + text[each.end :]
     heading = None
     for each in found:
-        if each.path == table and each.form is Form.INLINE:
+        if each.path == table and each.form is TomlForm.INLINE:
             members = [one for one in pairs if one.inside and one.under == table]
             return _into_braces(text, each, members, line)
-        if each.path == table and each.form is not Form.HEADING:
+        if each.path == table and each.form is not TomlForm.HEADING:
             raise _no_table(text, each, section, line)
         heading = each if each.path == table else heading
     if heading is not None or not section:
@@ -97,22 +97,22 @@ def _put(text: str, section: str, key: str, value: str) -> str:
     return _below(text, dotted[-1], f"{section}.{line}") if dotted else _at_the_end(text, f"[{section}]", line)
 
 
-def _into_braces(text: str, table: Place, members: list[Place], line: str) -> str:
+def _into_braces(text: str, table: TomlPosition, members: list[TomlPosition], line: str) -> str:
     if members:
         return f"{text[: members[-1].end]}, {line}{text[members[-1].end :]}"
     return f"{text[: table.value]}{{ {line} }}{text[table.end :]}"
 
 
-def _below(text: str, place: Place | None, line: str) -> str:
-    """A line of its own after that of the place, indented like it. None: before the first heading."""
+def _below(text: str, position: TomlPosition | None, line: str) -> str:
+    """A new line after the one of `position`, indented like it. None: before the first heading."""
     end = _line_end(text)
-    if place is None:
-        first = next((each.begin for each in places(text)), len(text))
+    if position is None:
+        first = next((each.begin for each in positions(text)), len(text))
         last, indent = len(text[:first].rstrip()), ""
         if not last:
             return f"{line}{end}{text}"
     else:
-        last, indent = place.end, text[text.rfind("\n", 0, place.begin) + 1 : place.begin]
+        last, indent = position.end, text[text.rfind("\n", 0, position.begin) + 1 : position.begin]
     stop = text.find("\n", last) + 1
     return f"{text[:stop]}{indent}{line}{end}{text[stop:]}" if stop else f"{text}{end}{indent}{line}{end}"
 
@@ -128,12 +128,12 @@ def _line_end(text: str) -> str:
     return "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
 
 
-def _no_table(text: str, place: Place, section: str, line: str) -> BadInput:
-    number = place.line(text)
+def _no_table(text: str, position: TomlPosition, section: str, line: str) -> BadInput:
+    number = position.line(text)
     written = text.split("\n")[number - 1].strip()
     return BadInput(
         "settings",
-        f"line {number}, {written}: is no table of settings",
+        f"line {number}, {written}: is not a table of settings",
         f"write [{section}] there, and below it {line}",
     )
 
@@ -146,12 +146,12 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two documents say the same, to the type of each value."""
+    """Whether two documents are equal, including the type of each value."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and (one == other or (one != one and other != other))  # nan is nan
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # nan equals nan
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,7 @@
-"""The inventory of locks: every key that the plane takes, what kind it is, how long it lasts, and who takes it.
+"""The inventory of locks: every key that the plane uses, with its kind, times and users.
 
-Made from `families`, which is also where the locks themselves come from, so that it cannot say anything else than what
-runs. They are shown with the keys and the times that are in effect, if settings are given.
+Made from `families`, the declaration of the locks themselves, so the two cannot differ. With settings, it shows the
+keys and times in effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS: Final = (
 )
 
 
-class Line(NamedTuple):
+class LockEntry(NamedTuple):
     """One kind of lock."""
 
     family: str
@@ -35,7 +35,7 @@ class Line(NamedTuple):
     scope: Scope
     ttl: float
     renew_every: float | None  # None: it is not renewed
-    failures: int | None  # renewals in a row that may fail before it is given up
+    failures: int | None  # renewals in a row that may fail before it is lost
     release: Release
     acquire_timeout: float | None
     on_busy: str
@@ -57,26 +57,26 @@ class Line(NamedTuple):
         )
 
 
-def inventory(settings: Settings | None = None, declared: Mapping[str, LockFamily] = FAMILIES) -> Sequence[Line]:
+def inventory(settings: Settings | None = None, declared: Mapping[str, LockFamily] = FAMILIES) -> Sequence[LockEntry]:
     """Every kind of lock, in the order of its declaration."""
     return [_line(family, settings) for family in declared.values()]
 
 
-def markdown(lines: Sequence[Line]) -> str:
-    """The inventory as a table for a page."""
+def markdown(lines: Sequence[LockEntry]) -> str:
+    """The inventory as a Markdown table."""
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(_marked, lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def plainly(seconds: float) -> str:
-    """A length of time, to the hundredth."""
+    """A duration, to the hundredth."""
     return f"{round(seconds, 2):.12g} s"
 
 
-def _line(family: LockFamily, settings: Settings | None) -> Line:
+def _line(family: LockFamily, settings: Settings | None) -> LockEntry:
     timed = family if settings is None else family_in_effect(settings, family)
     renewed = settings is None or is_renewed(settings, family)
-    return Line(
+    return LockEntry(
         family=family.name,
         key=timed.pattern,
         scope=family.scope,
@@ -91,6 +91,6 @@ def _line(family: LockFamily, settings: Settings | None) -> Line:
     )
 
 
-def _marked(line: Line) -> tuple[str, ...]:
+def _marked(line: LockEntry) -> tuple[str, ...]:
     family, key, *middle, used_by = line.cells()
     return (family, f"`{key}`", *middle, f"`{used_by}`")

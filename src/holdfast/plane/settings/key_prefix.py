@@ -1,16 +1,19 @@
-"""What the lock keys of a plane begin with, stored beside its state: processes exclude each other by equal keys.
+"""The prefix of a plane's lock keys, stored with its state: processes exclude each other through equal keys.
 
 A process with another prefix would be granted every lock that another process holds, and would run its jobs too.
 
-Promises: the first process of a plane stores its prefix. A process or command that names another one is refused before
-it takes a lock. A plane that was started before prefixes could be chosen has the default one. A plane that has had no
-process refuses no command. `switch_keys` is refused while a worker is alive or a lease is held under the present
-prefix: its holder may be at work, and could not be seen under the new one. Fences are those of the store and not of a
-key, so a fence that was stored before a switch is lower than every fence after it; on Redis Cluster, if the clocks of
-its nodes agree.
+Promises:
 
-Does not promise to see a process without workers that holds no lease, such as an idle API. That process itself finds
-the switch within `POLL_S` (`end_at_switch`), and ends.
+- The first process of a plane stores its prefix. A process or command with another prefix is refused before it acquires
+  a lock. A plane from before prefixes could be chosen has the default one. A plane without a process so far refuses no
+  command.
+- `switch_keys` is refused while a worker is alive or a lease is held under the current prefix: its holder may be
+  working, and would be invisible under the new one.
+- Fences belong to the store, not to a key, so a fence from before a switch is lower than every later one; on Redis
+  Cluster, if the clocks of its nodes agree.
+
+Does not promise to notice a process without workers and leases, such as an idle API. That process notices the switch
+within `POLL_S` (`end_at_switch`) and exits.
 
 Clock: the event loop's, for the pauses.
 """
@@ -41,12 +44,12 @@ _END: Final = "end all processes of the plane first; the lease of one that was k
 
 
 async def check_keys(database: Database, prefix: str, *, works: bool = False) -> None:
-    """Return if the keys of the plane begin so, else raise `BadInput`. `works`: a process of it, which may choose."""
+    """Return if this is the prefix of the plane, else raise `BadInput`. `works`: a process of the plane may set it."""
 
     async def keep(tx: Tx) -> str | None:
         if await _known(tx) is None:
             await tx.query(_KEEP, {"name": _NAME, "value": prefix})
-        return await _known(tx)  # another process may have been quicker
+        return await _known(tx)  # another process may have been faster
 
     known = await database.read(_known)
     if known is None and works:
@@ -55,7 +58,7 @@ async def check_keys(database: Database, prefix: str, *, works: bool = False) ->
 
 
 async def end_at_switch(database: Database, prefix: str) -> None:
-    """Wait until the plane has another prefix, and raise `BadInput` then: this process must end."""
+    """Wait until the plane has another prefix, then raise `BadInput`: this process must exit."""
     while True:  # ends with the process
         await asyncio.sleep(POLL_S)
         try:
@@ -66,7 +69,7 @@ async def end_at_switch(database: Database, prefix: str) -> None:
 
 
 async def switch_keys(database: Database, locks: Locks, workers: Workers, prefix: str) -> str | None:
-    """Let the keys of the plane begin so from now on. Returns the prefix before, if there was one.
+    """Change the prefix of the plane. Returns the prefix before, if there was one.
 
     `LockBusy` while a worker is alive or a lease is held under the prefix before.
     """
@@ -75,7 +78,7 @@ async def switch_keys(database: Database, locks: Locks, workers: Workers, prefix
         await _put(database, prefix)
         return known
     await _check_idle(locks, workers, known)
-    await _put(database, prefix)  # from here on no process starts under the prefix before
+    await _put(database, prefix)  # no process starts under the old prefix any more
     try:
         await _check_idle(locks, workers, known)
     except BaseException:
@@ -105,7 +108,7 @@ async def _check_idle(locks: Locks, workers: Workers, prefix: str) -> None:
 
 
 async def _held(locks: Locks, prefix: str) -> list[Inspection]:
-    """Locks of the plane that are held."""
+    """Leases of the plane that are held."""
     found = []
     for family in FAMILIES.values():
         head, item, _ = family.under(prefix).pattern.partition("{")
@@ -118,7 +121,7 @@ async def _put(database: Database, prefix: str) -> None:
 
 
 async def _known(tx: Tx) -> str | None:
-    """The prefix of the plane; None: it has had no process."""
+    """The prefix of the plane; None: it has had no process yet."""
     for name in (_NAME, BUS):
         if rows := await tx.query(_GET, {"name": name}):
             return str(rows[0]["value"]) if name == _NAME else DEFAULT

@@ -1,8 +1,7 @@
-"""Which settings decide how the locks of each family are named and how long they last, and the families in effect.
+"""The settings for the keys and times of each lock family, and the families with these settings applied.
 
-One place for who takes a lock, who lists it, who promises a takeover and who tunes it: they cannot disagree about a
-key, a TTL, a renewal interval or a failure budget. Pure; does not check that the times work together, see
-`setting_rules`.
+The code that acquires, lists or tunes locks and that computes takeover times uses these values, so they agree about
+keys, TTLs, renewal intervals and failure budgets. Pure. Does not check that the times work together, see `consistency`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from holdfast.plane.loops.cadence import Mode
 
 
 class Values(Protocol):
-    """Settings, as far as they are needed here."""
+    """The part of the settings that is needed here."""
 
     def value(self, name: str) -> Any:
         """The value of a key, such as `scheduler.job_ttl`."""
@@ -30,12 +29,12 @@ class FamilyKeys(NamedTuple):
     ttl: str
     renew_every: str  # None: a third of the TTL
     failures: str
-    factor: float = 1.0  # the TTL is so many times its setting
+    factor: float = 1.0  # of the TTL to its setting
     loop: str | None = None
 
     @property
     def lead(self) -> str | None:
-        """How replicas share the loop, if it is one."""
+        """The setting for how replicas share the loop, if it is one."""
         return None if self.loop is None else f"{self.loop}.lead"
 
 
@@ -70,7 +69,7 @@ FAMILY_KEYS: Final[Mapping[str, FamilyKeys]] = {
 
 
 def family_in_effect(settings: Values, family: LockFamily) -> LockFamily:
-    """The family with the keys and the times of the settings."""
+    """The family with the keys and times of the settings."""
     keys = FAMILY_KEYS[family.name]
     timed = family.timed(
         ttl=settings.value(keys.ttl) * keys.factor,
@@ -91,11 +90,11 @@ def _length(seconds: float) -> str:
 
 
 def is_renewed(settings: Values, family: LockFamily) -> bool:
-    """Whether its leases are renewed by themselves: a rotating hold is not."""
+    """Whether its leases are renewed automatically: rotating ones are not."""
     lead = FAMILY_KEYS[family.name].lead
     return lead is None or settings.value(lead) != Mode.ROTATING
 
 
 def families_in_effect(settings: Values) -> Mapping[str, LockFamily]:
-    """Every family, likewise, in the order of their declaration."""
+    """All families with the settings, in the order of their declaration."""
     return {name: family_in_effect(settings, family) for name, family in FAMILIES.items()}

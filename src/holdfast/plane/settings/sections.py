@@ -1,18 +1,11 @@
-"""The settings of the audit ledger, which keeps what happened to leases in files that outlive the process.
+"""Sections of the settings: audit ledger, workflows and their loops, approvals, log, OpenTelemetry, and name prefixes.
 
-The settings of workflows, their loops, and approvals.
+OpenTelemetry: only the basics are settings. Addresses, headers, certificates and limits come from the `OTEL_*`
+variables, which its own SDK reads.
 
-The settings of what a process of the plane writes on its standard error.
-
-The settings of sending metrics with OpenTelemetry.
-
-Little is said here: where to, how often, with which headers, certificates and limits is what the `OTEL_*` variables of
-OpenTelemetry say, and they are read by its own SDK.
-
-The settings of names: what the keys of locks and the names of metrics begin with.
-
-An operator of an older fleet keeps its spelling with them: `acme:scheduler:job:42`, `acme_job_lock_wait`. What
-belongs to the stores and not to the plane keeps its name: tables, streams, and what Redis keeps besides the locks.
+Names: the prefixes of lock keys and of metric names. An operator of an older fleet keeps its names with them:
+`acme:scheduler:job:42`, `acme_job_lock_wait`. Names that belong to the stores do not change: tables, streams, and the
+other Redis keys.
 """
 
 from __future__ import annotations
@@ -24,12 +17,12 @@ from holdfast.core.name_prefixes import DEFAULT, Names, check_key_prefix, check_
 from holdfast.plane.approvals.rules import ApprovalRules
 from holdfast.plane.locks import registry as families
 from holdfast.plane.settings.declare import failures, key, lead, renew_every
-from holdfast.plane.settings.types import Choice, Flag, Rules, Seconds, Text, Url, Whole, Word
+from holdfast.plane.settings.types import CheckedWord, Choice, Flag, Rules, Seconds, Text, Url, Whole
 
 AUDITED: Final = "audited"
 EVERYTHING: Final = "everything"
 BESIDE: Final = ".audit"
-"""What the ledger beside a SQLite file is called, after the name of the file."""
+"""The suffix of the ledger next to a SQLite file."""
 
 _DAY: Final = 86_400.0
 _LONG: Final = 20 * 365 * _DAY
@@ -37,13 +30,13 @@ _LONG: Final = 20 * 365 * _DAY
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """The audit ledger: who held what, and why it was lost. See docs/audit.md."""
+    """The audit ledger: who held each lease, and why it was lost. See docs/audit.md."""
 
-    enabled: bool = key(True, Flag(), "whether one is kept", "--no-audit")
+    enabled: bool = key(True, Flag(), "whether a ledger is written", "--no-audit")
     path: str | None = key(
         None,
         Text("/var/lib/holdfast/audit"),
-        f"its directory, which processes share; not given: NAME{BESIDE} beside a SQLite database, else none",
+        f"its directory, which processes share; unset: NAME{BESIDE} next to a SQLite database, else none",
         "--audit",
     )
     records: str = key(
@@ -51,14 +44,14 @@ class AuditSettings:
         Choice((AUDITED, EVERYTHING)),
         "everything: also busy attempts, warnings, and the reads and writes that the guards accepted",
     )
-    file_size: int = key(16, Whole(1, 1024), "MiB after which a process begins its next file")
-    file_age: float = key(_DAY, Seconds(1.0, _LONG), "after which it does so anyway")
-    keep_size: int = key(512, Whole(1, 1_000_000), "MiB in the directory, above which the oldest files go")
-    keep_age: float | None = key(None, Seconds(1.0, _LONG), "after which files go; not given: whatever their age")
+    file_size: int = key(16, Whole(1, 1024), "MiB after which a process starts its next file")
+    file_age: float = key(_DAY, Seconds(1.0, _LONG), "age at which a process starts its next file")
+    keep_size: int = key(512, Whole(1, 1_000_000), "MiB in the directory, above which the oldest files are deleted")
+    keep_age: float | None = key(None, Seconds(1.0, _LONG), "age at which files are deleted; unset: never")
     sync: float = key(
         1.0,
         Seconds(0.0, 3600.0),
-        "within which a line is on the disk itself, in case the host loses power; 0: at once",
+        "within which a line is on the disk, in case the host loses power; 0: immediately",
     )
 
 
@@ -66,7 +59,7 @@ class AuditSettings:
 class EngineSettings:
     """The workflow engine."""
 
-    concurrency: int = key(32, Whole(1, 10_000), "messages of each subject that are handled at once")
+    concurrency: int = key(32, Whole(1, 10_000), "messages of each subject that are handled concurrently")
     run_ttl: float = key(
         families.WORKFLOW_RUN.ttl, Seconds(1.0, 3600.0), "how long a silent engine keeps the lock of a run"
     )
@@ -76,7 +69,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The loop that tells runs what they have missed."""
+    """The loop that sends runs the messages that they missed."""
 
     interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = lead()
@@ -91,7 +84,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class DelaySettings:
-    """The loop that comes for runs whose time has come."""
+    """The loop that wakes runs whose delay, retry or deadline is due."""
 
     interval: float = key(5.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = lead()
@@ -101,13 +94,13 @@ class DelaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
-    """Which jobs wait for a person."""
+    """The jobs that need approval."""
 
     rules: ApprovalRules = key(  # noqa: RUF009 - rules are frozen, so one default serves all
-        ApprovalRules(), Rules(), "what needs approval, or is refused; the first that matches"
+        ApprovalRules(), Rules(), "jobs that need approval, or are refused; the first matching rule applies"
     )
     lock_ttl: float = key(
-        families.APPROVAL.ttl, Seconds(1.0, 3600.0), "how long a decision that went silent keeps the lock of its job"
+        families.APPROVAL.ttl, Seconds(1.0, 3600.0), "how long a silent decision keeps the lock of its job"
     )
     lock_renew_every: float | None = renew_every("lock_ttl")
     lock_failures: int = failures()
@@ -122,41 +115,41 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 class LogSettings:
     """The log lines of a process. See docs/logs.md."""
 
-    format: str = key(TEXT, Choice((TEXT, JSON)), "how lines are written; with --json they are JSON", "--log-format")
-    level: str = key("warning", Choice(LEVELS), "below which nothing is written; debug: of drivers too", "--log-level")
+    format: str = key(TEXT, Choice((TEXT, JSON)), "format of the lines; with --json they are JSON", "--log-format")
+    level: str = key("warning", Choice(LEVELS), "lowest level that is written; debug includes drivers", "--log-level")
 
 
 @dataclass(frozen=True, slots=True)
 class OtelSettings:
     """Metrics sent with OpenTelemetry. See docs/metrics.md."""
 
-    enabled: bool = key(False, Flag(), "whether metrics are sent, as the OTEL_* variables say", "--otel")
+    enabled: bool = key(False, Flag(), "whether metrics are sent, as the OTEL_* variables configure", "--otel")
     endpoint: str | None = key(
         None,
         Url(("http", "https"), "http://collector:4318"),
-        "where to; not given: $OTEL_EXPORTER_OTLP_ENDPOINT, else http://localhost:4318",
+        "address; unset: $OTEL_EXPORTER_OTLP_ENDPOINT, else http://localhost:4318",
     )
     interval: float | None = key(
-        None, Seconds(0.1, 3600.0), "between two exports; not given: $OTEL_METRIC_EXPORT_INTERVAL, else 60"
+        None, Seconds(0.1, 3600.0), "between two exports; unset: $OTEL_METRIC_EXPORT_INTERVAL, else 60"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NameSettings:
-    """What the keys of locks and the names of metrics begin with."""
+    """The prefixes of lock keys and metric names."""
 
     keys: str = key(
         DEFAULT,
-        Word("acme", check_key_prefix),
+        CheckedWord("acme", check_key_prefix),
         "before the first colon of the keys of locks; one for all processes of a plane: holdfast up --switch-keys",
     )
     metrics: str = key(
         DEFAULT,
-        Word("acme", check_metric_prefix),
-        "before the first underscore of metrics, and of what asks for them: alert rules, dashboard, runbooks, tune",
+        CheckedWord("acme", check_metric_prefix),
+        "before the first underscore of metrics, and in their queries: alert rules, dashboard, runbooks, tune",
     )
 
     @property
     def words(self) -> Names:
-        """As they are used."""
+        """As an object."""
         return Names(self.keys, self.metrics)

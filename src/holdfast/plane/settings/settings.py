@@ -1,9 +1,9 @@
-"""How a plane is set up: one tree of frozen values, each declared once with what it takes and what it is for.
+"""The settings of a plane: one tree of frozen values, each declared once with its type and purpose.
 
-From this declaration come the keys of `holdfast.toml`, the names in the environment (`scheduler.concurrency` is
-`$HOLDFAST_SCHEDULER_CONCURRENCY`), the checks, what `holdfast up --check` prints, and the page in the documentation.
-Lengths of time are seconds. `setting_sources.load` reads a tree, `setting_rules.problems` says what cannot work
-together. Does not promise that anything can be reached: nothing is opened here.
+From this declaration come the keys of `holdfast.toml`, the environment variables (`scheduler.concurrency` is
+`$HOLDFAST_SCHEDULER_CONCURRENCY`), the checks, the output of `holdfast up --check`, and the page in the documentation.
+Durations are seconds. `sources.load` reads a tree, `consistency.problems` finds values that do not work together. Does
+not promise that any address can be reached: nothing is opened here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from holdfast.plane.settings.sections import (
     OtelSettings,
     RunSettings,
 )
-from holdfast.plane.settings.types import Amount, Flag, Kind, Modes, Names, Seconds, Text, Url, Whole
+from holdfast.plane.settings.types import Amount, Flag, Modes, NameList, Seconds, SettingKind, Text, Url, Whole
 from holdfast.stores.registry import BUILT, state_directory
 from holdfast.types import NS
 
@@ -47,17 +47,17 @@ DAY_NS: Final = 86_400 * NS
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long things are kept. Nanoseconds, but for the number of dead letters."""
+    """How long data is kept, in nanoseconds, and the maximal number of dead letters."""
 
     jobs_ns: int = 7 * DAY_NS  # from their end
-    keys_ns: int = 90 * DAY_NS  # from the making of their job
+    keys_ns: int = 90 * DAY_NS  # from the insert of their job
     letters_ns: int = 30 * DAY_NS
     letters_of_tenant: int = 10_000
-    workers_ns: int = 7 * DAY_NS  # from their last word
-    runs_ns: int = 30 * DAY_NS  # from their end; approvals alike
+    workers_ns: int = 7 * DAY_NS  # from their last heartbeat
+    runs_ns: int = 30 * DAY_NS  # from their end; approvals likewise
 
     def check(self) -> Retention:
-        """The retention itself, or `BadInput`."""
+        """This object, or `BadInput`."""
         for each in fields(self):
             check_whole(each.name, getattr(self, each.name), 1, 2**62)
         if self.keys_ns < self.jobs_ns:
@@ -74,7 +74,7 @@ _LONG: Final = 20 * 365 * _DAY
 
 
 class Origin(NamedTuple):
-    """Where a value came from."""
+    """The origin of a value."""
 
     kind: str  # flag, environment, file, default
     name: str = ""  # --database, HOLDFAST_DATABASE, holdfast.toml:3
@@ -87,17 +87,17 @@ DEFAULT: Final = Origin("default")
 
 
 class Key(NamedTuple):
-    """One value of the tree as it is declared."""
+    """The declaration of one setting."""
 
     name: str  # scheduler.concurrency
-    kind: Kind
+    kind: SettingKind
     help: str
     flag: str | None
     default: Any
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Its environment variable."""
         return f"{PREFIX}_{self.name.replace('.', '_').upper()}"
 
 
@@ -106,14 +106,14 @@ class ApiSettings:
     """The HTTP API and the page at `/`."""
 
     host: str = _key("127.0.0.1", Text("localhost"), "the address to listen at", "--host")
-    port: int = _key(8420, Whole(0, 65_535), "the port; 0: any that is free", "--port")
+    port: int = _key(8420, Whole(0, 65_535), "the port; 0: any free port", "--port")
     tokens: str | None = _key(
-        None, Text("tokens.toml"), "a file with the tokens of callers and their roles; none: only this host, as admin"
+        None, Text("tokens.toml"), "a file with the tokens of callers and their roles; unset: only this host, as admin"
     )
     rate: int = _key(
         500,
         Whole(0, 1_000_000),
-        "requests a second of one token, or address without tokens; twice that at once; 0: any",
+        "requests a second of one token, or address without tokens; bursts of twice that; 0: unlimited",
     )
 
 
@@ -125,16 +125,16 @@ class ProbeSettings:
     host: str = _key(
         "127.0.0.1", Text("localhost"), "the address to listen at; the tokens are the API's", "--probe-host"
     )
-    port: int = _key(0, Whole(0, 65_535), "the port; 0: any that is free; given: also beside the API", "--probe-port")
+    port: int = _key(0, Whole(0, 65_535), "the port; 0: any free port; set: also next to the API", "--probe-port")
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """The scheduler."""
 
-    concurrency: int = _key(128, Whole(1, 10_000), "messages of each subject that are handled at once")
+    concurrency: int = _key(128, Whole(1, 10_000), "messages of each subject that are handled concurrently")
     tenant_slots: int | None = _key(
-        None, Whole(1, 1_000_000), "jobs of one tenant that may be with workers at once, unless it has its own limit"
+        None, Whole(1, 1_000_000), "jobs of one tenant on workers at the same time, unless it has its own limit"
     )
     job_ttl: float = _key(
         families.SCHEDULER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent scheduler keeps the lock of a job"
@@ -142,34 +142,34 @@ class SchedulerSettings:
     job_renew_every: float | None = _renew_every("job_ttl")
     job_failures: int = _failures()
     ack_wait: float | None = _key(
-        None, Seconds(1.0, 3600.0), "without a sign of life, after which a message is delivered anew; half of job_ttl"
+        None, Seconds(1.0, 3600.0), "without a heartbeat, after which a message is redelivered; half of job_ttl"
     )
-    busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy comes again")
-    busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "how far that delay may vary, up and down; 0: exactly")
-    backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message comes again when a store failed")
+    busy_delay: float = _key(0.5, Seconds(0.001, 60.0), "after which a message whose job is busy is redelivered")
+    busy_jitter: float = _key(0.0, Seconds(0.0, 60.0), "random variation of that delay, up and down; 0: exactly")
+    backend_delay: float = _key(1.0, Seconds(0.001, 60.0), "after which a message is redelivered when a store failed")
     unknown_topic_timeout: float | None = _key(
         None,
         Seconds(0.1, _LONG),
-        "after which a job fails whose topic no worker has ever announced; not given: it waits for such a worker",
+        "after which a job fails whose topic no worker has ever announced; unset: it waits for such a worker",
     )
 
     @property
     def topic_grace_ns(self) -> int | None:
-        """As the placement of jobs takes it."""
+        """In nanoseconds, for the placement of jobs."""
         return None if self.unknown_topic_timeout is None else round(self.unknown_topic_timeout * NS)
 
     @property
     def silence(self) -> float:
-        """How long a message is silent before it is delivered anew.
+        """How long a message is silent before it is redelivered.
 
-        By default half of the lock's time: a message whose scheduler died before it had the lock need not wait for
-        it, and one whose scheduler held it comes again no later than the lock runs out.
+        By default half of the lock's TTL. A message whose scheduler died before it had the lock need not wait for it,
+        and one whose scheduler held the lock is redelivered no later than the lock expires.
         """
         return self.job_ttl / 2 if self.ack_wait is None else self.ack_wait
 
     @property
     def delays(self) -> RetryDelays:
-        """The delay classes. `setting_rules` has refused a jitter that is not below its delay."""
+        """The delay classes. `consistency` has refused a jitter that is not below its delay."""
         fixed = RetryDelays().without_jitter(round(self.busy_delay * NS))
         delays = RetryDelays(fixed.busy, RetryDelays().without_jitter(round(self.backend_delay * NS)).busy)
         return delays.with_jitter(round(self.busy_jitter * NS)) if self.busy_jitter else delays
@@ -180,23 +180,23 @@ class WorkerSettings:
     """The workers of this process."""
 
     app: str | None = _key(None, Text("billing.jobs:app"), "the functions that they run, as module:name", "--app")
-    count: int = _key(2, Whole(1, 1000), "how many workers", "--workers")
+    count: int = _key(2, Whole(1, 1000), "number of workers", "--workers")
     concurrency: int = _key(
-        8, Whole(1, 10_000), "attempts that one worker makes at once, in each pool", "--concurrency"
+        8, Whole(1, 10_000), "attempts that one worker runs concurrently, in each pool", "--concurrency"
     )
-    pools: tuple[str, ...] = _key((), Names(), "the pools that they serve; none named: all of the app's", "--pool")
-    heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "how often they say that they live")
+    pools: tuple[str, ...] = _key((), NameList(), "the pools that they serve; unset: all of the app's", "--pool")
+    heartbeat: float = _key(5.0, Seconds(0.1, 600.0), "between two heartbeats")
     lease_ttl: float = _key(
         families.WORKER_JOB.ttl, Seconds(1.0, 3600.0), "how long a silent worker keeps a job", "--lease-ttl"
     )
     lease_renew_every: float | None = _renew_every("lease_ttl")
     lease_failures: int = _failures()
-    cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a function may go on after it was told to stop")
+    cancel_grace: float = _key(5.0, Seconds(0.0, 600.0), "how long a cancelled function may take to stop")
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcilerSettings:
-    """The loop that ends what is overdue."""
+    """The loop that ends overdue jobs."""
 
     interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = _lead()
@@ -206,7 +206,7 @@ class ReconcilerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayerSettings:
-    """The loop that looks again at what nobody has looked at."""
+    """The loop that resends messages of jobs that wait too long."""
 
     interval: float = _key(30.0, Seconds(0.1, 3600.0), "between two ticks")
     lead: str = _lead()
@@ -216,7 +216,7 @@ class ReplayerSettings:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """The loop that writes down who works."""
+    """The loop that writes the worker snapshot."""
 
     interval: float = _key(5.0, Seconds(0.1, 600.0), "between two snapshots")
     lead: str = _lead()
@@ -226,7 +226,7 @@ class SnapshotSettings:
 
 @dataclass(frozen=True, slots=True)
 class CleanupSettings:
-    """The loop that forgets what has been kept for long enough."""
+    """The loop that deletes expired data."""
 
     interval: float = _key(60.0, Seconds(1.0, _DAY), "between two ticks")
     lead: str = _lead()
@@ -236,12 +236,12 @@ class CleanupSettings:
     keys: float = _key(90 * _DAY, Seconds(1.0, _LONG), "how long the same idempotency key gives the same job")
     letters: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long dead letters are kept")
     letters_of_tenant: int = _key(10_000, Whole(1, 10**9), "how many dead letters of one tenant are kept")
-    workers: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a silent worker, and what it can do, is remembered")
+    workers: float = _key(7 * _DAY, Seconds(1.0, _LONG), "how long a silent worker and its topics are kept")
     runs: float = _key(30 * _DAY, Seconds(1.0, _LONG), "how long a finished run, its timeline and approvals are kept")
 
     @property
     def retention(self) -> Retention:
-        """As the loop takes it."""
+        """For the loop."""
         return Retention(
             jobs_ns=round(self.jobs * NS),
             keys_ns=round(self.keys * NS),
@@ -254,18 +254,18 @@ class CleanupSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """How long a job may stay in a state, and when it is looked at again."""
+    """How long a job may stay in a state, and when it is checked again."""
 
-    replay: float = _key(30.0, Seconds(0.1), "after which a job that nobody has taken further is looked at again")
+    replay: float = _key(30.0, Seconds(0.1), "after which a job that makes no progress is checked again")
     scheduled: float = _key(120.0, Seconds(0.1), "how long a job may be SCHEDULED")
     dispatched: float = _key(300.0, Seconds(0.1), "how long a job may be DISPATCHED")
-    running: float = _key(900.0, Seconds(0.1), "how long a job may be RUNNING, unless it says otherwise")
+    running: float = _key(900.0, Seconds(0.1), "how long a job may be RUNNING, unless the job has its own limit")
     retrying: float = _key(3600.0, Seconds(0.1), "how long a job may be RETRYING after it is due")
-    pending: float | None = _key(None, Seconds(0.1), "how long a job may be PENDING; not given: for ever")
+    pending: float | None = _key(None, Seconds(0.1), "how long a job may be PENDING; unset: forever")
 
     @property
     def states(self) -> StateLimits:
-        """As the decisions take them."""
+        """For the decisions."""
         return StateLimits(
             replay_ns=round(self.replay * NS),
             scheduled_ns=round(self.scheduled * NS),
@@ -278,29 +278,29 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class EscalationSettings:
-    """The rule that makes risk classes fail closed by itself."""
+    """The rule that makes risk classes fail closed automatically."""
 
     armed: bool = _key(False, Flag(), "whether it may switch")
     rate: float = _key(0.1, Amount(0.0, 1e6, "fallbacks a second"), "above which it does, if duplicates rise too")
-    window: float = _key(300.0, Seconds(10.0, 1800.0), "over which both are looked at")
-    classes: tuple[str, ...] = _key(("high",), Names(), "the risk classes that it switches")
+    window: float = _key(300.0, Seconds(10.0, 1800.0), "over which both are counted")
+    classes: tuple[str, ...] = _key(("high",), NameList(), "the risk classes that it switches")
 
     @property
     def rule(self) -> EscalationRule:
-        """As the decision takes it."""
+        """As an object."""
         return EscalationRule(self.rate, round(self.window * NS), self.classes)
 
 
 @dataclass(frozen=True, slots=True)
 class ExerciseSettings:
-    """The fallback path walked on purpose, by classes that are fail_open."""
+    """Deliberate use of the fallback path, by fail_open classes."""
 
-    family: str | None = _key(None, Text("workflow.run"), "whose locks meet a pretended store error; not given: none")
+    family: str | None = _key(None, Text("workflow.run"), "whose locks see a simulated store error; unset: none")
     share: float = _key(0.01, Amount(0.000001, 1.0, "a share"), "of its acquisitions that do")
 
     @property
     def plan(self) -> Exercise | None:
-        """As the locks take it."""
+        """As an object."""
         return None if self.family is None else parse_exercise(self.family, self.share)
 
 
@@ -329,26 +329,26 @@ SECTIONS: Final[Mapping[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that a plane is told."""
+    """All settings of a plane."""
 
     database: str | None = _key(
         None,
         Url(("sqlite", "postgresql", "postgres"), "sqlite:///plane.db or postgresql://user@host/database"),
-        f"where state is kept; not given: {DATABASE_FILE} in your state directory",
+        f"where state is stored; unset: {DATABASE_FILE} in your state directory",
         "--database",
     )
     bus: str | None = _key(
-        None, Url(("nats", "tls"), "nats://host:4222"), "what carries messages; not given: the database", "--bus"
+        None, Url(("nats", "tls"), "nats://host:4222"), "the message bus; unset: the database", "--bus"
     )
     leases: str | None = _key(
         None,
         Url(tuple(each for each in BUILT if "+" not in each), "redis://host:6379/0 or sqlite:///leases.db"),
-        "where leases are kept; not given: the database, if it is a SQLite file",
+        "where leases are stored; unset: the database, if it is a SQLite file",
         "--leases",
     )
-    grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long work may go on after the plane was told to stop")
+    grace: float = _key(30.0, Seconds(0.0, 3600.0), "how long running work may take to stop at shutdown")
     takeover: float | None = _key(
-        None, Seconds(1.0, _DAY), "how soon others must have the work of one that died; what cannot keep it is refused"
+        None, Seconds(1.0, _DAY), "time limit for a takeover from a dead process; settings that break it are refused"
     )
     risk: tuple[tuple[str, OnError], ...] = _key(
         (), Modes(), "what risk classes do when the lease store fails; see docs/policy.md"
@@ -376,21 +376,21 @@ class Settings:
     otel: OtelSettings = field(default_factory=OtelSettings)
     names: NameSettings = field(default_factory=NameSettings)
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
-    file: str | None = field(default=None, compare=False)  # that was read
+    file: str | None = field(default=None, compare=False)  # its path
 
     @property
     def database_url(self) -> str:
-        """Where state is kept. Passwords and all: see `shown`."""
+        """The database, including passwords: see `shown`."""
         return self.database or f"sqlite:///{quote(str(state_directory() / DATABASE_FILE))}"
 
     @property
     def lease_url(self) -> str:
-        """Where leases are kept: by default in the file of the database, whose options are not theirs."""
+        """The lease store: by default the file of the database, without its options."""
         return self.leases or self.database_url.partition("?")[0]
 
     @property
     def audit_path(self) -> str | None:
-        """The directory of the audit ledger: by default beside the file of the database. None: none is kept."""
+        """The directory of the audit ledger: by default next to the file of the database. None: no ledger."""
         if not self.audit.enabled:
             return None
         scheme, _, place = self.database_url.partition("?")[0].partition("://")
@@ -398,7 +398,7 @@ class Settings:
         return self.audit.path or beside
 
     def origin(self, name: str) -> Origin:
-        """Where the value of a key came from."""
+        """The origin of the value of a key."""
         return self.origins.get(name, DEFAULT)
 
     def value(self, name: str) -> Any:
@@ -409,7 +409,7 @@ class Settings:
         return found
 
     def shown(self) -> dict[str, dict[str, Any]]:
-        """Every value in effect and where it came from, for people and programs. Secrets are masked."""
+        """Every value in effect and its origin, for people and programs. Secrets are masked."""
         effective = {
             "database": self.database_url,
             "bus": self.bus,

@@ -1,8 +1,7 @@
-"""Where settings come from: flags before the environment before `holdfast.toml` before defaults.
+"""Sources of settings: flags take precedence over the environment, then `holdfast.toml`, then defaults.
 
-Promises: a key that is not known, a value of the wrong type and a combination that cannot work are refused, each with
-where it stands and what to do about it, and all of them at once. A misspelt key is never ignored, in the environment
-neither. Nothing is opened but the file.
+Promises: unknown keys, values of the wrong type and conflicting values are refused, each with its position and a fix,
+all in one error. A misspelled key is never ignored, in the environment neither. Only the file is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.errors import BadInput
 from holdfast.plane.settings import consistency
 from holdfast.plane.settings.settings import FILE, KEYS, PREFIX, SECTIONS, Key, Origin, Settings
-from holdfast.plane.settings.toml_positions import places
+from holdfast.plane.settings.toml_positions import positions
 from holdfast.runtime.strict_toml import NotToml, toml_of
 
 CONFIG_VARIABLE: Final = f"{PREFIX}_CONFIG"
@@ -28,19 +27,19 @@ OTHERS: Final = frozenset(
     for name in (
         *("CONFIG", "URL", "DEBUG", "GUARD_DATABASE", "LEDGER", "METRICS_TOKEN"),  # of commands
         *("KEY", "OWNER", "FENCE", "DEADLINE"),  # that `holdfast run` gives to its command
-        *("NATS_PLANE", "NATS_WORKER", "NATS_API"),  # passwords, in what `holdfast access nats` prints
+        *("NATS_PLANE", "NATS_WORKER", "NATS_API"),  # passwords, in the output of `holdfast access nats`
     )
 )
-"""Variables that are no settings, and are ours all the same."""
+"""Variables of Holdfast that are no settings."""
 
 _OTHERS_BEGIN: Final = f"{PREFIX}_DRILL_"
-# What Kubernetes puts into every container beside a service that is named holdfast, or holdfast-something.
+# Variables that Kubernetes sets in every container next to a service named holdfast, or holdfast-something.
 _LINKED: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")
 _LINK: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 class BadSettings(BadInput):
-    """The settings cannot be used. `problems` are all that is wrong; the text is the first."""
+    """The settings cannot be used. `problems` has all errors; the text is the first."""
 
     def __init__(self, problems: tuple[BadInput, ...]) -> None:
         first, more = problems[0], len(problems) - 1
@@ -49,15 +48,15 @@ class BadSettings(BadInput):
         self.problems = problems
 
 
-class Given(NamedTuple):
-    """The value of a flag that has another name than the key has elsewhere."""
+class FlagValue(NamedTuple):
+    """The value of a flag that is not named after its key."""
 
     flag: str
     value: object
 
 
 class _Reading:
-    """Values as they are found, and what is wrong with them."""
+    """Values and problems found so far."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -65,7 +64,7 @@ class _Reading:
         self.problems: list[BadInput] = []
 
     def put(self, key: Key, origin: Origin, raw: object, *, text: bool = False) -> None:
-        """Take one value, in place of one that counts less."""
+        """Set one value. It replaces one from a source with lower precedence."""
         where = f"{origin} ({key.name})" if origin.kind == "environment" else f"{origin}: {key.name}"
         where = origin.name if origin.name == f"--{key.name}" else where
         try:
@@ -86,9 +85,9 @@ def load(
 ) -> Settings:
     """Read the settings, or raise `BadSettings`.
 
-    The file is `config`, else `$HOLDFAST_CONFIG`, else `holdfast.toml` in the directory if there is one. `flags` are
-    values by key, or what was `Given` as what; None stands for a flag that was not given. `only_database`: nothing else
-    is going to be opened.
+    The file is `config`, else `$HOLDFAST_CONFIG`, else `holdfast.toml` in the directory if it exists. `flags` are
+    values by key, or `FlagValue` ones; None stands for a flag that was not given. `only_database`: nothing else will be
+    opened.
     """
     variables = os.environ if environment is None else environment
     reading = _Reading()
@@ -99,7 +98,7 @@ def load(
     for name, value in (flags or {}).items():
         if value is not None:
             key = KEYS[name]
-            flag, given = value if isinstance(value, Given) else (key.flag or f"--{name}", value)
+            flag, given = value if isinstance(value, FlagValue) else (key.flag or f"--{name}", value)
             reading.put(key, Origin("flag", flag), given)
     settings = _settings(reading, path)
     problems = reading.problems or consistency.problems(settings, only_database=only_database)
@@ -150,7 +149,7 @@ def _read_file(reading: _Reading, path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadSettings((BadInput(str(path), f"cannot be read: {reason}", "name a file with --config"),)) from None
-    lines = {".".join(each.path): each.line(text) for each in places(text)}
+    lines = {".".join(each.path): each.line(text) for each in positions(text)}
     for name, value, whole in _found(document):
         line = lines.get(name)
         origin = Origin("file", f"{path.name}:{line}" if line else path.name)
@@ -158,14 +157,14 @@ def _read_file(reading: _Reading, path: Path) -> None:
             reading.put(KEYS[name], origin, value)
         elif name in SECTIONS:
             fix = f"write [{name}], and its keys below"
-            reading.problems.append(BadInput(f"{origin}: {name}", "is a section, and not a key", fix))
+            reading.problems.append(BadInput(f"{origin}: {name}", "is a section, not a key", fix))
         else:
             kind = "section" if whole else "key"
             reading.problems.append(BadInput(f"{origin}: {name}", f"is not a {kind}", _nearest(name)))
 
 
 def _found(document: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """Every key with its value; a section that is not known, as a whole."""
+    """Every key with its value; an unknown section as a whole."""
     for name, value in document.items():
         if name in SECTIONS and isinstance(value, dict):
             yield from ((f"{name}.{each}", inner, False) for each, inner in value.items())
@@ -188,7 +187,7 @@ def _read_environment(reading: _Reading, variables: Mapping[str, str]) -> None:
 
 
 def _is_another(variable: str, text: str) -> bool:
-    """Whether a variable that begins like a setting is known to be something else."""
+    """Whether a variable that looks like a setting is known to be something else."""
     linked = _LINKED.match(variable) or (variable.endswith("_PORT") and _LINK.match(text))
     return variable in OTHERS or variable.startswith(_OTHERS_BEGIN) or bool(linked)
 

@@ -1,6 +1,6 @@
-"""What a setting may be: a small class for each kind of value, which reads it from a file or from text, or refuses.
+"""Types of settings: a small class for each kind of value, which reads it from a file or from text, or refuses it.
 
-Promises: every value is either understood or `BadInput` with a fix; a secret that stands in a URL appears in no text.
+Promises: a value is valid or `BadInput` with a fix. A secret in a URL never appears in a text.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
-class Kind(Protocol):
+class SettingKind(Protocol):
     """One kind of value."""
 
     @property
     def takes(self) -> str:
-        """What it takes, for people."""
+        """The accepted values, for people."""
         ...
 
     def check(self, name: str, value: object) -> Any:
-        """The value as a file or a program gives it, or `BadInput`."""
+        """A value from a file or a program, or `BadInput`."""
         ...
 
     def parse(self, name: str, text: str) -> Any:
-        """The value from text, as the environment gives it, or `BadInput`."""
+        """A value from text, as in the environment, or `BadInput`."""
         ...
 
     def shown(self, value: Any) -> Any:
-        """The value as it may be printed."""
+        """The value for output."""
         ...
 
 
@@ -56,11 +56,11 @@ class Seconds:
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return "seconds, or text such as 30s, 500ms, 5m"
 
     def check(self, name: str, value: object) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if isinstance(value, str):
             value = parse_seconds(name, value)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -68,7 +68,7 @@ class Seconds:
         return duration_ns(name, value, low_ns=round(self.low * NS), high_ns=round(self.high * NS)) / NS
 
     def parse(self, name: str, text: str) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         try:
             number = float(text)
         except ValueError:
@@ -76,7 +76,7 @@ class Seconds:
         return self.check(name, text if math.isnan(number) else number)
 
     def shown(self, value: float) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
@@ -89,27 +89,27 @@ class Whole:
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return f"{self.low} to {self.high}"
 
     def check(self, name: str, value: object) -> int:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return check_whole(name, value, self.low, self.high)
 
     def parse(self, name: str, text: str) -> int:
-        """See `Kind`."""
+        """See `SettingKind`."""
         digits = text.strip().removeprefix("-")
         plain = digits.isascii() and digits.isdecimal() and len(digits) < 20
         return self.check(name, int(text) if plain else text)
 
     def shown(self, value: int) -> int:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number that need not be whole."""
+    """A number."""
 
     low: float
     high: float
@@ -117,17 +117,17 @@ class Amount:
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return f"{self.unit}, {self.low:g} to {self.high:g}"
 
     def check(self, name: str, value: object) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             raise BadInput(name, f"{_shown(value)} is out of range", f"give {self.takes}")
         return float(value)
 
     def parse(self, name: str, text: str) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         try:
             return self.check(name, float(text))
         except ValueError as error:
@@ -136,29 +136,29 @@ class Amount:
             raise BadInput(name, f"{_shown(text)} is not a number", f"give {self.takes}") from None
 
     def shown(self, value: float) -> float:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """A table of risk classes and what each does; in the environment as `low=fail_open,high=fail_closed`."""
+    """A table of risk classes with their modes; in the environment as `low=fail_open,high=fail_closed`."""
 
     takes: str = field(default="risk classes, each with fail_open, fail_closed or wait", init=False)
 
     def check(self, name: str, value: object) -> tuple[tuple[str, OnError], ...]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return tuple(sorted(parse_policy(value, name).classes.items()))
 
     def parse(self, name: str, text: str) -> tuple[tuple[str, OnError], ...]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         pairs = [each.partition("=") for each in text.split(",") if each.strip()]
         if any(not mark for _, mark, _ in pairs):
             raise BadInput(name, f"{_shown(text)} is not understood", "write low=fail_open,high=fail_closed")
         return self.check(name, {risk.strip(): mode.strip() for risk, _, mode in pairs})
 
     def shown(self, value: tuple[tuple[str, OnError], ...]) -> dict[str, str]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return {risk: str(mode) for risk, mode in value}
 
 
@@ -170,61 +170,61 @@ class Text:
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return f"text such as {self.example}"
 
     def check(self, name: str, value: object) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return check_text(name, value, TEXT_MAX)
 
     def parse(self, name: str, text: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.check(name, text)
 
     def shown(self, value: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """One word that a rule of its own accepts."""
+class CheckedWord:
+    """One word that its own rule accepts."""
 
     example: str
     rule: Callable[[str, object], str]  # returns the word, or raises `BadInput` for a field
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return f"a word such as {self.example}"
 
     def check(self, name: str, value: object) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.rule(name, value)
 
     def parse(self, name: str, text: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.rule(name, text)
 
     def shown(self, value: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An address, whose password is never shown."""
+    """A URL, whose password is never shown."""
 
     schemes: tuple[str, ...]
     examples: str
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.examples
 
     def check(self, name: str, value: object) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if not isinstance(value, str):
             raise BadInput(name, f"{type(value).__name__} is not a URL", f"use {self.examples}")
         scheme, mark, rest = value.partition("://")
@@ -234,11 +234,11 @@ class Url:
         return value
 
     def parse(self, name: str, text: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.check(name, text)
 
     def shown(self, value: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return redacted(value)
 
 
@@ -250,82 +250,82 @@ class Choice:
 
     @property
     def takes(self) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return " or ".join(self.words)
 
     def check(self, name: str, value: object) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if not isinstance(value, str) or value not in self.words:
             raise BadInput(name, f"{_shown(value)} is not a choice", f"use {self.takes}")
         return value
 
     def parse(self, name: str, text: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.check(name, text.strip().lower())
 
     def shown(self, value: str) -> str:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Yes or no."""
+    """True or false."""
 
     takes: str = field(default="true or false", init=False)
 
     def check(self, name: str, value: object) -> bool:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if not isinstance(value, bool):
             raise BadInput(name, f"{_shown(value)} is neither true nor false", "give true or false, without quotes")
         return value
 
     def parse(self, name: str, text: str) -> bool:
-        """See `Kind`."""
+        """See `SettingKind`."""
         word = text.strip().lower()
         return self.check(name, True if word in _YES else False if word in _NO else text)
 
     def shown(self, value: bool) -> bool:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """A list of names; in the environment with commas between them."""
+class NameList:
+    """A list of names; in the environment separated by commas."""
 
     takes: str = field(default="a list of names", init=False)
 
     def check(self, name: str, value: object) -> tuple[str, ...]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise BadInput(name, f"{_shown(value)} is not a list", 'give a list such as ["default", "gpu"]')
         names = tuple(check_name(name, each) for each in value)
         if len(set(names)) < len(names):
-            raise BadInput(name, "has a name twice", "give each once")
+            raise BadInput(name, "has a name twice", "give each name once")
         return names
 
     def parse(self, name: str, text: str) -> tuple[str, ...]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return self.check(name, [each.strip() for each in text.split(",")])
 
     def shown(self, value: tuple[str, ...]) -> list[str]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return list(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of approval: a table for each; in the environment as JSON."""
+    """Approval rules: a table for each; in the environment as JSON."""
 
     takes: str = field(default="[[approvals.rules]] for each, with name, effect, topics, tenants, labels", init=False)
 
     def check(self, name: str, value: object) -> ApprovalRules:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return parse_rules(value, name)
 
     def parse(self, name: str, text: str) -> ApprovalRules:
-        """See `Kind`."""
+        """See `SettingKind`."""
         try:
             value = json_of(text)
         except NotJson as error:
@@ -333,7 +333,7 @@ class Rules:
         return self.check(name, value)
 
     def shown(self, value: ApprovalRules) -> list[str]:
-        """See `Kind`."""
+        """See `SettingKind`."""
         return [f"{rule.name}: {rule.effect} {', '.join(rule.topics)}" for rule in value.rules]
 
 

@@ -31,7 +31,7 @@ from holdfast.plane.workflows.core.validation import accept_document, check_work
 from holdfast.plane.workflows.summaries import WorkflowOutline, workflow_outline_of, workflow_outline_text
 from holdfast.types import check_label
 
-EVERYBODY: Final = "*"
+ALL_TENANTS: Final = "*"
 REMEMBERED_CHARS_MAX: Final = 4_000_000  # of the texts of definitions that a process remembers
 _TRIES: Final = 10
 
@@ -88,7 +88,7 @@ class Definitions:
             return await asyncio.to_thread(accept_document, document, source)
 
     async def keep(
-        self, workflow: Workflow, *, scope: str = EVERYBODY, actor: str = "", accepted: bool = False
+        self, workflow: Workflow, *, scope: str = ALL_TENANTS, actor: str = "", accepted: bool = False
     ) -> tuple[Definition, bool]:
         """Keep a definition, or `BadWorkflow`. Also returns whether it is a new version.
 
@@ -176,4 +176,4 @@ class Definitions:
 
 def check_scope(scope: str) -> str:
     """A tenant or `*`, or `BadInput`."""
-    return scope if scope == EVERYBODY else check_label("scope", scope)
+    return scope if scope == ALL_TENANTS else check_label("scope", scope)

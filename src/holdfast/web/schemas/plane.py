@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.quotas import SLOTS_MAX, Tenant
-from holdfast.plane.service.service import Document, Worker
+from holdfast.plane.service.service import StoredDocument, WorkerStatus
 from holdfast.web.schemas.jobs import AS_WHOLE, Asked, Cursor, Filter, Given, Limit, Told, moment
 
 
@@ -59,7 +59,7 @@ class WorkerShown(Told):
     pid: int
 
     @classmethod
-    def of(cls, worker: Worker) -> WorkerShown:
+    def of(cls, worker: WorkerStatus) -> WorkerShown:
         """For going out."""
         said = worker.said
         return cls(
@@ -91,7 +91,7 @@ class SnapshotShown(Told):
     fence: int | None
 
     @classmethod
-    def of(cls, document: Document) -> SnapshotShown:
+    def of(cls, document: StoredDocument) -> SnapshotShown:
         """For going out."""
         return cls(body=document.body, writer=document.writer, at=moment(document.at_ns), fence=document.fence)
 

@@ -16,8 +16,8 @@ from pydantic import Field, StringConstraints
 from holdfast.leases.inspection import Inspection
 from holdfast.plane.jobs.summaries import LetterOutline
 from holdfast.plane.locks.registry import LockFamily, Scope
-from holdfast.plane.service.service import Document, Worker
-from holdfast.plane.service.status import SPAN_NS, Brief, Ends
+from holdfast.plane.service.service import StoredDocument, WorkerStatus
+from holdfast.plane.service.status import SPAN_NS, EndedJobs, StatusEntry
 from holdfast.types import NS
 from holdfast.web.schemas.jobs import Filter, Given, StateName, Told, moment
 
@@ -57,7 +57,7 @@ class JobLine(Told):
     note: Given[str] = Field(default=None, description="What its function reports to be doing.")
 
     @classmethod
-    def of(cls, brief: Brief) -> JobLine:
+    def of(cls, brief: StatusEntry) -> JobLine:
         """For going out."""
         return cls(
             id=brief.id,
@@ -121,7 +121,7 @@ class WorkerLine(Told):
     heard_at: datetime
 
     @classmethod
-    def of(cls, worker: Worker) -> WorkerLine:
+    def of(cls, worker: WorkerStatus) -> WorkerLine:
         """For going out."""
         said = worker.said
         return cls(
@@ -175,7 +175,7 @@ class SnapshotLine(Told):
     fence: Given[int] = None
 
     @classmethod
-    def of(cls, document: Document) -> SnapshotLine:
+    def of(cls, document: StoredDocument) -> SnapshotLine:
         """For going out."""
         return cls(writer=document.writer, at=moment(document.at_ns), fence=document.fence)
 
@@ -189,7 +189,7 @@ class EndsShown(Told):
     per_second: float = Field(description="In the last minute.")
 
     @classmethod
-    def of(cls, ends: Ends) -> EndsShown:
+    def of(cls, ends: EndedJobs) -> EndsShown:
         """For going out."""
         return cls(
             span=SPAN_NS / NS,

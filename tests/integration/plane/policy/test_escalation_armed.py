@@ -188,7 +188,7 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
                 await components.policing.signals.flush()
             report = await a.service.policy.show()
             assert report.rate == pytest.approx(40 / 300)
-            assert any("running without locks does harm" in each for each in report.hints)
+            assert any("work without locks does harm" in each for each in report.hints)
             looks = (components.policing.escalator.check() for components in (a, b) if components.policing.escalator)
             await asyncio.gather(*looks)
             for components in (a, b):
@@ -207,7 +207,7 @@ async def test_an_outage_of_redis_is_counted_logged_escalated_and_over(
             await until_guaranteed(a)
             report = await a.service.policy.show()
             assert report.rate == 0
-            assert [each for each in report.hints if "by an escalation" in each]
+            assert [each for each in report.hints if "since an escalation" in each]
 
 
 async def until_guaranteed(components: Components) -> None:

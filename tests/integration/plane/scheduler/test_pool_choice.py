@@ -11,7 +11,7 @@ from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Job, Submission
 from holdfast.plane.scheduler.placement import Placed
-from holdfast.plane.service.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Service, ServiceParts
 from holdfast.types import NS
 from support.fixtures.scheduling import FakeWorkers, Planes, Replica, check_histories
 from support.harness.loop_ticks import one_tick
@@ -131,7 +131,7 @@ async def test_a_line_with_jobs_of_another_pool_at_its_head_goes_on(planes: Plan
 @pytest.mark.asyncio
 async def test_a_job_waits_in_the_pool_that_was_asked_for_whoever_else_would_take_it(plane: Replica) -> None:
     await plane.beat("american", 2, "pay", pool="us")
-    parts = Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers)
+    parts = ServiceParts(plane.database, plane.bus, plane.locks, plane.store, plane.workers)
     job, _ = await Service(parts).submit(ANN, Submission("pay"), pool="eu")
     assert job.pool == "eu"
     await plane.scheduler.on_submit(submitted(job))
@@ -146,7 +146,7 @@ async def test_a_job_waits_in_the_pool_that_was_asked_for_whoever_else_would_tak
 @pytest.mark.asyncio
 async def test_a_dead_letter_is_tried_again_in_the_pool_that_was_asked_for(planes: Planes) -> None:
     plane = await planes.open(topic_grace_ns=30 * NS)
-    service = Service(Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
+    service = Service(ServiceParts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
     job, _ = await service.submit(ANN, Submission("pay"), pool="eu")
     plane.clock.push(31)
     await plane.scheduler.on_submit(submitted(job))  # nobody has ever announced its topic

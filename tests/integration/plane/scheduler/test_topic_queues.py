@@ -17,7 +17,7 @@ from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placed
 from holdfast.plane.scheduler.prefetch import AHEAD
-from holdfast.plane.service.submission import Submitting
+from holdfast.plane.service.submission import SubmissionService
 from support.fixtures.scheduling import (
     POOL,
     FakeWorkers,
@@ -263,7 +263,7 @@ async def test_a_submission_of_a_scarce_topic_stands_in_the_line_of_its_topic_fr
 ) -> None:
     await beat(plane, 1)
     straight = Straight(plane.placement)
-    submitting = Submitting(plane.store, plane.workers, {}, None, straight)
+    submitting = SubmissionService(plane.store, plane.workers, {}, None, straight)
     later = plane.now_ns + 10**12
     wanted = [Submission(topic, tenant="acme", not_before_ns=at) for topic in (HEAVY, LIGHT) for at in (0, later)] * 5
     answers = await submitting.all(Caller("ann", "acme"), wanted, None)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Job
-from holdfast.plane.service.status import SPAN_NS, SPANS, Ends, StatusQueries
+from holdfast.plane.service.status import SPAN_NS, SPANS, EndedJobs, StatusQueries
 from holdfast.types import NS
 from support.fixtures.scheduling import Replica, cancelled, finished, run_of, submitted
 
@@ -83,6 +83,6 @@ async def test_a_tally_counts_each_tenant_by_state_and_says_when_jobs_ended(plan
 
 async def test_the_pace_is_that_of_the_last_minute() -> None:
     quiet, busy = (0,) * (SPANS - 13), (6,) * 13
-    assert Ends((9,) * (SPANS - 13) + (6,) * 12 + (0,), (0,) * SPANS, 0).per_second == 72 / 60
-    assert Ends(quiet + busy, (0,) * SPANS, SPAN_NS - 1).per_second == pytest.approx(78 / 65)
-    assert Ends((0,) * SPANS, quiet + busy, SPAN_NS - 1).per_second == pytest.approx(78 / 65)
+    assert EndedJobs((9,) * (SPANS - 13) + (6,) * 12 + (0,), (0,) * SPANS, 0).per_second == 72 / 60
+    assert EndedJobs(quiet + busy, (0,) * SPANS, SPAN_NS - 1).per_second == pytest.approx(78 / 65)
+    assert EndedJobs((0,) * SPANS, quiet + busy, SPAN_NS - 1).per_second == pytest.approx(78 / 65)

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.plane.jobs.waiting_reason import WaitCode
 from holdfast.plane.model.records import Heartbeat, Submission
-from holdfast.plane.service.service import Caller, Parts, Service
+from holdfast.plane.service.service import Caller, Service, ServiceParts
 from holdfast.types import NS
 from support.fixtures.scheduling import POOL, Planes, submitted
 from support.harness.topics import HEAVY, LIGHT, beat
@@ -18,7 +18,7 @@ ANN = Caller("ann")
 
 async def test_the_reason_follows_what_happens_to_workers_tenants_and_slots(planes: Planes) -> None:
     plane = await planes.open(slots=2)
-    service = Service(Parts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
+    service = Service(ServiceParts(plane.database, plane.bus, plane.locks, plane.store, plane.workers))
 
     async def code(job_id: str) -> WaitCode | None:
         await plane.workers.view(fresh=True)

@@ -20,7 +20,7 @@ from holdfast.plane.maintenance.timers import Delays
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.job_states import JobState
 from holdfast.plane.model.records import Delivery, Message, Submission
-from holdfast.plane.service.workflows import NotOver
+from holdfast.plane.service.workflows import RunNotFinished
 from holdfast.plane.workflows.core.run import Heard, JobEnded, Look, RunStatus
 from holdfast.plane.workflows.run_store import ChangedRun
 from support.faults.tcp_proxy import FaultProxy
@@ -409,7 +409,7 @@ async def test_a_run_that_failed_is_run_again_with_what_went_well(flow_stage: Fl
     await replica.define(TWO_STEPS)
     run = await replica.start("order", {"id": 7})
     await replica.end(f"{run}:fetch@1", {"amount": 12})
-    with pytest.raises(NotOver):
+    with pytest.raises(RunNotFinished):
         await replica.components.flows.rerun(ASKER, run)
     await replica.end(f"{run}:pay@1", state=JobState.FAILED, code=Code.FATAL)
     await replica.becomes(run, RunStatus.FAILED)

@@ -10,8 +10,8 @@ from holdfast.plane.settings.consistency import problems, takeovers
 from holdfast.plane.settings.settings import Settings
 from holdfast.types import NS
 
-STAGED = "a message that was staged and not sent"
-STANDSTILL = "rows that a process had locked when it stood still"
+STAGED = "a message that was stored in the outbox and not sent"
+STANDSTILL = "rows that a stopped process had locked"
 FLEET = Settings(database="postgresql://db/plane", bus="nats://bus:4222", leases="redis://leases:6379")
 
 

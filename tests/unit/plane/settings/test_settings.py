@@ -19,7 +19,7 @@ from holdfast.plane.jobs.rules import StateLimits
 from holdfast.plane.settings.consistency import takeovers
 from holdfast.plane.settings.inventory import inventory
 from holdfast.plane.settings.settings import KEYS, SECTIONS, Origin, Settings
-from holdfast.plane.settings.sources import CONFIG_VARIABLE, OTHERS, BadSettings, Given, load
+from holdfast.plane.settings.sources import CONFIG_VARIABLE, OTHERS, BadSettings, FlagValue, load
 from holdfast.types import MS, NS
 
 SECRET = "s3cr3t-word"
@@ -171,7 +171,7 @@ def test_every_section_of_the_tree_is_declared() -> None:
         ("database = 'plane.db'", "database: 'plane.db' cannot be used here"),
         ("database = 'sqlite:///'", "database: 'sqlite:///' cannot be used here"),
         ("bus = 'redis://h'", "bus: 'redis://h' cannot be used here; use nats://host:4222"),
-        ("worker = 3", "worker: is a section, and not a key; write [worker]"),
+        ("worker = 3", "worker: is a section, not a key; write [worker]"),
         ("grace = {a = 1}", "grace: {'a': 1} is not a length of time"),
         ("grace = 3\ngrace = 4", "write it as TOML"),
         ("grace : 3", "at line 1, column"),
@@ -234,7 +234,7 @@ def test_a_flag_is_named_as_it_was_typed_and_once(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=r"^--database: '' cannot be used here"):
         loaded(tmp_path, database="")
     with pytest.raises(BadSettings, match=r"^--url: leases: 'http://h' cannot be used here"):
-        loaded(tmp_path, leases=Given("--url", "http://h"))
+        loaded(tmp_path, leases=FlagValue("--url", "http://h"))
     with pytest.raises(BadSettings, match=r"^--concurrency: worker.concurrency: 0 is out of range"):
         loaded(tmp_path, worker__concurrency=0)
 
@@ -322,7 +322,9 @@ def test_the_time_of_a_job_lock_is_a_setting_from_which_ack_wait_and_the_takeove
     bounds = {each.what: each for each in takeovers(quick)}
     assert bounds["a job that a scheduler was deciding"].seconds == 20.5
     (problem,) = refused(tmp_path, "[scheduler]\njob_ttl = 4\n")
-    assert "its message comes anew after 2 s (half of job_ttl); use more than 2 s, or a job_ttl above 4 s" in problem
+    assert (
+        "its message is redelivered after 2 s (half of job_ttl); use more than 2 s, or a job_ttl above 4 s" in problem
+    )
     lines = {line.family: line for line in inventory(quick)}
     assert (lines["scheduler.job"].ttl, round(lines["scheduler.job"].renew_every or 0, 2)) == (20.0, 6.67)
 
@@ -343,16 +345,16 @@ def test_jitter_is_off_by_default_on_by_a_setting_and_bounded_by_the_ttl(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[scheduler]\nbusy_delay = 45\n", "would sleep through a turn"),
+        ("[scheduler]\nbusy_delay = 45\n", "a retry would come after the lease"),
         ("[scheduler]\nack_wait = 1.5\n", "a handler may wait 2 s for a lock"),
-        ("[worker]\nheartbeat = 20\n", "a worker counts as gone after 30 s"),
-        ("grace = 2\n", "a function may go on for 5 s, and the plane stops within 2 s"),
+        ("[worker]\nheartbeat = 20\n", "a worker counts as dead after 30 s"),
+        ("grace = 2\n", "a cancelled function may run for 5 s, and the plane stops within 2 s"),
         ("leases = 'memory://'\n", "memory://"),
-        ("leases = 'memory://x'\n", "memory:// is one process's own"),
-        ("database = 'postgresql://h/db'\n", "leases are kept nowhere; say where, such as leases = redis://"),
-        ("[cleanup]\nkeys = 60\n", "a key would be forgotten before its job"),
+        ("leases = 'memory://x'\n", "memory:// is private to one process"),
+        ("database = 'postgresql://h/db'\n", "no lease store is set; set one, such as leases = redis://"),
+        ("[cleanup]\nkeys = 60\n", "a key would be deleted before its job"),
         ("[replayer]\ninterval = 95\n", "until the replayer comes round"),
-        ("[api]\nhost = '0.0.0.0'\n", "there are no tokens to tell callers apart"),
+        ("[api]\nhost = '0.0.0.0'\n", "no tokens authenticate callers"),
         ("[probe]\nhost = '0.0.0.0'\n", "probe.host (holdfast.toml:2): 0.0.0.0 can be reached from other hosts"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.ops.dashboard.panels import Panel, Row, Steps, Unit
 from holdfast.ops.dashboard.promql import Query, by_family, most, quantile, quantiles, rate
 from holdfast.ops.dashboard.thresholds import Limits
-from holdfast.plane.settings.inventory import Line
+from holdfast.plane.settings.inventory import LockEntry
 
 _LEAST: Final = 0.01  # of renewals: those with the smallest margin
 
@@ -79,7 +79,7 @@ _ENDS: Final = (
 )
 
 
-def _held(line: Line) -> Panel:
+def _held(line: LockEntry) -> Panel:
     renewed = line.ttl / 3 if line.renew_every is None else line.renew_every
     return Panel(
         f"Hold of {line.family}",
