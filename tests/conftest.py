@@ -133,7 +133,7 @@ def _not_run(terminalreporter: pytest.TerminalReporter) -> list[str]:
     return [*lines, f"what is not chosen by {chosen!r}"] if chosen else lines
 
 
-SLOW = {"benchmarks", "cli", "processes", "repository", "sim", "upgrade"}  # folders of tests with processes
+SLOW = {"benchmarks", "e2e", "repository", "simulation"}  # folders whose tests take real processes or real time
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """Writes the stored states: run it with the version that they are to come from.
 
-    PYTHONPATH=/path/to/old/src:tests python tests/upgrade/write_states.py /path/to/old/src
+    PYTHONPATH=/path/to/old/src:tests python tests/e2e/upgrade/write_states.py /path/to/old/src
 
 A plane with a worker is filled through its HTTP API until it has jobs in every state, and is then killed. Leases are
 acquired with the lease library. Two states are written: `sqlite` (one file for plane and leases) and `servers`
@@ -21,10 +21,10 @@ from typing import Any
 import redis
 
 import holdfast
+from e2e.upgrade import stored_state as stored
+from e2e.upgrade.upgrade_plane import Plane, running
 from support.servers.postgres import postgres_executables, start_postgres
 from support.servers.redis import redis_executables, start_redis
-from upgrade import stored_state as stored
-from upgrade.upgrade_plane import Plane, running
 
 WORKFLOW = {
     "name": "refund",

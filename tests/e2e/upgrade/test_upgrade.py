@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 import holdfast
+from e2e.upgrade import stored_state as stored
+from e2e.upgrade.upgrade_plane import running
 from support.servers.postgres import PostgresExecutable, PostgresServer, postgres_executables
 from support.servers.redis import redis_executables, start_redis
 from support.source_tree import ROOT
-from upgrade import stored_state as stored
-from upgrade.upgrade_plane import running
 
 SERVERS = [
     pytest.param("servers", marks=pytest.mark.server, id=f"{postgres}-{redis}")
