@@ -238,7 +238,7 @@ def a_loop_that_does_not_lead(_: Path) -> None:
 
 CHECKS: Final[dict[str, dict[str, Check]]] = {
     "not-owned": {
-        "lease expiry: the store gives a key away when its time is over, whatever the holder believes": lease_expiry,
+        "lease expiry: the store frees a key at its expiry, whatever the holder believes": lease_expiry,
         "ownership token: only the owner may delete or extend": ownership_token,
         "fencing token: storage refuses an older writer": fencing_token,
         "a lease alone is no mutual exclusion: the check belongs to the write": a_check_at_the_write,
@@ -264,7 +264,7 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
     },
     "retry-waves": {
         "a message whose job or run is busy": busy_work,
-        "the same, many contenders in step": busy_work_in_step,
+        "the same, with synchronized contenders": busy_work_in_step,
         "the store failed": store_trouble,
         "a caller that waits for a lock in code": a_caller_that_waits,
         "a loop that does not lead": a_loop_that_does_not_lead,
@@ -272,16 +272,16 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
 }
 # What the cells say in numbers and in words that have a value, row by row.
 SAID: Final[dict[tuple[str, str], tuple[str, ...]]] = {
-    ("not-owned", "contention is no failure"): ("gives None", "an empty token", "exactly 500 ms"),
-    ("before-ttl-change", "TTL shorter"): ("more false losses", "shorter: others have it after the TTL and one retry"),
+    ("not-owned", "contention is no failure"): ("returns None", "an empty token", "exactly 500 ms"),
+    ("before-ttl-change", "TTL shorter"): ("more false losses", "shorter: takeover after the TTL and one retry"),
     ("before-ttl-change", "TTL longer"): ("fewer false losses", "longer:"),
     ("before-ttl-change", "renewal more often"): ("fewer: more tries", "the same"),
     ("before-ttl-change", "renewal less often than TTL / 3"): ("more: one lost packet", "the same"),
     ("before-ttl-change", "failure budget smaller"): ("more: blips cost leases", "the same"),
-    ("before-ttl-change", "failure budget larger"): ("none by itself", "the same"),
+    ("before-ttl-change", "failure budget larger"): ("no change", "the same"),
     ("before-ttl-change", "retry delay shorter than the median hold"): ("the same", "longer: retries meet the same"),
     ("retry-waves", "a message whose job or run is busy"): ("500 ms, exactly",),
-    ("retry-waves", "the same, many contenders in step"): ("500 ms ± 200 ms", "spreads them over 400 ms"),
+    ("retry-waves", "the same, with synchronized contenders"): ("500 ms ± 200 ms", "spreads them over 400 ms"),
     ("retry-waves", "the store failed"): ("1 s",),
     ("retry-waves", "a caller that waits for a lock in code"): ("full jitter, 25 ms growing to at most 1 s",),
     ("snapshot-leader", "ends"): ("when the work is done", "when its leader stops (sticky, the default)"),

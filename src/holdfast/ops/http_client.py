@@ -1,12 +1,11 @@
-"""One question over HTTP, with a limit on everything: how long it takes, how much is read, and where it leads.
+"""One HTTP GET with limits on everything: duration, response size and redirects.
 
-Promises: what cannot be had raises one of this package's errors, in words that name the address and never a token. An
-answer is read up to a limit and not beyond. A redirect is not followed: it would carry the token to another host. The
-time limit is for the whole: a server that says one byte at a time, in the head of its answer or in the rest, gets no
-more of it than one that is silent.
-
-Does not promise to limit the time that the system takes to look a name up; and where a name has several addresses, each
-that lets nobody in costs the limit once. Clock: the monotonic one.
+Promises: a failed request raises one of this package's errors. The message names the address and never has a token.
+A response is read up to a limit. Redirects are not followed: they would send the token to another host. The time limit
+covers the whole request: a server that sends one byte at a time, in the head or in the body, gets no more time than a
+silent one.
+Does not promise to limit the DNS lookup. If a name has several addresses, each unreachable one costs the limit once.
+Clock: the monotonic one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SAID_MAX: Final = 200
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Does not go where it is sent."""
+    """Does not follow redirects."""
 
     def redirect_request(self, *_: object) -> None:
         """Nowhere."""
@@ -41,7 +40,7 @@ _CLOCK: Final = SystemClock()
 
 
 class _Hurried(io.RawIOBase):
-    """What comes over a connection, as long as the time for all of it is not over."""
+    """Data of a connection, until the deadline of the whole request."""
 
     def __init__(self, connection: socket.socket, stream: io.RawIOBase, deadline_ns: int) -> None:
         self._connection = connection
@@ -64,7 +63,7 @@ class _Hurried(io.RawIOBase):
 
 
 class _Bounded(http.client.HTTPConnection):
-    """A connection whose time limit is one for everything, and not for each thing that is said."""
+    """A connection with one deadline for the whole request, not one timeout per read."""
 
     def __init__(self, *place: Any, **settings: Any) -> None:
         super().__init__(*place, **settings)
@@ -82,7 +81,7 @@ class _Bounded(http.client.HTTPConnection):
 
 
 class _BoundedSecure(http.client.HTTPSConnection, _Bounded):
-    """The same, encrypted. `HTTPSConnection` connects as the next class does, and goes on from there."""
+    """The same, encrypted. `HTTPSConnection` connects as the next class does, and adds TLS."""
 
 
 class _Http(urllib.request.HTTPHandler):
@@ -99,27 +98,27 @@ _OPENER: Final = urllib.request.build_opener(_Stay, _Http, _Https)
 
 
 def metrics_url(field: str, url: str) -> str:
-    """The metrics of a process: `http://host:9100` and `http://host:9100/metrics` mean the same. Or `BadInput`."""
+    """The metrics URL of a process: `http://host:9100` and `http://host:9100/metrics` are the same. Or `BadInput`."""
     checked = check_url(field, url)
     parts = urllib.parse.urlsplit(checked)
     return checked if parts.path not in {"", "/"} else parts._replace(path="/metrics").geturl()
 
 
 def check_url(field: str, url: str) -> str:
-    """An address that can be asked, or `BadInput`."""
+    """Return a valid server URL, or raise `BadInput`."""
     problem = None
     try:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             problem = "is not an address of a server"
         elif parts.username or parts.password:
-            problem = "has a password in it"
+            problem = "contains a password"
         elif not url.isprintable() or " " in url or not 0 <= (parts.port or 0) <= 65_535:
             problem = "is not an address"
     except ValueError as error:
         problem = f"is not an address ({error})"
     if problem is not None:
-        fix = "give one such as http://127.0.0.1:8420/metrics; a token goes into a file or $HOLDFAST_METRICS_TOKEN"
+        fix = "use a URL such as http://127.0.0.1:8420/metrics; put a token into a file or $HOLDFAST_METRICS_TOKEN"
         raise BadInput(field, problem, fix)
     return url
 
@@ -127,9 +126,9 @@ def check_url(field: str, url: str) -> str:
 def ask(
     url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> bytes:
-    """The answer to one GET. `Unavailable`, `Timeout` or `Misconfigured` when there is none that could be used.
+    """Return the response to one GET. Raise `Unavailable`, `Timeout` or `Misconfigured` if there is none.
 
-    `timeout` is for all of it: to connect, to ask, and to hear the answer to its end.
+    `timeout` covers the whole request: to connect, to send, and to read the response to its end.
     """
     request = urllib.request.Request(check_url("url", url), headers=dict(headers or {}))  # noqa: S310 - it is http, as was checked
     if token:
@@ -156,7 +155,7 @@ def ask(
 
 
 def _heard(error: urllib.error.HTTPError) -> str:
-    """What a refusal says. That it is one is known already, so one that never ends its sentence is none the less."""
+    """The text of an error response. An incomplete one still counts as an error response."""
     try:
         return error.read(_SAID_MAX).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException):

@@ -28,9 +28,9 @@ def test_what_was_not_given_is_said_and_nothing_is_made(shell: Shell) -> None:
     (shell.directory / "holdfast.toml").write_text('database = "sqlite:///plane.db"\n')
     done = shell.run("runbook", "snapshot-leader")
     assert done.code == 1
-    assert "not looked at: there is no lease store at plane.db: give --url URL" in done.out
-    assert "not looked at: no metrics: give --metrics URL for each process, or --prometheus URL" in done.out
-    assert "FINDING (cannot tell)" in done.out
+    assert "not inspected: there is no lease store at plane.db: give --url URL" in done.out
+    assert "not inspected: no metrics: give --metrics URL for each process, or --prometheus URL" in done.out
+    assert "FINDING (insufficient evidence)" in done.out
     assert not (shell.directory / "plane.db").exists()
 
 
@@ -53,15 +53,15 @@ def test_what_an_alert_names_can_be_typed_as_it_stands(shell: Shell, name: str, 
     """No alert knows an id, and a plane that is not there yet has none."""
     lost = shell.run("runbook", name, "--database", "sqlite:///plane.db")
     assert (lost.code, lost.err) == (1, "")
-    assert f"FINDING (cannot tell) It cannot be told which {noun} it is about" in lost.out
+    assert f"FINDING (insufficient evidence) The {noun} cannot be determined" in lost.out
     assert not (shell.directory / "plane.db").exists()
     assert shell.run("up", "--prepare", "--database", "sqlite:///plane.db").code == 0
     done = shell.run("runbook", name, "--database", "sqlite:///plane.db", "--interval", "0.1", "--json")
     said = done.json
     assert (done.code, said["severity"], said["suspects"]) == (3, "act", []), done.out
     told = {each["rule"]: each["sentence"] for each in said["findings"]}
-    assert told["no suspects"].startswith("Nothing suspicious in the last 15 min. Looked at: ")
-    assert "Nobody holds" in told["no leader"]
+    assert told["no suspects"].startswith("Nothing suspicious in the last 15 min. Searched: ")
+    assert "No process holds" in told["no leader"]
 
 
 @pytest.mark.requires("R20", "R21", "R22", "R23", "R24")
@@ -93,11 +93,14 @@ def test_on_a_terminal_a_no_writes_nothing(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("nope",), "there is no 'nope'; use one of not-owned"),
+        (("nope",), "'nope' does not exist; use one of not-owned"),
         (("duplicate-dispatch", "no spaces"), "JOB: 'no spaces' is not an id"),
         (("snapshot-leader", "job-1"), "ID: 'job-1' is not needed"),
         (("not-owned", "--metrics", "ftp://h"), "--metrics: is not an address"),
-        (("not-owned", "--metrics", "http://h:1", "--prometheus", "http://h:2"), "--prometheus: is given with"),
+        (
+            ("not-owned", "--metrics", "http://h:1", "--prometheus", "http://h:2"),
+            "--prometheus: cannot be combined with",
+        ),
         (("not-owned", "--since", "often"), "--since: 'often' is not a length of time"),
         (("not-owned", "--interval", "0"), "--interval"),
         (("not-owned", "--url", "ftp://h"), "ftp"),

@@ -42,7 +42,7 @@ def test_an_impossible_slo_exits_1_and_names_other_mechanisms(shell: Shell) -> N
     done = shell.run("tune", "--ttl", "60s", "--slo", "30s")
     assert (done.code, done.err) == (1, "")
     assert "a takeover SLO of 30 s is impossible with a TTL of 60 s unless something else than expiry" in done.out
-    assert "instead: a supervisor that knows of the death breaks the lock at once" in done.out
+    assert "instead: a supervisor that knows of the death breaks the lock immediately" in done.out
     told = shell.run("tune", "--hold-p99", "48s", "--jitter", "4s", "--slo", "30s", "--json")
     assert told.code == 1
     assert told.json["possible"] is False
@@ -142,7 +142,7 @@ def test_a_picture_is_written(shell: Shell, day: Path) -> None:
         (["--metrics", "file:///etc/passwd"], 64, "--metrics: is not an address of a server"),
         (["--metrics", "http://127.0.0.1:1/metrics"], 69, "could not be reached"),
         (["--prometheus", "http://127.0.0.1:1"], 69, "could not be reached"),
-        (["--prometheus", "http://127.0.0.1:1", "--window", "week"], 64, "window: 'week' is not a length of time"),
+        (["--prometheus", "http://127.0.0.1:1", "--window", "week"], 64, "window: 'week' is not a duration"),
         (["--history", "nowhere", "--slo", "0"], 64, "slo: 0 s is out of range"),
     ],
 )

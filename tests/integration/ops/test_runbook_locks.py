@@ -168,7 +168,7 @@ async def test_contenders_with_a_fixed_delay_are_seen_to_come_in_waves(tmp_path:
 
         await holds(busy)
         report = await reported("retry-waves", settings_at(tmp_path, url), metrics=(address,), spacing=1.2)
-    assert "each comes back after 0.5 s exactly" in found(report, "waves").sentence
+    assert "each is retried after 0.5 s exactly" in found(report, "waves").sentence
     assert any("policy set busy_jitter 0.2" in step.command for step in report.next)
     lines = [line for each in report.evidence if each.fact is not None for line in each.fact.lines()]
     assert any(line.startswith("the bus kept the delay of 0.5 s") for line in lines)
@@ -201,7 +201,7 @@ async def test_messages_that_pile_up_while_run_locks_are_busy_are_said_with_both
     assert fact.last[subjects.RUN_RESULT] - fact.first[subjects.RUN_RESULT] == fact.growth
     assert fact.growth >= GROWTH
     piled = found(report, "messages pile up")
-    assert re.match(rf"Messages pile up: \+{fact.growth} in 1\.2 s while [\d.]+ attempts a second", piled.sentence)
+    assert re.match(rf"Messages pile up: \+{fact.growth} in 1\.2 s while [\d.]+ attempts per second", piled.sentence)
     assert any(line.startswith("run.result: ") for line in fact.lines())
 
 

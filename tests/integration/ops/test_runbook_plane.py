@@ -98,7 +98,7 @@ async def test_a_job_that_is_not_there_and_loops_that_nobody_leads_are_said(sqli
     report = await reported("duplicate-dispatch", settings_of(sqlite_planes), JOB="gone")
     missing = next(each for each in report.evidence if each.what == "job")
     assert missing.problem is not None
-    assert missing.problem.startswith("there is no job 'gone' in that database")
+    assert missing.problem.startswith("job 'gone' does not exist in that database")
     assert RECONCILER.key() in found(report, "no leader").sentence
 
 
@@ -122,7 +122,7 @@ async def test_a_snapshot_whose_leader_is_dead_is_told_from_a_fresh_one(planes: 
         silent = await reported("snapshot-leader", place, clock=plane.clock)
         assert f"{lease.owner} holds {SNAPSHOT_WRITER.key()}" in found(silent, "silent leader").sentence
     dead = await reported("snapshot-leader", place, clock=plane.clock)
-    assert "Nobody leads" in found(dead, "no leader").sentence
+    assert "No process leads" in found(dead, "no leader").sentence
     assert dead.next[0].command == "holdfast up --only snapshot"
 
 
@@ -140,12 +140,12 @@ async def test_many_tenants_against_one_limit_are_told_apart(planes: Planes) -> 
         await plane.heard()
         report = await reported("lock-debt", place, clock=plane.clock)
     full = found(report, "tenant at its limit")
-    assert "Tenant acme has 22 jobs waiting and all of its 2 places in use" in full.sentence
+    assert "Tenant acme has 22 queued jobs and all of its 2 slots in use" in full.sentence
     assert "globex" not in full.sentence
     assert "tenants/acme/limits" in full.next[0].command
     plane.clock.push(60)
     gone = await reported("lock-debt", place, clock=plane.clock)
-    assert "Pool default has 23 jobs waiting and no worker that is alive" in found(gone, "no workers").sentence
+    assert "Pool default has 23 queued jobs and no live worker" in found(gone, "no workers").sentence
 
 
 FLOW = {"name": "flow", "steps": {"wait": {"kind": "approval"}}}
@@ -208,7 +208,7 @@ async def test_a_holder_with_an_older_fence_than_the_job_is_named(sqlite_planes:
     await plane.database.write(raised)
     async with led(plane, RECONCILER, REPLAYER), SCHEDULER_JOB.lock(plane.locks, job=job.id):
         report = await reported("duplicate-dispatch", settings_of(sqlite_planes), JOB=job.id)
-    assert "the store has forgotten a newer grant" in found(report, "stale holder").sentence
+    assert "the store has lost a newer grant" in found(report, "stale holder").sentence
 
 
 async def test_a_database_without_a_plane_is_said_and_left_as_it_is(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_run_with_something_to_wait_for_is_no_suspect(steps: dict[str, Any], w
 def test_a_search_shows_a_few_and_counts_the_rest() -> None:
     fact = SuspectsFact.of("looked", (Suspect(f"j-{each}", "why") for each in range(8)), complete=False)
     assert (len(fact.suspects), fact.more) == (SUSPECTS_MAX, 3)
-    assert fact.lines()[0] == "looked; there was no time to look at all of it"
+    assert fact.lines()[0] == "looked; the time limit was too short to read all of it"
     assert fact.lines()[-1] == "… and 3 more"
     assert [lately(each) for each in (900.0, 7200.0, 905.0, 90.0)] == ["15 min", "2 h", "15 min 05 s", "90 s"]
 
@@ -207,7 +207,7 @@ def test_what_should_never_be_is_looked_at_whichever_search_has_found_it() -> No
     }
     report = searched_of(DUPLICATES, {**facts, "loops": LOOPS}, {})
     assert [each.id for each in report.suspects] == ["both", "ended", "m-0", "m-1", "m-2"]
-    assert "and 4 more that were not looked at" in found(report, "suspects").sentence
+    assert "and 4 more that were not examined" in found(report, "suspects").sentence
     assert report.suspects[0].source is Source.LEDGER
 
 
@@ -227,9 +227,9 @@ def test_a_suspect_with_which_nothing_is_wrong_is_said_to_be_well() -> None:
     ("facts", "severity", "words"),
     [
         ({"jobs in ledger": NONE, "jobs in database": NONE}, Severity.FINE, "Nothing suspicious in the last 15 min."),
-        ({"jobs in database": NONE}, Severity.FINE, "Looked at: nothing to see."),
+        ({"jobs in database": NONE}, Severity.FINE, "Searched: nothing to see."),
         ({"jobs in database": Unavailable("down")}, Severity.UNKNOWN, "jobs in database (down)"),
-        ({"jobs in ledger": SuspectsFact("a part", complete=False)}, Severity.UNKNOWN, "no time to look at all of it"),
+        ({"jobs in ledger": SuspectsFact("a part", complete=False)}, Severity.UNKNOWN, "too short to read all of it"),
         ({}, Severity.UNKNOWN, "Give its id"),
     ],
 )
@@ -297,7 +297,7 @@ async def test_a_job_that_ended_twice_is_found_among_others_and_named(planes: Pl
         report = await reported("duplicate-dispatch", place, clock=plane.clock)
         assert [each.id for each in report.suspects] == [twice.id, well.id]
         assert report.suspects[0].why.startswith("ended 2 times, attempt 1 of 3, SUCCEEDED since")
-        assert f"The history of {twice.id} has what must never be there" in report.suspects[0].findings[0].sentence
+        assert f"The history of {twice.id} contains impossible events" in report.suspects[0].findings[0].sentence
         assert report.suspects[1].severity is Severity.FINE
         assert report.next[0].command.startswith(f"holdfast jobs show {twice.id}")
         with Ledger(tmp_path / "audit", clock=plane.clock) as ledger:
@@ -334,4 +334,4 @@ async def test_a_run_that_nobody_moves_is_found(plane_url: str, tmp_path: Path) 
     assert (only.id, only.source) == ("r-1", Source.DATABASE)
     assert re.match("unchanged for 60 min .* none of its steps runs", only.why)
     assert {each.what for each in only.evidence} == {"lock", "run", "ledger"}
-    assert "Run r-1 has nothing to wait for, and nobody has moved it" in only.findings[0].sentence
+    assert "Run r-1 has nothing to wait for, but has not advanced" in only.findings[0].sentence

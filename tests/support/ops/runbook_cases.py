@@ -58,23 +58,23 @@ def _burst(cause: Cause, words: str) -> Told:
 _LATE = FamilyHeld("scheduler.job", 1, 0, held_lock("k"), (held_lock("k", remaining=11.0),))
 _NOT_OWNED = {
     "store down": Told({**QUIET, "store": DOWN}, "does not answer", QUIET),
-    "burst: pause": _burst(Cause.PAUSE, "stood still"),
+    "burst: pause": _burst(Cause.PAUSE, "paused processes"),
     "burst: network": _burst(Cause.NETWORK, "slower than the TTL allows"),
     "burst: outlived": _burst(Cause.OUTLIVED, "outlived their lease"),
     "burst: taken": Told(
         {**QUIET, "losses": losses(Cause.TAKEN, 3)},
-        "not theirs",
+        "reports another owner",
         {**QUIET, "losses": losses(Cause.TAKEN, 3), "forced": FORCED},
     ),
     "burst: clock": _burst(Cause.CLOCK, "clocks that were set"),
     "ratio": Told(
         {"rates": numbers("not-owned", lost={"scheduler.job expired": 0.6}, granted={"scheduler.job": 10.0})},
-        "metrics cannot say",
+        "Metrics do not show the cause",
         {"rates": numbers("not-owned", lost={"scheduler.job expired": 0.4}, granted={"scheduler.job": 10.0})},
     ),
     "keeper behind": Told(
         {"rates": numbers("not-owned", keeper_behind={"h:1": 1.0})},
-        "The keeper of h:1",
+        "The renewer of h:1",
         {"rates": numbers("not-owned", keeper_behind={"h:1": 0.9})},
     ),
     "slow store": Told(
@@ -103,18 +103,18 @@ _DUPLICATES = {
     ),
     "stale holder": Told(
         {**_JOB_WELL, "locks": LocksFact((held_lock(_SCHEDULER, fence=49), held_lock(_WORKER)))},
-        "forgotten a newer grant",
+        "lost a newer grant",
         _JOB_WELL,
     ),
     "abandoned": Told(
         {**_JOB_WELL, "locks": _FREED, "job": replace(_JOB, idle=91.0)},
-        "nobody holds its execution lease",
+        "its execution lease is free",
         {**_JOB_WELL, "locks": _FREED, "job": replace(_JOB, idle=89.0)},
     ),
-    "no leader": Told({**_JOB_WELL, "loops": FREE_LOOP}, "Nobody holds holdfast:reconciler:default", _JOB_WELL),
+    "no leader": Told({**_JOB_WELL, "loops": FREE_LOOP}, "No process holds holdfast:reconciler:default", _JOB_WELL),
     "refused end": Told(
         {**_JOB_WELL, "rates": numbers("duplicate-dispatch", second_ends={"": 0.01})},
-        "a second in all",
+        "per second in total",
         {**_JOB_WELL, "rates": numbers("duplicate-dispatch")},
     ),
     "rising": Told(
@@ -145,13 +145,13 @@ _CONTENTION = {
         "stuck in one",
         _RUN_WELL,
     ),
-    "stale holder": Told({**_RUN_WELL, "run": replace(_RUN, fence=51)}, "forgotten a newer grant", _RUN_WELL),
+    "stale holder": Told({**_RUN_WELL, "run": replace(_RUN, fence=51)}, "lost a newer grant", _RUN_WELL),
     "no leader": Told(
         {**_RUN_WELL, "loops": LocksFact((LockFact("holdfast:wf:delay:poller", False),))}, "not woken", _RUN_WELL
     ),
     "overdue": Told(
         {**_RUN_WELL, "run": replace(_RUN, overdue=15.5)},
-        "should have been looked at",
+        "was due",
         {**_RUN_WELL, "run": replace(_RUN, overdue=15.0)},
     ),
     "at rest": Told(
@@ -191,7 +191,7 @@ _SNAPSHOTS = {
     "never written": Told({"lock": _LEAVES, "snapshot": SnapshotFact(None)}, "ever written", _SNAPSHOT_WELL),
     "no leader": Told(
         {"lock": _LEAVES, "snapshot": replace(_SNAPSHOT, age=20.5)},
-        "Nobody leads",
+        "No process leads",
         {"lock": _LEAVES, "snapshot": replace(_SNAPSHOT, age=20.0)},
     ),
     "silent leader": Told(
@@ -199,20 +199,22 @@ _SNAPSHOTS = {
         "has not written",
         {"lock": _LEADS, "snapshot": replace(_SNAPSHOT, age=20.0)},
     ),
-    "stale leader": Told({"lock": _LEADS, "snapshot": replace(_SNAPSHOT, fence=51)}, "is refused", _SNAPSHOT_WELL),
+    "stale leader": Told(
+        {"lock": _LEADS, "snapshot": replace(_SNAPSHOT, fence=51)}, "writes are refused", _SNAPSHOT_WELL
+    ),
     "takeover": Told(
         {"lock": _LEADS, "snapshot": replace(_SNAPSHOT, age=10.5)},
-        "another takes over",
+        "another process takes over",
         {"lock": _LEADS, "snapshot": replace(_SNAPSHOT, age=10.0)},
     ),
     "two leaders": Told(
         {**_SNAPSHOT_WELL, "rates": numbers("snapshot-leader", leaders={"": 2.0})},
-        "2 processes say",
+        "2 processes report",
         {**_SNAPSHOT_WELL, "rates": numbers("snapshot-leader", leaders={"": 1.0})},
     ),
     "leadership lost": Told(
         {**_SNAPSHOT_WELL, "rates": numbers("snapshot-leader", lost={"": 0.1})},
-        "changes hands",
+        "moves between processes",
         {**_SNAPSHOT_WELL, "rates": numbers("snapshot-leader")},
     ),
     "workers have changed": Told(
@@ -225,12 +227,12 @@ _FELL = (ClassFact("high", "fail_closed", "start", 0), ClassFact("low", "fail_op
 _OUTAGE = {
     "down": Told(
         {"store": DOWN, "policy": CLOSED_OPEN},
-        "Class high is fail_closed: nothing runs without its lock, and work waits; class low is fail_open",
+        "Class high is fail_closed: work waits for the store; class low is fail_open",
         _STORE_WELL,
     ),
     "escalate": Told(
         {"store": WELL, "policy": policy(escalate=True, because="0.2 fallbacks a second")},
-        "Close what is open",
+        "Make the open classes fail closed",
         _STORE_WELL,
     ),
     "cut off": Told(
@@ -246,7 +248,7 @@ _OUTAGE = {
     ),
     "evicting": Told(
         {**_STORE_WELL, "store": replace(WELL, about={"role": "master", "maxmemory_policy": "volatile-ttl"})},
-        "may throw keys away",
+        "may evict keys",
         _STORE_WELL,
     ),
     "policy behind": Told(
@@ -261,7 +263,7 @@ _OUTAGE = {
     ),
     "left closed": Told(
         {"store": WELL, "policy": policy(classes=(ClassFact("high", "fail_closed", "escalation", 0),))},
-        "never opens again by itself",
+        "never switches back automatically",
         _STORE_WELL,
     ),
 }

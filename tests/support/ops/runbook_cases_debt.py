@@ -25,7 +25,7 @@ def _owing(**more: Any) -> Facts:
 DEBTS = {
     "tenant at its limit": Told(
         _owing(tenants=(_OWES,), pools=(_POOL,)),
-        "Tenant acme has 20 jobs waiting and all of its 4 places",
+        "Tenant acme has 20 queued jobs and all of its 4 slots",
         _owing(tenants=(replace(_OWES, waiting=19),)),
     ),
     "noisy tenant": Told(
@@ -35,15 +35,17 @@ DEBTS = {
     ),
     "no workers": Told(
         _owing(pools=(replace(_POOL, workers=0, capacity=0, waiting=1),)),
-        "no worker that is alive",
+        "no live worker",
         _owing(pools=(_POOL,)),
     ),
     "old holder": Told(
         {**DEBT_WELL, "held": HeldFact((_OLD,))},
-        "the debt is behind one holder",
+        "one holder causes the backlog",
         {**DEBT_WELL, "held": HeldFact((replace(_OLD, oldest=held_lock("k", age=119.0)),))},
     ),
-    "stale jobs": Told({**_owing(overdue={"RUNNING": 3}), "loops": FREE_LOOP}, "3 RUNNING. Nobody holds", DEBT_WELL),
+    "stale jobs": Told(
+        {**_owing(overdue={"RUNNING": 3}), "loops": FREE_LOOP}, "3 RUNNING. No process holds", DEBT_WELL
+    ),
     "pool is full": Told(
         _owing(pools=(replace(_POOL, running=16),)), "Pool default is full", _owing(pools=(replace(_POOL, running=15),))
     ),
@@ -59,7 +61,7 @@ DEBTS = {
     ),
     "orphans": Told(
         {**DEBT_WELL, "rates": numbers("lock-debt", orphans_replayed={"": 0.1})},
-        "forgotten jobs",
+        "orphaned jobs",
         {**DEBT_WELL, "rates": numbers("lock-debt")},
     ),
 }
@@ -79,12 +81,12 @@ WAVES = {
     "waves": Told(_wave(4.0, 5.0), "Retries come in waves", _wave(3.9, 5.0)),
     "re-collision": Told(
         {**CALM, "rates": numbers("retry-waves", hold={"workflow.run": 0.5})},
-        "meets the same holder again",
+        "finds the same holder again",
         {**CALM, "rates": numbers("retry-waves", hold={"workflow.run": 0.49, "worker.job": 9.0})},
     ),
     "jitter too wide": Told(
         {**CALM, "retrying": replace(_RETRY, jitter=5.1)},
-        "sleep through a whole turn",
+        "miss a whole free period",
         {**CALM, "retrying": replace(_RETRY, jitter=5.0, delay=9.0)},
     ),
     "delay not kept": Told({**CALM, "retrying": replace(_RETRY, carried="WRONG: too early")}, "too early", CALM),
@@ -93,5 +95,5 @@ WAVES = {
         "pile up: +20",
         {**CALM, "pending": PendingFact({"run.result": 0}, {"run.result": 19}, 3.0)},
     ),
-    "busy, evenly": Told(_wave(1.0, 1.5), "they come evenly", _wave(1.0, 1.5, busy={"workflow.run": 0.9})),
+    "busy, evenly": Told(_wave(1.0, 1.5), "they are spread evenly", _wave(1.0, 1.5, busy={"workflow.run": 0.9})),
 }

@@ -88,7 +88,7 @@ def test_tuning_reads_these_metrics_and_no_others() -> None:
     found = gather(parse(page, "there", "acme"), "there").holds
     assert found == gather(parse(rendered(readings)[0], "there"), "there").holds
     assert found
-    with pytest.raises(Exception, match="do its metrics begin with holdfast_"):
+    with pytest.raises(Exception, match="whether its metrics begin with holdfast_"):
         parse(page, "there")
     for name, query in queries("7d", {"plane": "holdfast_blue"}, "acme").items():
         assert name.startswith("holdfast_")

@@ -91,7 +91,7 @@ def test_a_quantile_is_estimated_as_prometheus_does(
 
 
 def test_what_is_not_metrics_is_said() -> None:
-    with pytest.raises(Misconfigured, match="no metrics"):
+    with pytest.raises(Misconfigured, match="no page of metrics"):
         samples_of("<html>{")
     with pytest.raises(Misconfigured, match="not an answer of a Prometheus"):
         vector_of("<html>", Query("x", "x"))
@@ -132,7 +132,7 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
     assert fact.get("held", "scheduler.job") == 1.0
     assert fact.total("nobody") is None
     assert fact.long
-    assert fact.lines()[0] == "rates over 5 min, as a Prometheus has it"
+    assert fact.lines()[0] == "rates over 5 min, from a Prometheus"
 
 
 RENEWED = {"unrenewed_ns": 26 * NS, "allowed_ns": 26 * NS, "renew_every_ns": 10 * NS, "renewals": []}

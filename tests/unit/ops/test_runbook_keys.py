@@ -19,8 +19,8 @@ ARGUMENTS = {"duplicate-dispatch": {"JOB": "7"}, "workflow-contention": {"RUN": 
 
 
 def runbooks_by_family() -> dict[str, list[str]]:
-    """What the page says: for the key of each family, which runbooks to run."""
-    table = page().partition("By the key that somebody asks about")[2].partition("\n## ")[0]
+    """The runbooks on the page for the key of each family."""
+    table = page().partition("By the key in question")[2].partition("\n## ")[0]
     lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     return {cells[2].strip(): re.findall(r"\[`([a-z-]+)`\]", cells[3]) for cells in lines}
 

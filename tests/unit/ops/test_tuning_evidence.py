@@ -102,7 +102,7 @@ def test_what_a_process_says_comes_out_again_by_family_and_job_class() -> None:
     assert found.requests is not None
     assert (found.requests.number, found.unanswered) == (400, 1)
     assert found.tail == Figure(70 * MS, "the slowest renewals lately (here)")
-    assert found.pauses == [Figure(250 * MS, "the keeper was behind (here)")]
+    assert found.pauses == [Figure(250 * MS, "the renewer was late (here)")]
     assert found.ticks["reconciler"].ns == 3 * NS
     known = evidence(found, "worker.job", renewed=False, present=None, loop=None)
     assert known.hold is not None
@@ -154,7 +154,7 @@ def test_numbers_that_cannot_be_are_left_out_and_said() -> None:
     )
     found = gather(parse(text, PAGE), "here")
     assert found.holds["f", ""].number == 7
-    assert found.remarks == ["3 numbers of here could not be, and were left out"]
+    assert found.remarks == ["3 numbers of here were impossible and skipped"]
 
 
 def test_bounds_that_are_not_ours_count_as_the_next_above() -> None:
@@ -304,7 +304,7 @@ def test_what_does_not_answer_as_a_prometheus_is_refused(body: bytes) -> None:
 
 def test_a_prometheus_without_our_metrics_or_with_a_refusal_is_said() -> None:
     empty = served(b'{"status":"success","data":{"result":[]}}')
-    with empty as (url, _), pytest.raises(Misconfigured, match="knows no metrics of Holdfast in the last 2h"):
+    with empty as (url, _), pytest.raises(Misconfigured, match="has no metrics of Holdfast in the last 2h"):
         ask_prometheus(f"{url}/", "2h")
     unwilling = served(b'{"status":"error","error":"query timed out"}')
     with unwilling as (url, _), pytest.raises(Misconfigured, match="query timed out"):
@@ -354,7 +354,7 @@ def test_pauses_come_from_autopsies_and_absurd_times_are_left_out(tmp_path: Path
     found, _ = read_history(tmp_path / "audit")
     assert {each.ns for each in found.pauses} == {2 * NS, 5 * NS}, "a host that was asleep should lose its lease"
     assert (found.lost, found.unanswered) == ({"f": 1}, 1)
-    assert found.remarks == ["2 lengths of time in audit could not be, and were left out"]
+    assert found.remarks == ["2 durations in audit were impossible and skipped"]
     assert found.holds["f", ""].longest_ns == 30 * NS
 
 

@@ -104,7 +104,7 @@ def test_a_plane_is_told_what_to_change_for_its_slo(gathered: Gathered) -> None:
         "failures": "scheduler.job_failures",
     }
     assert (told["present_renew_every"], told["present_failures"]) == (20.0, 3)
-    assert told["terms"][1]["from"] == "the keeper was behind, by the autopsy of a loss"
+    assert told["terms"][1]["from"] == "the renewer was late, by the autopsy of a loss"
     assert told["false_loss"]["requests"] > 1_000
 
 
@@ -143,10 +143,10 @@ def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path
     made = plan(settings, reports(settings, gathered).values())
     assert "worker.lease_ttl" not in made.changes
     (said,) = (each for each in made.left if each.startswith("worker.job"))
-    assert said.endswith("worker.lease_ttl is set by $HOLDFAST_WORKER_LEASE_TTL, which a file does not change")
+    assert said.endswith("worker.lease_ttl is set by $HOLDFAST_WORKER_LEASE_TTL, which the file cannot override")
     gathered_more = replace(gathered, holds=gathered.holds | {("billing", ""): of_durations([MS] * 200, "holds")})
     left = plan(settings, reports(settings, gathered_more).values()).left
-    assert "billing: there is no setting for it; give its times where the lock is described" in left
+    assert "billing: no setting exists for it; set its times in the lock spec" in left
     budget = load(path, environment={"HOLDFAST_APPROVALS_LOCK_FAILURES": "1"})
     left = plan(budget, reports(budget, gathered).values()).left
     assert "approval: approvals.lock_failures is set by $HOLDFAST_APPROVALS_LOCK_FAILURES, " in str(left)
@@ -156,7 +156,7 @@ def test_what_a_file_cannot_change_is_said_and_left(gathered: Gathered, tmp_path
     assert changes["approvals.lock_ttl"] == (10.0, 10.0)
     tight = plan(settings, reports(settings, gathered, Figure(2500 * MS, "--slo")).values())
     assert "scheduler.job_ttl" not in tight.changes
-    assert "scheduler.job: left as it is, because no TTL keeps the takeover SLO" in tight.left
+    assert "scheduler.job: unchanged, because no TTL keeps the takeover SLO" in tight.left
 
 
 def test_settings_that_a_plane_would_refuse_are_not_written(gathered: Gathered, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_there_is_no_picture_of_nothing_and_none_where_it_cannot_be(gathered: Ga
     found = list(reports(Settings(), gathered).values())
     with pytest.raises(BadInput, match="is not a directory"):
         draw(found, tmp_path / "no" / "x.png", "here")
-    with pytest.raises(BadInput, match="is no name of a picture"):
+    with pytest.raises(BadInput, match="is not the name of an image"):
         draw(found, tmp_path / "x.noise", "here")
 
 

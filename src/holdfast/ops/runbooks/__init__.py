@@ -1,4 +1,4 @@
-"""Every runbook there is, by name. Alerts, the command and the page refer to these."""
+"""Every runbook, by name. Alerts, the command and the page refer to these."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ RUNBOOKS: Final[Mapping[str, Runbook]] = {
 
 
 def runbook(name: str) -> Runbook:
-    """One of them, or `BadInput` that lists them."""
+    """Return a runbook, or raise `BadInput` that lists all of them."""
     found = RUNBOOKS.get(name)
     if found is None:
-        raise BadInput("runbook", f"there is no {name[:60]!r}", f"use one of {', '.join(RUNBOOKS)}")
+        raise BadInput("runbook", f"{name[:60]!r} does not exist", f"use one of {', '.join(RUNBOOKS)}")
     return found

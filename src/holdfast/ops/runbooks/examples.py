@@ -1,6 +1,6 @@
-"""One example of each runbook, from facts that are made up and judged by the same rules: for the page, and for tests.
+"""One example of each runbook, from made-up facts and the real rules: for the page, and for tests.
 
-`case_of`, `report_of`, `searched_of` and `rates` make cases of any facts, without a server.
+`case_of`, `report_of`, `searched_of` and `rates` build cases from any facts, without a server.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _B: Final = "plane@web-4:97/0c11e2"
 
 
 def case_of(runbook: Runbook, facts: Mapping[str, Fact | Exception], **arguments: str) -> Case:
-    """A case from facts. A step without one was not given what it asks; an error is one that did not answer."""
+    """A case from facts. A step without a fact was not given its source; an error means that the source failed."""
     return Case({step.name: _evidence(step, facts) for step in runbook.steps}, SETTINGS, AT_NS, arguments)
 
 
@@ -94,14 +94,14 @@ def searched_of(
 
 
 def rates(runbook: Runbook, **numbers: Mapping[str, float]) -> MetricsFact:
-    """What metrics say, by the keys of the queries with `_` for spaces; those that are not named are zero."""
+    """Metrics, by the keys of the queries with `_` for spaces; missing ones are zero."""
     asked = next(step.queries for step in runbook.steps if step.queries)
     named = {key.replace("_", " "): found for key, found in numbers.items()}
     return MetricsFact(asked, {query.key: named.get(query.key, {"": 0.0}) for query in asked}, WINDOW_S, 0)
 
 
 def policy(**more: Any) -> PolicyFact:
-    """The two classes that are built in, and nothing happening."""
+    """The two built-in classes, without fallbacks."""
     classes = (ClassFact("high", "fail_closed", "start", 0), ClassFact("low", "fail_open", "start", 0))
     usual: dict[str, Any] = {
         "classes": classes,
@@ -116,7 +116,7 @@ def policy(**more: Any) -> PolicyFact:
 
 
 def held_lock(key: str, owner: str = _A, **more: Any) -> LockFact:
-    """A lock that is well."""
+    """A healthy lock."""
     usual: dict[str, Any] = {"fence": 1042, "age": 4.0, "remaining": 52.0, "waiters": 0, "ttl": 60.0}
     return LockFact(key, True, owner, **{**usual, **more})
 
@@ -126,7 +126,7 @@ def held_lock(key: str, owner: str = _A, **more: Any) -> LockFact:
 
 def _not_owned() -> Report:
     book = RUNBOOKS["not-owned"]
-    why = "no renewal was sent: the process was paused or starved, or its keeper hung"
+    why = "no renewal was sent: the process was paused or starved, or its renewer hung"
     losses = tuple(
         Loss(f"holdfast:scheduler:job:{job}", "scheduler.job", _B, 1000 + job, AT_NS - job, Cause.PAUSE, why)
         for job in range(31, 38)
@@ -254,12 +254,12 @@ def _waves() -> Report:
 def _ttl() -> Report:
     book = RUNBOOKS["before-ttl-change"]
     seen = {
-        "contention": ("while one has the key, another that asks for it gets an empty token", "second acquire: empty"),
-        "owner": ("anybody can read who owns the key, and how long for", "remaining 9982 ms of 10000 ms"),
+        "contention": ("while one client holds the key, another gets an empty token", "second acquire: empty"),
+        "owner": ("any client can read the owner and the remaining time", "remaining 9982 ms of 10000 ms"),
         "stale release": ("a stale owner cannot release the new owner's key", "answer: lock not owned"),
-        "expiry": ("a key that nobody renews is given to the next one, under a higher fence", "fence 1042, then 1043"),
+        "expiry": ("a key that is not renewed becomes free, and its fence rises", "fence 1042, then 1043"),
         "exclusion": ("none gets a held key, and one gets a free one", "1 of 8 got it when it was free"),
-        "clean-up": ("nothing is left behind", "no key begins with holdfast:runbook:"),
+        "clean-up": ("the key is deleted", "no key begins with holdfast:runbook:"),
     }
     facts: dict[str, Fact | Exception] = {step: ProofFact(claim, True, (line,)) for step, (claim, line) in seen.items()}
     facts["timing"] = TimingFact({"scheduler.job": (60.0, 20.0)}, {"a job that a scheduler was deciding": 60.5})
@@ -267,7 +267,7 @@ def _ttl() -> Report:
 
 
 SEARCHED: Final[Mapping[str, Callable[[], Report]]] = {"workflow-contention": _contention_searched}
-"""One that was told of no id."""
+"""A runbook that was called without an id."""
 
 EXAMPLES: Final[Mapping[str, Callable[[], Report]]] = {
     "not-owned": _not_owned,

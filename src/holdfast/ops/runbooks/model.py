@@ -1,17 +1,17 @@
-"""Runbooks that run: what is looked at, how it is judged and what to do next, declared as values.
+"""Executable runbooks: evidence to gather, rules to judge it, and next steps, declared as values.
 
-    report = await run(RUNBOOKS["snapshot-leader"], scene)   # runbook_running
+    report = await run(RUNBOOKS["snapshot-leader"], scene)   # runbooks.runner
 
-A `Step` says what is looked at, which call gathers it and how a person would do the same by hand. A `Rule` is a pure
-function over what was gathered, with its threshold in words beside it. From the same declarations come the command
-`holdfast runbook`, its JSON, and the page in the documentation, so that none of them can drift from what runs. How they
-are run is in `runbook_running`; how one that is about a job or run finds out which, in `runbook_suspects`.
+A `Step` declares what is inspected, the function that gathers it, and the commands that do the same by hand. A `Rule`
+is a pure function over the evidence, with its threshold in words beside it. The command `holdfast runbook`, its JSON
+and the page in the documentation come from the same declarations, so they cannot drift apart. `runbooks.runner` runs
+them. `runbooks.suspects` chooses the jobs or runs of a runbook that was called without an id.
 
-Promises: every step may fail, because the thing that it asks may be what is broken: then that is evidence, and the rest
-goes on. A report is there when the time limit of the steps is over at the latest (twice that, where suspects have to be
-found first). What was not given is said, and no report says that all is well when what it would have to know is
-missing. Nothing is written anywhere, unless the runbook says so (`writes`). No report contains a token, because no fact
-does.
+Promises: every step may fail, because its source may be broken: that is evidence, and the other steps continue. The
+report is complete when the time limit of the steps is over (twice that if suspects must be found first). Missing
+sources are listed, and no report says that all is well if an essential fact is missing. Runbooks are read-only unless
+they declare otherwise (`writes`). No report contains a token, because no fact does.
+
 
 Clock: the wall clock, for people.
 """
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """What a finding asks of whoever reads it, mildest first."""
+    """How urgent a finding is, mildest first."""
 
-    FINE = "fine"  # nothing to do
-    WATCH = "watch"  # nothing to do yet; look again
-    UNKNOWN = "unknown"  # cannot be told from what was given
-    ACT = "act"  # do something now
+    FINE = "fine"  # no action
+    WATCH = "watch"  # no action yet; check again
+    UNKNOWN = "unknown"  # the evidence is insufficient
+    ACT = "act"  # act now
 
     @property
     def rank(self) -> int:
-        """For putting the worst first."""
+        """The sort key: the worst is the highest."""
         return list(Severity).index(self)
 
 
 class Source(StrEnum):
-    """Where evidence comes from, and what to give if it is missing."""
+    """The source of evidence, and the option to give if it is missing."""
 
     LEASES = "lease store"
     DATABASE = "database of the plane"
@@ -59,7 +59,7 @@ class Source(StrEnum):
 
     @property
     def fix(self) -> str:
-        """What to type."""
+        """The option to give."""
         return _FIXES[self]
 
 
@@ -73,35 +73,35 @@ _FIXES: Final[Mapping[Source, str]] = {
 
 
 class Fact(Protocol):
-    """What a step has found out."""
+    """The result of a step."""
 
     def lines(self) -> Sequence[str]:
-        """For people, most important first."""
+        """Text for people, most important first."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs: plain JSON types."""
+        """Plain JSON types."""
         ...
 
 
 class NotGiven(HoldfastError):
-    """The place that a step asks was not named."""
+    """The source of a step was not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one step has brought: a fact, or why there is none."""
+    """The result of one step: a fact, or the reason why there is none."""
 
     what: str  # the step
     source: Source
-    where: str  # the place that was asked, without its password
+    where: str  # the source, without its password
     at_ns: int
     fact: Fact | None = None
     problem: str | None = None
-    given: bool = True  # False: the place was not named, so nobody was asked
+    given: bool = True  # False: the source was not given, so the step did not run
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON types."""
         return {
             "what": self.what,
             "source": str(self.source),
@@ -115,30 +115,30 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to type, and why."""
+    """A command, and its purpose."""
 
     command: str
     why: str
 
 
 def typed(*words: str) -> str:
-    """A command as it is typed: names are quoted where a shell would read them as something else."""
+    """A command as it is typed: arguments are quoted for the shell."""
     return shlex.join(words)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a rule says when it applies."""
+    """The result of a rule that applies."""
 
     sentence: str
-    because: tuple[str, ...]  # the steps whose evidence it rests on
+    because: tuple[str, ...]  # the steps with the evidence
     next: tuple[NextStep, ...] = ()
-    sure: str = "sure"  # or what would make it surer
+    sure: str = "sure"  # or how to make it surer
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What follows from the evidence."""
+    """A conclusion from the evidence."""
 
     rule: str
     severity: Severity
@@ -148,7 +148,7 @@ class Finding:
     next: tuple[NextStep, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON types."""
         return {
             "rule": self.rule,
             "severity": str(self.severity),
@@ -164,7 +164,7 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything that was gathered, for the rules."""
+    """All evidence, as input for the rules."""
 
     evidence: Mapping[str, Evidence]
     settings: Settings
@@ -172,39 +172,39 @@ class Case:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     def fact(self, step: str, kind: type[F]) -> F | None:
-        """What a step has found, or None if it has found nothing."""
+        """The fact of a step, or None if it has none."""
         found = self.evidence.get(step)
         return found.fact if found is not None and isinstance(found.fact, kind) else None
 
     def key(self, family: LockFamily, **ids: str) -> str:
-        """The name of a lock of this plane."""
+        """The key of a lock of this plane."""
         return family_in_effect(self.settings, family).key(**ids)
 
     def problem(self, step: str) -> str | None:
-        """Why a step that was asked has found nothing."""
+        """Why a step that ran has no fact."""
         found = self.evidence.get(step)
         return None if found is None or not found.given else found.problem
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is looked at."""
+    """One inspection."""
 
     name: str
     looks_at: str
     by_hand: tuple[str, ...]  # commands and queries that show the same
     source: Source
     gather: Callable[[Scene], Awaitable[Fact]]
-    lasts: Callable[[Scene], float] | None = None  # seconds that it lets pass on purpose
+    lasts: Callable[[Scene], float] | None = None  # seconds that it waits on purpose
     queries: tuple[Query, ...] = ()  # of metrics
-    about: str = ""  # the argument that it looks at; empty: it is about the whole plane, and looks once for everybody
+    about: str = ""  # the argument that it inspects; empty: the whole plane, once for all suspects
     at_once: Callable[[Scene, Sequence[str]], Awaitable[Mapping[str, Fact]]] | None = None
-    """For several ids by one look, where one look for each would cost too much."""
+    """Inspects several ids in one call, if a call for each id would be too expensive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that may be found, and when."""
+    """One possible finding, and its condition."""
 
     name: str
     severity: Severity
@@ -214,14 +214,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What the runbook is about. Without it, `searches` find suspects: an alert knows of no job."""
+    """The job or run that the runbook inspects. Without it, `searches` find suspects: an alert names no job."""
 
     name: str  # JOB
     noun: str  # job
     help: str
     find: str  # how to find one by hand
-    well: str  # what is said of a suspect with which nothing is wrong; {id} is which
-    searches: tuple[Step, ...]  # each gives a `SuspectsFact`; the first is believed first
+    well: str  # the text for a healthy suspect; {id} is its id
+    searches: tuple[Step, ...]  # each returns a `SuspectsFact`; earlier ones take precedence
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,34 +231,34 @@ class Runbook:
     name: str
     title: str
     when: str  # to use it
-    needs: str  # what it is given, at best
+    needs: str  # the sources that it needs
     steps: tuple[Step, ...]
     rules: tuple[Rule, ...]
-    fine: str  # what is said when no rule applies
-    essential: tuple[str, ...]  # steps without which that cannot be said
+    fine: str  # the text if no rule applies
+    essential: tuple[str, ...]  # the steps that this text requires
     argument: Argument | None = None
-    writes: str = ""  # what it writes, if it does; then it asks before
-    in_order: bool = False  # whether each step stands on the one before
-    then: tuple[NextStep, ...] = ()  # what to do when all is well
+    writes: str = ""  # what it writes, if anything; then it asks for confirmation
+    in_order: bool = False  # whether each step depends on the one before
+    then: tuple[NextStep, ...] = ()  # next steps if all is well
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One suspect, and what was found out about it."""
+    """One suspect, and the findings about it."""
 
     id: str
-    why: str  # it is one
-    source: Source  # that says so
+    why: str  # it is suspicious
+    source: Source  # of the suspicion
     evidence: tuple[Evidence, ...]
     findings: tuple[Finding, ...]  # the worst first
 
     @property
     def severity(self) -> Severity:
-        """That of the worst finding."""
+        """The severity of the worst finding."""
         return worst(self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON types."""
         return {
             "id": self.id,
             "why": self.why,
@@ -271,7 +271,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How it went. With suspects, what is about one of them is there, and here is what is about all."""
+    """The result of a runbook. With suspects, each has its own findings; those here are about the whole plane."""
 
     runbook: Runbook
     arguments: Mapping[str, str]
@@ -282,12 +282,12 @@ class Report:
 
     @property
     def severity(self) -> Severity:
-        """That of the worst finding."""
+        """The severity of the worst finding."""
         return worst(self._all)
 
     @property
     def next(self) -> tuple[NextStep, ...]:
-        """What to do, the most urgent first, nothing twice."""
+        """The next steps, the most urgent first, without duplicates."""
         found: dict[str, NextStep] = {}
         for finding in self._all:
             for step in finding.next:
@@ -296,12 +296,12 @@ class Report:
 
     @property
     def _all(self) -> list[Finding]:
-        """Of the suspects and of the rest, the worst first."""
+        """Findings of the suspects and of the plane, the worst first."""
         found = [finding for suspect in self.suspects for finding in suspect.findings]
         return sorted([*found, *self.findings], key=lambda each: -each.severity.rank)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON types."""
         return {
             "runbook": self.runbook.name,
             "arguments": dict(self.arguments),
@@ -315,12 +315,12 @@ class Report:
 
 
 def worst(findings: Sequence[Finding]) -> Severity:
-    """The severity of the worst of some findings; of none, that nothing has to be done."""
+    """The severity of the worst finding; without findings, no action is needed."""
     return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.FINE)
 
 
 def judged(runbook: Runbook, case: Case) -> tuple[Finding, ...]:
-    """What follows from the evidence, the worst first. Pure."""
+    """The findings that follow from the evidence, the worst first. Pure."""
     found = applied(runbook, case)
     missing = missed(runbook, case, runbook.essential)
     if missing is not None and worst(found) is not Severity.ACT:
@@ -331,7 +331,7 @@ def judged(runbook: Runbook, case: Case) -> tuple[Finding, ...]:
 
 
 def applied(runbook: Runbook, case: Case) -> list[Finding]:
-    """What the rules say that apply. Pure."""
+    """The findings of all rules that apply. Pure."""
     said = ((rule, rule.judge(case)) for rule in runbook.rules)
     return [
         Finding(rule.name, rule.severity, each.sentence, each.because, each.sure, each.next)
@@ -341,15 +341,15 @@ def applied(runbook: Runbook, case: Case) -> list[Finding]:
 
 
 def missed(runbook: Runbook, case: Case, essential: Sequence[str]) -> Finding | None:
-    """That it cannot be told, if a step has found nothing without which it cannot. Pure."""
+    """The finding that the evidence is insufficient, if an essential step has no fact. Pure."""
     missing = [step.name for step in runbook.steps if step.name in essential and not _known(case, step)]
     if not missing:
         return None
     reasons = []
     for step in missing:
         found = case.evidence.get(step)
-        reasons.append(f"{step} ({'not looked at' if found is None else found.problem})")
-    sentence = f"It cannot be told whether anything is wrong: {'; '.join(reasons)}."
+        reasons.append(f"{step} ({'not inspected' if found is None else found.problem})")
+    sentence = f"The evidence is insufficient to judge: {'; '.join(reasons)}."
     return Finding("cannot tell", Severity.UNKNOWN, sentence, tuple(missing), "not at all", ())
 
 

@@ -1,12 +1,12 @@
-"""Runs a runbook: gathers the evidence, each step within its limit, and judges it.
+"""Runs a runbook: gathers the evidence, each step within its time limit, and judges it.
 
     report = await run(RUNBOOKS["snapshot-leader"], scene)
 
-A runbook that is about a job or run and was given none first searches for suspects. What is about the whole plane is
-looked at meanwhile, once; then the suspects are, all of them at once.
+A runbook about a job or run that was called without an id first searches for suspects. The steps about the whole plane
+run meanwhile, once. Then all suspects are examined concurrently.
 
-Promises: a report when the limit is over at the latest, and twice that where suspects have to be found first. A step
-that fails is evidence. Clock: the wall clock, for people; the event loop's, for the limits.
+Promises: a report when the time limit is over, or twice that if suspects must be found first. A failing step is
+evidence. Clock: the wall clock, for people; the event loop's, for the limits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Answers = Mapping[str, Fact | Exception]
 
 
 async def run(runbook: Runbook, scene: Scene, ended: Ended | None = None) -> Report:
-    """Gather the evidence, and judge it. `ended` is told the name of each step when it is over."""
+    """Gather the evidence, and judge it. `ended` receives the name of each finished step."""
     argument = runbook.argument
     if argument is not None and argument.name not in scene.arguments:
         report = await _searched(runbook, argument, scene, ended)
@@ -72,7 +72,7 @@ async def _searched(runbook: Runbook, argument: Argument, scene: Scene, ended: E
 
 
 async def _gathered(steps: Sequence[Step], scene: Scene, ended: Ended | None) -> dict[str, Evidence]:
-    """What each step has found, all at once."""
+    """The evidence of all steps, gathered concurrently."""
     answers = await together({step.name: _bound(step, scene) for step in steps}, _limit_ns(steps, scene), ended)
     return {step.name: _evidence(step, scene, answers[step.name]) for step in steps}
 
@@ -80,7 +80,7 @@ async def _gathered(steps: Sequence[Step], scene: Scene, ended: Ended | None) ->
 async def _about(
     ids: Sequence[str], steps: Sequence[Step], argument: Argument, scene: Scene, ended: Ended | None
 ) -> dict[str, dict[str, Evidence]]:
-    """What each step has found about each id, all at once."""
+    """The evidence of all steps for each id, gathered concurrently."""
     calls: dict[tuple[str, str], Callable[[], Awaitable[Answers]]] = {}
     for step in steps:
         if step.at_once is not None and ids:
@@ -99,7 +99,7 @@ async def _about(
 
 
 def _last(calls: Iterable[tuple[str, str]], ended: Ended) -> Callable[[tuple[str, str]], None]:
-    """Tells of a step when it is over for the last of the ids."""
+    """Reports a step when it is finished for the last of the ids."""
     left = Counter(name for name, _ in calls)
 
     def one(call: tuple[str, str]) -> None:
@@ -133,7 +133,7 @@ def _bound_at_once(
 
 
 def _exact(findings: Iterable[Finding], scene: Scene) -> tuple[Finding, ...]:
-    """Findings with commands that name the places that were looked at, so that they can be typed as they stand."""
+    """Findings whose commands contain the inspected stores, so that they can be typed unchanged."""
     return tuple(
         replace(each, next=tuple(NextStep(scene.exact(step.command), step.why) for step in each.next))
         for each in findings
@@ -150,6 +150,6 @@ def _evidence(step: Step, scene: Scene, answer: Fact | Exception) -> Evidence:
         return Evidence(step.name, step.source, where, at_ns, answer)
     if isinstance(answer, NotGiven):
         return Evidence(step.name, step.source, "", at_ns, None, f"{answer}: {step.source.fix}", given=False)
-    # An error that is not ours is a bug of ours, and in an incident it is still only one step that has failed.
+    # An unexpected error is a bug of ours, but in an incident it must fail only one step.
     named = str(answer) if isinstance(answer, HoldfastError) else f"{type(answer).__name__}: {answer}"
     return Evidence(step.name, step.source, where, at_ns, None, named)

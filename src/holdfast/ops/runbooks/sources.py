@@ -1,9 +1,8 @@
-"""Where a runbook looks: the places that it was given, opened when they are first asked, and closed within a limit.
+"""The sources of a runbook: opened at first use, and closed within a time limit.
 
-Promises: looking makes nothing. A SQLite file that is not there is not made, and a database without a plane in it is
-not turned into one: both are said (`NotGiven`). No place can hold the command up: a step has `--timeout` seconds
-(`PATIENCE_S`), a request a share of that, and what does not close within `CLOSE_NS` is left behind. Places are shown
-without their passwords.
+Promises: reading creates nothing. A missing SQLite file is not created, and a database without a plane stays so:
+both raise `NotGiven`. No source blocks the command: a step has `--timeout` seconds (`PATIENCE_S`), a request a share of
+that, and a source that does not close within `CLOSE_NS` is abandoned. Sources are shown without their passwords.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from holdfast.types import NS, duration_ns
 
 PATIENCE_S: Final = 5.0
 REQUEST_SHARE: Final = 0.4
-"""Of what a step may take: for one request to a store, so that a step can say what became of it, and ask again."""
+"""The share of a step's time for one request to a store, so that the step can report a failure and try again."""
 CLOSE_NS: Final = 2 * NS
 SPACING_S: Final = 3.0
 WINDOW_S: Final = 900.0
@@ -49,26 +48,26 @@ _PLANE: Final = "SELECT value FROM plane_meta WHERE name = 'format'"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What whoever asks has named."""
+    """The options of the command."""
 
-    url: str | None = None  # of the lease store; None: as the settings say
+    url: str | None = None  # of the lease store; None: from the settings
     metrics: tuple[str, ...] = ()
     prometheus: str | None = None
-    ledger: str | None = None  # None: as the settings say
-    config: str | None = None  # as it was typed, for commands to type next
+    ledger: str | None = None  # None: from the settings
+    config: str | None = None  # as it was typed, for the commands of next steps
     database: str | None = None
-    spacing: float = SPACING_S  # seconds between two looks at metrics
+    spacing: float = SPACING_S  # seconds between two scrapes
     window: float = WINDOW_S  # seconds of history
-    patience: float = PATIENCE_S  # seconds that a step may take, besides those that it lets pass on purpose
+    patience: float = PATIENCE_S  # time limit of a step in seconds, without its intentional waits
 
     def check(self) -> Given:
-        """Itself, or `BadInput` that names the option."""
+        """Return the options, or raise `BadInput` that names the invalid one."""
         for url in self.metrics:
             check_url("--metrics", url)
         if self.prometheus is not None:
             check_url("--prometheus", self.prometheus)
             if self.metrics:
-                raise BadInput("--prometheus", "is given with --metrics", "choose one of them")
+                raise BadInput("--prometheus", "cannot be combined with --metrics", "use one of them")
         duration_ns("--interval", self.spacing, low_ns=NS // 100, high_ns=60 * NS)
         duration_ns("--timeout", self.patience, low_ns=NS // 10, high_ns=600 * NS)
         duration_ns("--since", self.window, low_ns=NS, high_ns=31 * 86_400 * NS)
@@ -77,7 +76,7 @@ class Given:
 
 @dataclass(slots=True)
 class _Opened:
-    """What was opened, once for everybody who looks."""
+    """The open sources, shared by all steps."""
 
     locks: Locks | None = None
     contender: Locks | None = None
@@ -86,7 +85,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class Scene:
-    """One look at one system."""
+    """One run of a runbook on one system."""
 
     settings: Settings
     given: Given
@@ -95,18 +94,18 @@ class Scene:
     entropy: Entropy = field(default_factory=SystemEntropy)
     notes: dict[str, Any] = field(
         default_factory=dict
-    )  # what one step leaves to the next, in runbooks that go in order
+    )  # values that a step leaves for later steps, in runbooks that run in order
     _opened: _Opened = field(default_factory=_Opened)
 
     def about(self, argument: str, id: str) -> Scene:
-        """The same places, for a look at one job or run. Whoever made the first scene closes them."""
+        """The same sources, for one job or run. The caller that made the first scene closes them."""
         return replace(self, arguments={**self.arguments, argument: id})
 
-    # Places.
+    # Sources.
 
     @property
     def lease_url(self) -> str:
-        """Where leases are kept: as given, else as the settings say, else as `$HOLDFAST_URL` does."""
+        """The lease URL: from the options, else from the settings, else `$HOLDFAST_URL`."""
         if self.given.url is not None:
             return self.given.url
         chosen = self.settings.leases is not None or self.settings.origin("database").kind != "default"
@@ -114,11 +113,11 @@ class Scene:
 
     @property
     def ledger(self) -> str | None:
-        """Where the audit ledger is."""
+        """The path of the audit ledger."""
         return self.given.ledger or self.settings.audit_path
 
     def where(self, source: Source) -> str:
-        """A place for people."""
+        """A source as text."""
         places = {
             Source.LEASES: redacted(self.lease_url),
             Source.DATABASE: redacted(self.settings.database_url),
@@ -129,7 +128,7 @@ class Scene:
         return places[source]
 
     def exact(self, command: str) -> str:
-        """A command with the places that were looked at, where it would not find them itself. Shows no password."""
+        """A command with the options for the inspected sources, if their defaults differ. Contains no password."""
         words = command.split(" ")
         if self.ledger is not None:
             command = command.replace("LEDGER", shlex.quote(self.ledger))
@@ -149,7 +148,7 @@ class Scene:
         return " ".join((command, *given))
 
     def _store_options(self) -> dict[str, str | None]:
-        """The options with which a command about leases uses this lease store, if it would choose another without."""
+        """The options that make a command about leases use this lease store, if its default differs."""
         given, variable = self.given, os.environ.get(URL_VARIABLE)
         if given.url is not None:
             return {"--url": given.url}
@@ -168,7 +167,7 @@ class Scene:
 
     @property
     def request_ns(self) -> int:
-        """How long one request may take."""
+        """The time limit of one request."""
         return round(self.given.patience * REQUEST_SHARE * NS)
 
     # Opening.
@@ -178,14 +177,14 @@ class Scene:
         if self._opened.locks is None:
             url = self.lease_url
             if url.lower().startswith("memory:"):
-                raise NotGiven("memory:// is one process's own, and cannot be looked at from another")
+                raise NotGiven("memory:// belongs to one process, and cannot be read from another")
             _check_file(url, "lease store")
             self._opened.locks = aio.connect(url, service="runbook", request_timeout=self.request_ns / NS)
         return self._opened.locks
 
     def contender(self) -> Locks:
-        """The same locks as another process would have them, for runbooks that try them out."""
-        self.locks()  # which says what is the matter with the place
+        """The same locks as another process would see them, for runbooks that test them."""
+        self.locks()  # raises if the source is missing
         if self._opened.contender is None:
             self._opened.contender = aio.connect(
                 self.lease_url, service="runbook", instance="contender", request_timeout=self.request_ns / NS
@@ -193,7 +192,7 @@ class Scene:
         return self._opened.contender
 
     async def database(self) -> Database:
-        """The database of the plane, or `NotGiven`. `BadInput` if its lock keys are not those of the settings."""
+        """The database of the plane, or `NotGiven`. `BadInput` if its lock keys differ from those of the settings."""
         if self._opened.database is None:
             _check_file(self.settings.database_url, "database")
             self._opened.database = open_database(self.settings.database_url, clock=self.clock)
@@ -202,11 +201,11 @@ class Scene:
             await database.read(lambda tx: tx.query(_PLANE))
         except Misconfigured as error:
             raise NotGiven(f"there is no plane in that database ({error})") from error
-        await check_keys(database, self.settings.names.keys)  # else every lock of it would look free
+        await check_keys(database, self.settings.names.keys)  # else all its locks would look free
         return database
 
     async def close(self) -> None:
-        """Close what was opened. What hangs is left behind: its threads end with the process."""
+        """Close all sources. Those that hang are abandoned: their threads end with the process."""
         places = (self._opened.contender, self._opened.locks, self._opened.database)
         for close in [each.close for each in places if each is not None]:
             with suppress(HoldfastError, OSError):
@@ -221,7 +220,7 @@ def _check_file(url: str, what: str) -> None:
 
 @asynccontextmanager
 async def scene(settings: Settings, given: Given, arguments: Mapping[str, str]) -> AsyncIterator[Scene]:
-    """A scene for the length of the block."""
+    """A scene for the duration of the block."""
     made = Scene(settings, given.check(), arguments)
     try:
         yield made

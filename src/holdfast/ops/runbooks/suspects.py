@@ -1,11 +1,11 @@
-"""Which jobs or runs a runbook looks at when it is told of none: what searches have found, and what follows from it.
+"""Chooses the jobs or runs of a runbook that was called without an id, and concludes from their evidence.
 
-Whoever was paged has no id, because an alert counts and does not name. So a runbook about one job or run has searches:
-each gives a `SuspectsFact`, the worst first. Whatever is grave is looked at, whichever search has found it; of what is
-not, only what the first search has that has any. Each suspect is then looked at as if its id had been given.
+The person on call has no id, because an alert counts and names no job. So a runbook about one job or run has searches,
+each returning a `SuspectsFact`, the worst first. Grave suspects are examined whichever search has found them; of the
+others, only those of the first search that found any. Each suspect is examined as if its id had been given.
 
-Promises: pure. At most `SUSPECTS_MAX` suspects are looked at, and how many more there are is said. That nothing is
-suspicious is said only if a search could look at all that it is about; which one could not is said with it.
+Promises: pure. At most `SUSPECTS_MAX` suspects are examined, and the report names the number of the others. It says
+that nothing is suspicious only if a search was complete, and names the incomplete ones.
 """
 
 from __future__ import annotations
@@ -37,50 +37,50 @@ SUSPECTS_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A job or run that may be the one."""
+    """A job or run that may have the problem."""
 
     id: str
     why: str
-    grave: bool = False  # it should never be so; otherwise it often is, and means nothing by itself
+    grave: bool = False  # it should never be so; otherwise it may be normal
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectsFact:
-    """What one search has found."""
+    """The result of one search."""
 
-    looked_at: str  # in words, with how many
+    looked_at: str  # description with counts
     suspects: tuple[Suspect, ...] = ()  # the worst first
-    more: int = 0  # that are not among them
-    complete: bool = True  # whether it got through all that it wanted to look at
+    more: int = 0  # further suspects
+    complete: bool = True  # whether the search read everything that it wanted to read
 
     @classmethod
     def of(cls, looked_at: str, ranked: Iterable[Suspect], *, complete: bool = True) -> SuspectsFact:
-        """The worst of those that were found."""
+        """The worst of the ranked suspects."""
         found = list(ranked)
         return cls(looked_at, tuple(found[:SUSPECTS_MAX]), max(0, len(found) - SUSPECTS_MAX), complete)
 
     def lines(self) -> Sequence[str]:
-        """For people."""
-        cut = "" if self.complete else "; there was no time to look at all of it"
+        """The fact as text."""
+        cut = "" if self.complete else "; the time limit was too short to read all of it"
         more = [f"… and {self.more} more"] if self.more else []
         found = [f"{each.id}: {each.why}" for each in self.suspects] or ["nothing suspicious"]
         return [f"{self.looked_at}{cut}", *found, *more]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Who is looked at, by which search, and how many are not."""
+    """The suspects to examine, the search that found each, and the number of the others."""
 
     suspects: Mapping[str, tuple[Suspect, Evidence]]  # by id
     more: int = 0
 
 
 def chosen(searches: Sequence[Evidence]) -> Chosen:
-    """Whatever is grave, and then the others of the first search that has any suspect."""
+    """Grave suspects, and then the others of the first search that has any."""
     pairs = [(each.fact, each) for each in searches if isinstance(each.fact, SuspectsFact) and each.fact.suspects]
     found: dict[str, tuple[Suspect, Evidence]] = {}
     for grave, believed in ((True, pairs), (False, pairs[:1])):
@@ -94,15 +94,15 @@ def chosen(searches: Sequence[Evidence]) -> Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Everything that was gathered, for suspects and for the whole plane."""
+    """All evidence, about suspects and about the whole plane."""
 
     searches: tuple[Evidence, ...]
-    whole: Mapping[str, Evidence]  # by step: what is about the whole plane
+    whole: Mapping[str, Evidence]  # by step: evidence about the whole plane
     own: Mapping[str, Mapping[str, Evidence]]  # by suspect and step
 
 
 def concluded(runbook: Runbook, argument: Argument, case: Case, gathered: Gathered, window_s: float) -> Report:
-    """What follows from all of it. `case` says where and when, and has no evidence. Pure."""
+    """The report. `case` has the time and the sources, and no evidence. Pure."""
     whole = Case(gathered.whole, case.settings, case.at_ns)
     picked = chosen(gathered.searches)
     examined = [
@@ -124,14 +124,14 @@ def concluded(runbook: Runbook, argument: Argument, case: Case, gathered: Gather
 
 
 def _calm(suspect: Examined) -> int:
-    """For putting the worst first, and otherwise as the search has it."""
+    """The sort key: the worst first, otherwise in the order of the search."""
     return -suspect.severity.rank
 
 
 def _examined(
     runbook: Runbook, argument: Argument, case: Case, gathered: Gathered, suspect: Suspect, source: Source
 ) -> Examined:
-    """One suspect as if its id had been given; what is about the whole plane is said once, and not here."""
+    """One suspect as if its id had been given; findings about the whole plane are not repeated here."""
     own = gathered.own.get(suspect.id, {})
     about = Case({**gathered.whole, **own}, case.settings, case.at_ns, {argument.name: suspect.id})
     findings = [each for each in applied(runbook, about) if not set(each.because) <= set(gathered.whole)]
@@ -148,15 +148,15 @@ def _examined(
 
 
 def _named(runbook: Runbook, argument: Argument, picked: Chosen, examined: Sequence[Examined]) -> Finding:
-    """Who was looked at, why these, and how bad it is."""
+    """The finding that names the examined suspects, why they were chosen, and whether they are fine."""
     named = "; ".join(f"{each.id} ({each.why}, by the {search.source})" for each, search in picked.suspects.values())
-    more = f", and {picked.more} more that were not looked at" if picked.more else ""
+    more = f", and {picked.more} more that were not examined" if picked.more else ""
     counted = number(len(picked.suspects), f"{argument.noun} was", f"{argument.noun}s were")
     bad = [each.id for each in examined if each.severity is not Severity.FINE]
     verdict = "" if bad else " Nothing is wrong there."
-    sentence = f"No id was given, so {counted} looked at that might be the one: {named}{more}.{verdict}"
+    sentence = f"No id was given, so {counted} examined that might have the problem: {named}{more}.{verdict}"
     steps = [
-        NextStep(typed("holdfast", "runbook", runbook.name, each), f"look at {argument.noun} {each} again, alone")
+        NextStep(typed("holdfast", "runbook", runbook.name, each), f"examine {argument.noun} {each} again, alone")
         for each in bad
     ]
     because = tuple(dict.fromkeys(search.what for _, search in picked.suspects.values()))
@@ -165,19 +165,20 @@ def _named(runbook: Runbook, argument: Argument, picked: Chosen, examined: Seque
 
 
 def _nobody(argument: Argument, searches: Sequence[Evidence], window_s: float) -> Finding:
-    """That nothing was found, if that can be said."""
+    """The finding that there are no suspects, or that the searches were incomplete."""
     looked = [each for each in searches if isinstance(each.fact, SuspectsFact) and each.fact.complete]
     unread = [each for each in searches if each not in looked]
-    reasons = "; ".join(f"{each.what} ({each.problem or 'there was no time to look at all of it'})" for each in unread)
+    late = "the time limit was too short to read all of it"
+    reasons = "; ".join(f"{each.what} ({each.problem or late})" for each in unread)
     if not looked:
-        sentence = f"It cannot be told which {argument.noun} it is about: {reasons}. Give its id: {argument.find}."
+        sentence = f"The {argument.noun} cannot be determined: {reasons}. Give its id: {argument.find}."
         return Finding("no suspects", Severity.UNKNOWN, sentence, tuple(each.what for each in unread), "not at all", ())
     seen = "; ".join(each.fact.looked_at for each in looked if isinstance(each.fact, SuspectsFact))
-    sentence = f"Nothing suspicious in the last {lately(window_s)}. Looked at: {seen}."
+    sentence = f"Nothing suspicious in the last {lately(window_s)}. Searched: {seen}."
     sure = "sure" if not unread else f"surer with {reasons}"
     return Finding("no suspects", Severity.FINE, sentence, tuple(each.what for each in looked), sure, ())
 
 
 def lately(window_s: float) -> str:
-    """How far back was looked, in the shortest words: 15 min, and not 15 min 00 s."""
+    """The window in the shortest words: 15 min, and not 15 min 00 s."""
     return span(window_s).removesuffix(" 00 s").removesuffix(" 00 min").removesuffix(" 00 h")

@@ -1,7 +1,7 @@
-"""A report as lines of text, for a terminal and for the page: the same words in both.
+"""A report as lines of text, the same for a terminal and for the page.
 
-Each line has a style by its meaning, which a terminal may show and a page does not. What comes from others (owners,
-reasons, names) is text and never markup; whoever prints it makes control characters visible.
+Each line has a tone, which a terminal may render and a page ignores. External values (owners, reasons, names) are text
+and never markup. The printing code must make control characters visible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.ops.runbooks.model import Evidence, Finding, Report, Severity, Ste
 
 
 class Tone(StrEnum):
-    """What a line is."""
+    """The kind of a line."""
 
     HEAD = "head"
     PLAIN = "plain"
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 def report_lines(report: Report) -> Iterator[Line]:
-    """Everything: the steps with their evidence, the findings, and what to type next."""
+    """The whole report: the steps with their evidence, the findings, and the next steps."""
     named = " ".join((report.runbook.name, *report.arguments.values()))
     yield Line(f"{named}: {report.runbook.title}", Tone.HEAD)
     argument = report.runbook.argument
@@ -73,7 +73,7 @@ def _evidence_lines(step: Step, evidence: Evidence) -> Iterator[Line]:
         yield Line(f"  [{evidence.source}] {evidence.where}", Tone.FAINT)
         yield Line(f"  no answer: {evidence.problem}", Tone.BAD)
     else:
-        yield Line(f"  not looked at: {evidence.problem}", Tone.FAINT)
+        yield Line(f"  not inspected: {evidence.problem}", Tone.FAINT)
 
 
 def _tone(text: str) -> Tone:
@@ -87,8 +87,8 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
 
 
 _WORDS = {
-    Severity.FINE: "nothing to do",
+    Severity.FINE: "no action",
     Severity.WATCH: "watch",
-    Severity.UNKNOWN: "cannot tell",
+    Severity.UNKNOWN: "insufficient evidence",
     Severity.ACT: "act now",
 }

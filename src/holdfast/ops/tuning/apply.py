@@ -1,7 +1,6 @@
-"""Recommended values into the settings: which can be written, why others cannot, and the file as it would be then.
+"""Writes recommended values into the settings: which can be written, why others cannot, and the resulting file.
 
-Nothing is written here that a plane would refuse: the new file is read as a plane reads it before it takes the place of
-the old one.
+Nothing is written that a plane would refuse: the new file is read as a plane reads it before it replaces the old one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from holdfast.plane.settings.sources import BadSettings, load
 
 @dataclass(slots=True)
 class Plan:
-    """What would be written, and what not."""
+    """The changes to write, and those that are left out."""
 
     path: Path
     before: str
@@ -32,11 +31,11 @@ class Plan:
 
     @property
     def difference(self) -> str:
-        """As `diff -u` shows it."""
+        """The changes as `diff -u` prints them."""
         return edit.difference(self.before, self.after, self.path.name)
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """JSON types."""
         return {
             "file": str(self.path),
             "changes": {name: {"from": old, "to": new} for name, (old, new) in self.changes.items()},
@@ -46,7 +45,7 @@ class Plan:
 
 
 def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
-    """The settings with what is recommended. `BadInput` when a plane would not take them."""
+    """The settings with the recommended values. Raise `BadInput` if a plane would refuse them."""
     path = Path(settings.file or FILE)
     before = path.read_bytes().decode() if path.exists() else ""
     made = Plan(path, before, before)
@@ -59,7 +58,7 @@ def plan(settings: Settings, reports: Iterable[FamilyReport]) -> Plan:
 
 
 def apply(made: Plan) -> Path | None:
-    """Write it. Returns where the old file was kept; None: there was none."""
+    """Write the file. Returns the path of the backup; None: there was no old file."""
     return edit.write(made.path, made.before, made.after)
 
 
@@ -68,29 +67,29 @@ def _consider(made: Plan, settings: Settings, report: FamilyReport) -> None:
     name, ttl_ns = subject.family, found.ttl_ns
     if ttl_ns is None:
         if report.seen:
-            made.left.append(f"{name}: left as it is, {found.refused}")
+            made.left.append(f"{name}: unchanged, {found.refused}")
         return
     if subject.keys is None:
-        made.left.append(f"{name}: there is no setting for it; give its times where the lock is described")
+        made.left.append(f"{name}: no setting exists for it; set its times in the lock spec")
         return
     wanted = report.wanted
     if wanted and not found.possible:
-        made.left.append(f"{name}: left as it is, because no TTL keeps the takeover SLO")
+        made.left.append(f"{name}: unchanged, because no TTL keeps the takeover SLO")
         return
     present = _in_effect(settings, subject.keys)
     fixed = {key: origin for key in wanted if (origin := settings.origin(key)).kind in {"environment", "flag"}}
     for key, value in wanted.items():
         if key in fixed and settings.value(key) != value:
-            made.left.append(f"{name}: {key} is set by {fixed[key]}, which a file does not change")
+            made.left.append(f"{name}: {key} is set by {fixed[key]}, which the file cannot override")
             return
         if not takes(key, value):
-            made.left.append(f"{name}: {key} does not take {value:g}")
+            made.left.append(f"{name}: {key} does not accept {value:g}")
             return
     made.changes |= {key: (present[key], value) for key, value in wanted.items() if key not in fixed}
 
 
 def _in_effect(settings: Settings, keys: FamilyKeys) -> dict[str, float]:
-    """What its settings amount to now; an interval that is not given is a third of the TTL."""
+    """The values in effect; a missing interval is a third of the TTL."""
     ttl, every = settings.value(keys.ttl), settings.value(keys.renew_every)
     third = round(ttl * keys.factor / 3, 3)
     failures = settings.value(keys.failures)
@@ -98,7 +97,7 @@ def _in_effect(settings: Settings, keys: FamilyKeys) -> dict[str, float]:
 
 
 def _check(made: Plan) -> None:
-    """Read it as a plane would; what is wrong with it is the answer."""
+    """Read the new file as a plane would, and raise its first error."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory, made.path.name)
         copy.write_bytes(made.after.encode())

@@ -1,8 +1,7 @@
-"""What was gathered for tuning, in one shape whatever it came from, and what it says about one family.
+"""Tuning data in one shape for all sources, and the evidence about one family.
 
-Sources (`tuning_metrics`, `tuning_prometheus`, `tuning_history`) fill a `Gathered`; several can be put together. From
-it and what is set comes the evidence that `core.tuning.ttl` works with. What is missing is said in words that a person
-can act on, never filled in.
+Sources (`tuning.metrics`, `tuning.prometheus`, `tuning.history`) fill a `Gathered`; several can be combined. It and the
+settings give the evidence for `core.tuning.ttl`. Missing data is reported with a fix and never filled in.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from holdfast.core.tuning.contention import Contention
 from holdfast.core.tuning.percentiles import ENOUGH, Figure, Spread, of_counts, shown
 from holdfast.core.tuning.ttl import Evidence
 
-RENEWED_LATE: Final = "a renewal that came late"
+RENEWED_LATE: Final = "a late renewal"
 
 
 @dataclass(slots=True)
 class Gathered:
-    """Everything that one source, or several, knows."""
+    """All data of one source, or of several."""
 
     source: str
     holds: dict[tuple[str, str], Spread] = field(default_factory=dict)  # family and job class; "" is all of them
-    left: dict[str, Histogram] = field(default_factory=dict)  # what leases still had when renewed
-    requests: Spread | None = None  # to the store, answered
+    left: dict[str, Histogram] = field(default_factory=dict)  # time left at renewals
+    requests: Spread | None = None  # answered requests to the store
     unanswered: int = 0
-    tail: Figure | None = None  # as a process says it itself
+    tail: Figure | None = None  # as a process reports it
     pauses: list[Figure] = field(default_factory=list)
     ticks: dict[str, Figure] = field(default_factory=dict)  # the longest of each loop
-    lost: dict[str, int] = field(default_factory=dict)  # leases that ended before they were given up, by family
+    lost: dict[str, int] = field(default_factory=dict)  # leases that ended before they were released, by family
     contention: Mapping[str, Contention] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     @property
     def families(self) -> list[str]:
-        """Those that there is anything about."""
+        """The families with any data."""
         return sorted({family for family, _ in self.holds} | set(self.left))
 
     def classes(self, family: str) -> dict[str, Spread]:
@@ -47,14 +46,14 @@ class Gathered:
 
 
 def spreads(counts: Mapping[tuple[str, str], Histogram], noun: str, source: str) -> dict[tuple[str, str], Spread]:
-    """Spreads of counts, without those that are empty."""
+    """Spreads of counts, without empty ones."""
     return {key: of_counts(each, f"{noun} ({source})") for key, each in counts.items() if each.number}
 
 
 def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing | None, loop: str | None) -> Evidence:
-    """What there is about one family. `present`: the times in effect.
+    """The evidence about one family. `present`: the times in effect.
 
-    `loop`: the loop that takes it; one that is not renewed lasts for a tick.
+    `loop`: the loop that takes the lock; without renewal it is held for a whole tick.
     """
     hold, no_hold = _hold(gathered, family)
     if loop is not None and not renewed:
@@ -78,9 +77,9 @@ def evidence(gathered: Gathered, family: str, *, renewed: bool, present: Timing 
 
 
 def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> Figure | None:
-    """How late the latest renewal was confirmed, from what its lease had left then. None: nothing that can be told.
+    """How late the latest renewal was confirmed, from the time left at renewals. None: unknown.
 
-    A renewal in time leaves all of the TTL but one interval. Whatever lies in the same bucket as that cannot be told
+    A timely renewal leaves the whole TTL but one interval. Values in the same bucket as that are indistinguishable
     from it.
     """
     usual = ttl_ns - drift_ns(ttl_ns) - every_ns
@@ -93,7 +92,7 @@ def lateness(left: Histogram, ttl_ns: int, every_ns: int) -> Figure | None:
 
 
 def too_few(number: int, what: str, family: str = "") -> str:
-    """That there is not enough."""
+    """The sentence that there is not enough data."""
     of = f" of {family}" if family else ""
     return f"not enough data: {number:,} {what}{of}, at least {ENOUGH} are needed for a p99"
 
@@ -107,7 +106,7 @@ def _hold(gathered: Gathered, family: str) -> tuple[Figure | None, str]:
         return None, too_few(max((each.number for each in found.values()), default=0), "holds", family)
     name, spread = worst
     if spread.open and spread.p99_ns >= LADDER_NS[-1]:
-        return None, f"the p99 of its holds lies beyond {shown(LADDER_NS[-1])}, where metrics do not tell them apart"
+        return None, f"the p99 of its holds lies beyond {shown(LADDER_NS[-1])}, where metrics do not distinguish them"
     figure = spread.p99()
     return (figure._replace(source=f"{figure.source}, job class {name}") if name else figure), ""
 
@@ -120,6 +119,6 @@ def _tail(gathered: Gathered) -> tuple[Figure | None, str]:
         seen = Figure(requests.longest_ns, f"the slowest of {requests.number:,} {requests.source}")
     else:
         top = next((bound for bound in LADDER_NS if requests.beyond(bound) * 1000 <= requests.number), LADDER_NS[-1])
-        seen = Figure(top, f"99.9 % of {requests.number:,} {requests.source} were at most so slow")
+        seen = Figure(top, f"99.9 % of {requests.number:,} {requests.source} took at most that long")
     told = gathered.tail
     return (told if told is not None and told.ns > seen.ns else seen), ""

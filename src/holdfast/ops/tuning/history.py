@@ -1,8 +1,8 @@
-"""Evidence for tuning from an audit ledger: exact holds, what the store took to grant, pauses that cost a lease.
+"""Tuning data from an audit ledger: exact holds, round trips of grants, and pauses that lost a lease.
 
-A grant says when its request was sent, so its round trip to the store is known, and stands for that of a renewal: the
-same store, the same way. Pauses come from autopsies of losses; that a host was suspended is left out of them, for such
-a lease should be lost. Times are the wall clocks of the writers: a length that cannot be is left out and counted.
+A grant records when its request was sent. So its round trip to the store is known, and stands for that of a renewal:
+same store, same path. Pauses come from autopsies of losses, without host suspensions, which should lose a lease. Times
+come from the wall clocks of the writers: impossible durations are skipped and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.ops.tuning.metrics import FALSE_REASONS
 
 _ENDS: Final = frozenset({Kind.RELEASED, Kind.RELEASE_REFUSED, Kind.RELEASE_FAILED, Kind.LOST})
 _PAUSES: Final = {
-    "keeper_lag_ns": "the keeper was behind",
+    "keeper_lag_ns": "the renewer was late",
     "starved_ns": "the process did not run",
     "collection_ns": "a garbage collection",
 }
@@ -29,7 +29,7 @@ _SAMPLES_MAX: Final = 5_000_000  # of one kind; a ledger of half a gigabyte has 
 
 
 class _Reading:
-    """What is kept of the records."""
+    """The durations in the records."""
 
     def __init__(self) -> None:
         self.holds: dict[str, list[int]] = defaultdict(list)
@@ -41,7 +41,7 @@ class _Reading:
         self._open: dict[tuple[str, int], tuple[str, int]] = {}
 
     def note(self, record: Record) -> None:
-        """One more."""
+        """Add one record."""
         kind, fence = record.kind, record.fence
         if kind is Kind.GRANTED and fence is not None:
             self._open[record.key, fence] = record.family, record.at_ns
@@ -74,7 +74,7 @@ class _Reading:
 
 
 def read_history(path: Path, *, family: str | None = None, since_ns: int | None = None) -> tuple[Gathered, Findings]:
-    """What a ledger knows, and what was met while reading it."""
+    """The data of a ledger, and the findings of its reading."""
     findings = Findings()
     reading, contention = _Reading(), ContentionReader()
     wanted = None if family is None and since_ns is None else Wanted(family=family, since_ns=since_ns)
@@ -91,5 +91,5 @@ def read_history(path: Path, *, family: str | None = None, since_ns: int | None 
     found.lost = dict(reading.lost)
     found.pauses = [Figure(ns, f"{_PAUSES[name]}, by the autopsy of a loss") for name, ns in reading.pauses.items()]
     if reading.strange:
-        found.remarks.append(f"{reading.strange:,} lengths of time in {path.name} could not be, and were left out")
+        found.remarks.append(f"{reading.strange:,} durations in {path.name} were impossible and skipped")
     return found, findings

@@ -1,8 +1,8 @@
-"""Evidence for tuning from the metrics of processes, asked directly: `/metrics` of one, or of several together.
+"""Tuning data from the metrics of processes, scraped directly: `/metrics` of one, or of several together.
 
-Which metrics those are is read off the table (`observe.metrics.table`), so that a new name there is the name here. A
-scrape says what a process has seen since it started. Whatever answers is not trusted: what is no page of metrics, or
-has none of ours, is refused with what it was; numbers that cannot be are left out and said.
+The table (`observe.metrics.table`) defines the metric names, so a renamed metric is found. A scrape covers the time
+since the start of a process. Responses are not trusted: a page without our metrics is refused; impossible numbers are
+skipped and reported.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ TAIL: Final = NAMES["leases", "renew_tail_ns"]
 TICK: Final = NAMES["loop", "longest_ns"]
 PAUSES: Final[Mapping[str, str]] = {
     NAMES["leases", field]: what
-    for field, what in (("keeper_lag_ns", "the keeper was behind"), ("loop_lag_ns", "an event loop was late"))
+    for field, what in (("keeper_lag_ns", "the renewer was late"), ("loop_lag_ns", "an event loop was late"))
     if ("leases", field) in NAMES
 }
-# Job classes: which metric tells the holds of a family apart, and by which label.
+# Job classes: which metric has the holds of a family by class, and by which label.
 CLASSES: Final[Mapping[str, tuple[str, str]]] = {
     name: (family.name, label)
     for source, field, family, label in (
@@ -49,20 +49,20 @@ COUNT_MAX: Final = 10**15
 
 
 def declared(name: str, prefix: str) -> str:
-    """A name under the plane's prefix of metrics, as the table has it."""
+    """A metric name with the plane's prefix, as the table declares it."""
     return f"{DEFAULT}_{name.removeprefix(f'{prefix}_')}"
 
 
 class Sample(NamedTuple):
-    """One number of a page."""
+    """One sample of a page."""
 
-    name: str  # as the table has it, whichever prefix the plane has
+    name: str  # as the table declares it, without the plane's prefix
     labels: Mapping[str, str]
     value: float
 
 
 def scrape(urls: Sequence[str], token: str | None = None, prefix: str = DEFAULT) -> Gathered:
-    """What these processes have seen since they started."""
+    """The data of these processes since they started."""
     found: list[Sample] = []
     for url in urls:
         found += parse(ask(url, token=token, headers={"Accept": "text/plain"}), url, prefix)
@@ -71,7 +71,7 @@ def scrape(urls: Sequence[str], token: str | None = None, prefix: str = DEFAULT)
 
 
 def parse(page: bytes, where: str, prefix: str = DEFAULT) -> list[Sample]:
-    """The samples of a page that are ours."""
+    """Our samples on a page."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
@@ -81,25 +81,25 @@ def parse(page: bytes, where: str, prefix: str = DEFAULT) -> list[Sample]:
         for metric in text_string_to_metric_families(page.decode()):
             if metric.name.startswith(f"{prefix}_"):
                 found += [Sample(declared(each.name, prefix), each.labels, each.value) for each in metric.samples]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):  # it takes what it can get
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):  # the parser may raise any
         begins = page[:40].decode(errors="replace").strip()
         raise Misconfigured(f"{where} answered with something that is no page of metrics: {begins!r} …") from None
     if not found:
         raise Misconfigured(
-            f"{where} has no metrics of Holdfast; is it the right process, and the path /metrics, and do its metrics "
-            f"begin with {prefix}_ (names.metrics)?"
+            f"{where} has no metrics of Holdfast; check the address, the path /metrics, and whether its metrics "
+            f"begin with {prefix}_ (names.metrics)"
         )
     return found
 
 
 def gather(samples: Iterable[Sample], source: str) -> Gathered:
-    """Evidence from samples, those of several processes added up."""
+    """Data from samples, summed over several processes."""
     found = Gathered(source)
     buckets: dict[str, dict[tuple[str, ...], dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     strange = 0
     for each in samples:
         if not math.isfinite(each.value) or not 0 <= each.value <= COUNT_MAX:
-            strange += not math.isnan(each.value)  # what a process does not know is NaN, and that is no fault
+            strange += not math.isnan(each.value)  # NaN means that a process does not know the value
             continue
         if each.name.endswith("_bucket"):
             metric = each.name.removesuffix("_bucket")
@@ -111,16 +111,16 @@ def gather(samples: Iterable[Sample], source: str) -> Gathered:
         else:
             _single(found, each, source)
     if strange:
-        found.remarks.append(f"{strange:,} numbers of {source} could not be, and were left out")
+        found.remarks.append(f"{strange:,} numbers of {source} were impossible and skipped")
     _fill(found, buckets, source)
     return found
 
 
 def counts_of(cumulative: Mapping[float, float]) -> Histogram:
-    """Counts in our buckets from cumulative ones. A bound that is not ours counts as the next of ours above it.
+    """Counts in our buckets from cumulative ones. A foreign bound counts as the next higher one of ours.
 
-    A Prometheus gives fractions. What is rounded is the number up to a bound: rounding each bucket by itself would lose
-    most of what is spread thinly over many of them.
+    A Prometheus returns fractions. The cumulative number is rounded: rounding each bucket would lose most counts
+    that are spread thinly over many of them.
     """
     counts, before = [0] * (len(LADDER_NS) + 1), 0
     bounds = [bound / NS for bound in LADDER_NS]
@@ -152,7 +152,7 @@ def _fill(found: Gathered, buckets: Mapping[str, Mapping[tuple[str, ...], Mappin
 
 
 def _key(metric: str, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Which series of evidence this is part of; None: of none."""
+    """The series that a sample belongs to; None: to none."""
     if metric == HOLD:
         return labels.get("family", ""), ""
     if metric == LEFT:

@@ -1,6 +1,6 @@
-"""A picture of what was seen and what is set: for each family its holds, its TTL now and then, renewals, and the SLO.
+"""A plot of measured and configured times: for each family its holds, its TTL now and then, renewals, and the SLO.
 
-Drawn without a screen (Agg). Needs matplotlib, which is imported when a picture is asked for.
+Rendered without a display (Agg). Needs matplotlib, which is imported on demand.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BARS, _NOW, _THEN, _SLO, _GREY = "#9db8d2", "#8a8a8a", "#0b6e4f", "#b3261e", "#
 
 
 def draw(reports: Sequence[FamilyReport], path: Path, source: str) -> None:
-    """Write the picture. What it shows are families whose holds were seen."""
+    """Write the plot of all families with measured holds."""
     drawn = [each for each in reports if each.classes][:FAMILIES_MAX]
     if not drawn:
         raise BadInput("--plot", "there are no holds to draw", "gather some first; see docs/tuning.md")
     if path.suffix not in SUFFIXES:
-        raise BadInput("--plot", f"{path.name} is no name of a picture", f"end it in {', '.join(SUFFIXES)}")
+        raise BadInput("--plot", f"{path.name} is not the name of an image", f"use a suffix of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise BadInput("--plot", f"{path.parent} is not a directory", "name one that is there")
+        raise BadInput("--plot", f"{path.parent} is not a directory", "use an existing directory")
     try:
         import matplotlib as mpl
 
@@ -53,7 +53,7 @@ def draw(reports: Sequence[FamilyReport], path: Path, source: str) -> None:
                 _mark(axis, _marks(report))
             figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
         except OSError as error:
-            raise BadInput("--plot", f"{path} cannot be written: {error.strerror}", "name another file") from None
+            raise BadInput("--plot", f"{path} cannot be written: {error.strerror}", "use another file") from None
         finally:
             plt.close(figure)
 
@@ -81,12 +81,12 @@ def _panel(axis: Any, report: FamilyReport) -> None:
 
 
 def _spread(report: FamilyReport) -> Spread:
-    """Of all its holds; of the most frequent job class where only those are known."""
+    """The spread of all holds; of the most frequent job class if only those are known."""
     return report.classes.get("") or max(report.classes.values(), key=lambda each: each.number)
 
 
 def _marks(report: FamilyReport) -> list[tuple[int, str, str, str, float]]:
-    """What is drawn as a line: where, its name, colour, style and width."""
+    """The vertical lines: position, name, color, style and width."""
     found, present = report.found, report.subject.demand.present
     ttl = found.ttl_ns
     marks = [(_spread(report).p99_ns, "p99 hold", _GREY, ":", 1.2)]
@@ -101,7 +101,7 @@ def _marks(report: FamilyReport) -> list[tuple[int, str, str, str, float]]:
 
 
 def _mark(axis: Any, marks: Sequence[tuple[int, str, str, str, float]]) -> None:
-    """Lines with their names above, each in the lowest row in which there is room."""
+    """Draw lines with their names above, each in the lowest row with enough room."""
     ends = [float("-inf")] * _ROWS
     for ns, name, colour, style, width in sorted(marks, key=lambda each: each[0]):
         at, text = max(ns / NS, _LEAST_S), f"{name} {shown(ns)}"

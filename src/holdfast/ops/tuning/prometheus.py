@@ -1,11 +1,11 @@
-"""Evidence for tuning from a Prometheus: what a whole fleet has seen over a window, such as the last seven days.
+"""Tuning data from a Prometheus: the whole fleet over a window, such as the last seven days.
 
-Bucket counts are asked for, not quantiles: `increase` over the window, added up over processes. Quantiles are then
-estimated as `histogram_quantile` would, and in addition it is known how many observations there were, without which a
-quantile is worth nothing. Gauges are asked for at their worst (`max_over_time`).
+It queries bucket counts, not quantiles: `increase` over the window, summed over processes. Quantiles are then estimated
+as `histogram_quantile` does, and the number of observations is known, without which a quantile is worthless. Gauges are
+queried at their maximum (`max_over_time`).
 
-The answers are not trusted: status, shape and every number are checked. Limits on time and size are those of
-`bounded_http`; Prometheus is told to give up at the same time.
+Responses are not trusted: status, shape and every number are checked. Limits on time and size are those of
+`ops.http_client`; Prometheus gets the same timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def queries(window: str, match: Mapping[str, str] | None = None, prefix: str = DEFAULT) -> dict[str, str]:
-    """What is asked, by the name of the sample that the answer becomes."""
+    """The queries, by the name of the sample that the answer becomes."""
     names = Names(metrics=prefix)
     chosen = "{" + ", ".join(f'{name}="{value}"' for name, value in match.items()) + "}" if match else ""
     asked = {
@@ -55,20 +55,20 @@ def ask_prometheus(
     token: str | None = None,
     prefix: str = DEFAULT,
 ) -> Gathered:
-    """What it knows about the window. `match`: labels that tell this plane from others, such as `plane="blue"`."""
+    """The data of the window. `match`: labels that tell this plane from others, such as `plane="blue"`."""
     base = check_url("prometheus", url).rstrip("/")
     window = f"{window}s" if window.isascii() and window.isdecimal() else window  # seconds, as everywhere
     if not _WINDOW.fullmatch(window):
-        raise BadInput("window", f"{window!r} is not a length of time", "give one as Prometheus takes it: 7d, 12h, 30m")
+        raise BadInput("window", f"{window!r} is not a duration", "use the Prometheus format: 7d, 12h, 30m")
     for name, value in (match or {}).items():
         if not _LABEL.fullmatch(name) or not value.isprintable() or set(value) & {'"', "\\"}:
-            raise BadInput("match", f"{name}={value!r:.60} is no label with a value", "give one such as plane=blue")
+            raise BadInput("match", f"{name}={value!r:.60} is no label with a value", "use a form such as plane=blue")
     asked = queries(window, match, prefix)
     samples = [sample for name, query in asked.items() for sample in _answer(base, name, query, token)]
     if not samples:
         raise Misconfigured(
-            f"{base} knows no metrics of Holdfast in the last {window}; does it scrape the processes, and do their "
-            f"metrics begin with {prefix}_ (names.metrics)?"
+            f"{base} has no metrics of Holdfast in the last {window}; check whether it scrapes the processes, and "
+            f"whether their metrics begin with {prefix}_ (names.metrics)"
         )
     return gather(samples, f"the last {window}, {base}")
 
@@ -78,11 +78,11 @@ def _answer(base: str, name: str, query: str, token: str | None) -> Iterator[Sam
     try:
         said: Any = json.loads(ask(f"{base}/api/v1/query?{asked}", token=token))
         if said["status"] != "success":
-            raise Misconfigured(f"{base} did not take a question: {str(said.get('error'))[:200]}")
+            raise Misconfigured(f"{base} refused a query: {str(said.get('error'))[:200]}")
         result = said["data"]["result"]
         found = [Sample(name, _labels(each["metric"]), float(each["value"][1])) for each in result]
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise Misconfigured(f"{base} does not answer as a Prometheus does; is it the right address?") from None
+        raise Misconfigured(f"{base} does not answer as a Prometheus does; check the address") from None
     yield from found
 
 

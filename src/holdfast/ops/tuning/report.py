@@ -1,4 +1,4 @@
-"""Everything that `holdfast tune` finds out, as values: the command prints them, and programs read `as_dict`."""
+"""The results of `holdfast tune` as values: the command prints them, and programs read `as_dict`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from holdfast.types import MS, NS
 
 @dataclass(frozen=True, slots=True)
 class RetryReport:
-    """One recorded contention, lived through with each delay."""
+    """One recorded contention, replayed with each delay."""
 
     family: str
     arrivals: int
-    replayed: tuple[tuple[Replayed, tuple[str, ...]], ...]  # with what stands against each
+    replayed: tuple[tuple[Replayed, tuple[str, ...]], ...]  # with the objections to each
 
     @property
     def sentences(self) -> list[str]:
-        """Each delay beside the first."""
+        """Each delay compared with the first."""
         (base, _), *others = self.replayed
         return [
             f"{other.name} instead of {base.name}: p95 wait {shown(base.p95_wait_ns)} -> {shown(other.p95_wait_ns)}, "
@@ -40,7 +40,7 @@ class RetryReport:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON types."""
         return {
             "family": self.family,
             "arrivals": self.arrivals,
@@ -66,7 +66,7 @@ class RetryReport:
 
 @dataclass(frozen=True, slots=True)
 class FamilyReport:
-    """One family: what was seen, what is set, what should be."""
+    """One family: measured data, current settings, recommendation."""
 
     subject: Subject
     evidence: Evidence
@@ -77,17 +77,17 @@ class FamilyReport:
 
     @property
     def seen(self) -> bool:
-        """Whether there is anything about it but its settings."""
+        """Whether there is any measured data."""
         return bool(self.classes) or self.found.timing is not None
 
     @property
     def sentences(self) -> list[str]:
-        """For people."""
+        """The report as text."""
         return sentences(self.subject.demand, self.found)
 
     @property
     def stays(self) -> bool:
-        """Whether all that is in effect is what is recommended."""
+        """Whether the settings in effect are the recommended ones."""
         made, present = self.found.timing, self.subject.demand.timing
         if made is None or present is None or not self.found.renewed:
             return made is not None and present is not None and made.ttl_ns == present.ttl_ns
@@ -95,7 +95,7 @@ class FamilyReport:
 
     @property
     def wanted(self) -> dict[str, float]:
-        """What its settings should be, if that is another than they are. None at all: as it is, or not known."""
+        """The recommended settings that differ from those in effect. Empty: no difference, or unknown."""
         made, keys = self.found.timing, self.subject.keys
         if made is None or keys is None or self.stays:
             return {}
@@ -106,7 +106,7 @@ class FamilyReport:
         return {**ttl, keys.renew_every: _rounded(made, silence) / NS, keys.failures: made.failures_max}
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs. Lengths of time are seconds."""
+        """JSON types. Durations are seconds."""
         found, demand, made = self.found, self.subject.demand, self.found.timing
         present, keys = demand.timing, self.subject.keys
         loss = found.false_loss
@@ -159,7 +159,7 @@ class FamilyReport:
 
 
 def family_report(subject: Subject, gathered: Gathered) -> FamilyReport:
-    """One family, from what was gathered."""
+    """The report about one family."""
     present = subject.demand.timing
     known = evidence(gathered, subject.family, renewed=subject.renewed, present=present, loop=subject.loop)
     found = recommend(known, subject.demand)
@@ -190,7 +190,7 @@ def retry_report(
 
 
 def delays(fixed: float, spread: float) -> list[tuple[str, Backoff]]:
-    """The two that are compared: the same delay without and with jitter."""
+    """The two delays to compare: the same one without and with jitter."""
     base = Fixed(round(fixed * NS))
     return [
         (f"{fixed * 1000:g} ms", base),
@@ -203,12 +203,12 @@ def _times(timing: Timing) -> tuple[int, int, int]:
 
 
 def _ttl_value(made: Timing, keys: FamilyKeys) -> float:
-    """What the setting must be for a TTL: seconds."""
+    """The value of the setting for a TTL, in seconds."""
     return round(made.ttl_ns / NS / keys.factor, 3)
 
 
 def _rounded(made: Timing, silence_ns: int) -> int:
-    """The interval without more digits than a person would write, as long as it does the same."""
+    """The interval rounded to the digits that a person would write, if it has the same effect."""
     for step in (MS, MS // 1000):
         every = made.renew_every_ns // step * step
         if every >= MS and bears(settle(ttl=made.ttl_ns / NS, renew_every=every / NS), silence_ns):

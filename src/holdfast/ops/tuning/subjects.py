@@ -1,7 +1,7 @@
-"""What can be tuned: every family of the plane with what is set for it and which keys set it, and any other by name.
+"""The families that can be tuned: all of the plane with their settings, and any other by name.
 
-The takeover bound of a family here is that of `plane.settings.consistency.takeovers`, by a test: who tunes and who
-refuses settings must not disagree.
+The takeover bound of a family here is that of `plane.settings.consistency.takeovers`, by a test: tuning and validation
+of settings must not disagree.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.plane.settings.settings import KEYS, Settings
 from holdfast.types import NS
 
 UNPROMISED: Final = frozenset({families.DEAD_LETTER_CLEANUP.name})
-"""Nobody waits for it, so the takeover SLO does not speak of it."""
+"""No process waits for it, so the takeover SLO does not apply."""
 RETRIED: Final = frozenset({families.SCHEDULER_JOB.name, families.WORKFLOW_RUN.name})
-"""Whose messages wait for their turn. A busy lease of a worker means a copy of a message; people wait themselves."""
+"""The families whose messages are retried. A busy worker lease means a duplicate message; people retry themselves."""
 
 
 class Subject(NamedTuple):
@@ -32,24 +32,24 @@ class Subject(NamedTuple):
     demand: Demand
     renewed: bool
     keys: FamilyKeys | None = None  # the settings that decide its times
-    retry: Backoff | None = None  # after which a message whose lock was busy comes again
+    retry: Backoff | None = None  # after which a message whose lock was busy is redelivered
     patience: float = 0.0  # seconds that a caller waits before that
 
     @property
     def names(self) -> SettingNames:
-        """Where its times are set, for people."""
+        """The settings of its times, as text."""
         if self.keys is None:
             return SettingNames(f"no setting: {self.family}")
         return SettingNames(self.keys.ttl, self.keys.renew_every, self.keys.failures)
 
     @property
     def loop(self) -> str | None:
-        """The loop that takes it, if one does."""
+        """The loop that takes it, if any."""
         return None if self.keys is None else self.keys.loop
 
 
 def takes(key: str, value: float) -> bool:
-    """Whether a setting takes the value."""
+    """Whether a setting accepts the value."""
     kind = KEYS[key].kind
     return bool(getattr(kind, "low", 0) <= value <= getattr(kind, "high", value))
 
@@ -57,7 +57,7 @@ def takes(key: str, value: float) -> bool:
 def subjects(
     settings: Settings, slo: Figure | None, seen: Iterable[str] = (), *, unrenewed: Iterable[str] = ()
 ) -> list[Subject]:
-    """The families of the plane, then others that were seen. `slo` is said, or else the one of the settings."""
+    """The families of the plane, then others in the data. `slo` overrides the one of the settings."""
     promised = slo
     if promised is None and settings.takeover is not None:
         promised = Figure(round(settings.takeover * NS), f"takeover ({settings.origin('takeover')})")
@@ -88,9 +88,9 @@ def _of_the_plane(settings: Settings, slo: Figure | None) -> Iterator[Subject]:
 
 
 def _detection(settings: Settings, keys: FamilyKeys) -> Detection:
-    """How the next one notices: messages come again, and loops look once in an interval."""
+    """How the next owner notices: messages are redelivered, and loops try once in an interval."""
     if keys.loop is not None:
         part = round(1000 / keys.factor), 1000
-        return Detection(None, part, f"others look every interval, {1 / keys.factor:g} of the TTL")
+        return Detection(None, part, f"others try every interval, {1 / keys.factor:g} of the TTL")
     again = settings.scheduler.busy_delay + settings.scheduler.busy_jitter
-    return Detection(round(again * NS), None, f"a message comes again every {again:g} s (scheduler.busy_delay)")
+    return Detection(round(again * NS), None, f"a message is redelivered every {again:g} s (scheduler.busy_delay)")

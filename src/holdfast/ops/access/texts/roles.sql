@@ -1,8 +1,8 @@
--- Roles for a plane in this database: run it with psql as a superuser, as often as you like.
+-- Roles for a plane in this database. Run it with psql as a superuser; it may be run again.
 --
--- $owner_text makes the tables (and changes them at an upgrade), $plane_text works on their rows,
--- $reader_text looks at them. All three may log in, and have no password before you give them one. The schema is for the
--- plane alone: everything in it is theirs.
+-- $owner_text creates the tables (and changes them at an upgrade), $plane_text writes their rows,
+-- $reader_text reads them. All three may log in, and have no password until you set one. The schema is for the
+-- plane alone: the roles own everything in it.
 DO $$$$
 DECLARE
   each text;
@@ -18,7 +18,7 @@ CREATE SCHEMA IF NOT EXISTS $schema;
 REVOKE ALL ON SCHEMA $schema FROM PUBLIC;
 GRANT USAGE, CREATE ON SCHEMA $schema TO $owner;
 GRANT USAGE ON SCHEMA $schema TO $plane, $reader;
--- For the tables that are there, and for those that the owner will make.
+-- For existing tables, and for those that the owner will create.
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA $schema TO $plane;
 GRANT SELECT ON ALL TABLES IN SCHEMA $schema TO $reader;
 ALTER DEFAULT PRIVILEGES FOR ROLE $owner IN SCHEMA $schema

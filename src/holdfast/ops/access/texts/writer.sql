@@ -1,5 +1,5 @@
--- Who writes to guarded tables: their rows, and the fences beside them. Not their triggers or columns, and no others.
--- Run it after the guards were installed, as a superuser, as often as you like.
+-- A writer of guarded tables: of their rows and the fences beside them, not of their triggers or columns, nor of other
+-- tables. Run it as a superuser after the guards were installed; it may be run again.
 DO $$$$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = $writer_text) THEN

@@ -174,9 +174,9 @@ def _loops(plan: Plan) -> Iterator[Scenario]:
     stuck = Fleet(plan).over("a", "loop_last_tick_timestamp_seconds", lambda at: min(at, START), loop=loop.name)
     at = START + bound + settle + SLACK * plan.scrape_s
     yield Scenario("a loop is led and does not tick", stuck, at, {at: ["HoldfastLoopLate"]})
-    nobody = Fleet(plan).leads("a", (0.0, START), loops=[loop.name])
+    unled = Fleet(plan).leads("a", (0.0, START), loops=[loop.name])
     at = START + loop.takeover_s + settle + SLACK * plan.scrape_s
-    yield Scenario("no process leads a loop", nobody, at, {at: ["HoldfastNoLeader"]})
+    yield Scenario("no process leads a loop", unled, at, {at: ["HoldfastNoLeader"]})
     two = Fleet(plan).leads("b", (START, FOREVER), loops=[loop.name])
     at = START + plan.pace.window_s + SLACK * plan.scrape_s
     yield Scenario("two lead a loop", two, at, {at: ["HoldfastTwoLeaders"]})

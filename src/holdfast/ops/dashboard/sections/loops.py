@@ -21,7 +21,7 @@ _LEADERS: Final = (
         (Query(total("loop_leader", "loop"), "{{loop}}"),),
         steps=Steps.exactly_one(),
         kind=Kind.TIMELINE,
-        words={0: "nobody", 1: "one", 2: "two"},
+        words={0: "none", 1: "one", 2: "two"},
     ),
     Panel(
         "Who leads",

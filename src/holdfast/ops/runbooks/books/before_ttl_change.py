@@ -1,8 +1,8 @@
-"""`holdfast runbook before-ttl-change`: proves on a throw-away key that locks do what a change of TTL relies on.
+"""`holdfast runbook before-ttl-change`: proves on a temporary key that locks behave as a change of TTL requires.
 
-It writes one key of its own, `holdfast:runbook:before-ttl-change:<random>`, into the lease store, and nobody else's;
-with `names.keys`, its first word is that. It is given back at the end, and expires after `KEY_TTL_S` whatever happens.
-Tokens stay in memory: no fact has one.
+It writes only its own key, `holdfast:runbook:before-ttl-change:<random>`, into the lease store. With `names.keys`, the
+key begins with that prefix. The runbook releases the key at the end, and it expires after `KEY_TTL_S` in any case.
+Tokens stay in memory: no fact contains one.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _STEPS: Final = ("contention", "owner", "stale release", "expiry", "exclusion", 
 
 @dataclass(frozen=True, slots=True)
 class TimingFact:
-    """What the settings promise now."""
+    """The times that the settings promise now."""
 
     families: Mapping[str, tuple[float, float | None]]  # TTL and renewal interval
     takeovers: Mapping[str, float]
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         found = [
             f"{name}: TTL {span(ttl)}, {'not renewed' if every is None else f'renewed every {span(every)}'}"
             for name, (ttl, every) in self.families.items()
         ]
-        return [*found, *(f"{what}: others have it within {bound:g} s" for what, bound in self.takeovers.items())]
+        return [*found, *(f"{what}: taken over within {bound:g} s" for what, bound in self.takeovers.items())]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)
 
 
@@ -57,7 +57,7 @@ async def _timing(scene: Scene) -> TimingFact:
 
 
 class _Heard(logging.Filter):
-    """Keeps what the library logs about our key, and lets everything else pass."""
+    """Collects log messages of the library about our key, and lets all others pass."""
 
     def __init__(self, key: str) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def _key(scene: Scene) -> str:
 def _token(scene: Scene) -> str:
     found: str | None = scene.notes.get("token")
     if not found:
-        raise HoldfastError("an earlier step did not get that far")
+        raise HoldfastError("an earlier step has failed")
     return found
 
 
@@ -103,7 +103,7 @@ async def _contention(scene: Scene) -> ProofFact:
     if other:
         scene.notes["other"] = other
     return ProofFact(
-        "while one has the key, another that asks for it gets an empty token",
+        "while one client holds the key, another client's acquire returns an empty token",
         bool(token) and not other,
         (f"first acquire: {'a token' if token else 'none'}", f"second acquire: {'A TOKEN' if other else 'empty'}"),
     )
@@ -115,14 +115,14 @@ async def _owner(scene: Scene) -> ProofFact:
     left = -1.0 if look.remaining is None else look.remaining
     scene.notes["fence"] = look.fence
     return ProofFact(
-        "anybody can read who owns the key, and how long for",
+        "any client can read the owner of the key and the remaining time",
         look.held and bool(look.owner) and 0 < left <= KEY_TTL_S,
         (f"owner {look.owner}", f"remaining {left * 1000:.0f} ms of {KEY_TTL_S * 1000:.0f} ms", f"fence {look.fence}"),
     )
 
 
 async def _refusal(call: Callable[[], Awaitable[None]]) -> str:
-    """What the store answers; empty: it let us."""
+    """The store's answer; empty: the call succeeded."""
     try:
         await call()
     except NotOwner as refused:
@@ -165,7 +165,7 @@ async def _expiry(scene: Scene) -> ProofFact:
     second = await scene.contender().inspect(key)
     rises = first.fence is not None and second.fence is not None and second.fence > first.fence
     return ProofFact(
-        "a key that nobody renews is given to the next one when its time is over, under a higher fence",
+        "a key that is not renewed becomes free at its expiry, and the next grant has a higher fence",
         bool(late) and bool(taken) and renewal == LOCK_NOT_OWNED and rises,
         (
             f"after {SHORT_TTL_S * 1000:.0f} ms: free, renewal by the late owner: {renewal or 'GRANTED'}",
@@ -185,7 +185,7 @@ async def _exclusion(scene: Scene) -> ProofFact:
     scene.notes["token"] = won[0] if won else ""
     while_held = sum(each == "" for each in held)
     return ProofFact(
-        "however many ask, none gets a held key, and one gets a free one",
+        "concurrent requests never get a held key, and exactly one gets a free one",
         while_held == CONTENDERS and len(won) == 1 and sum(each == "" for each in race) == CONTENDERS - 1,
         (
             f"{while_held} of {CONTENDERS} got an empty token while it was held",
@@ -195,7 +195,7 @@ async def _exclusion(scene: Scene) -> ProofFact:
 
 
 async def _clean_up(scene: Scene) -> ProofFact:
-    """Runs whatever became of the steps before it."""
+    """Runs even if earlier steps failed."""
     pairs = [(_key(scene), scene.notes.get(name)) for name in ("token", "other")]
     pairs.append((scene.notes.get("short", ""), scene.notes.get("short token")))
     for key, token in pairs:
@@ -203,7 +203,7 @@ async def _clean_up(scene: Scene) -> ProofFact:
             with suppress(NotOwner):  # it has expired meanwhile
                 await scene.locks().release_token(key, token)
     left = [each.key for each in await scene.locks().list(_key(scene), 10)]
-    return ProofFact("nothing is left behind", not left, tuple(left) or (f"no key begins with {_key(scene)}",))
+    return ProofFact("the key is deleted", not left, tuple(left) or (f"no key begins with {_key(scene)}",))
 
 
 def _proof(step: str, when: str, meaning: str) -> Rule:
@@ -212,9 +212,7 @@ def _proof(step: str, when: str, meaning: str) -> Rule:
         if found is None or found.holds:
             return None
         sentence = f"It is not true that {found.claim} ({'; '.join(found.seen)}). {meaning} Change no TTL."
-        return Said(
-            sentence, (step,), (NextStep("holdfast runbook store-outage", "what is the matter with the store"),)
-        )
+        return Said(sentence, (step,), (NextStep("holdfast runbook store-outage", "whether the store works"),))
 
     return Rule(f"{step} not proved", Severity.ACT, when, judge)
 
@@ -227,50 +225,48 @@ RUNBOOK: Final = Runbook(
     name="before-ttl-change",
     title="Before a TTL, a renewal interval or a retry delay is changed",
     when="every time, in staging, before defaults change; after the store is upgraded or moved",
-    needs="the lease store of staging; it writes a throw-away key",
-    writes=f"one throw-away key, {PREFIX}…, for at most {KEY_TTL_S:g} s",
+    needs="the lease store of staging; it writes a temporary key",
+    writes=f"one temporary key, {PREFIX}…, for at most {KEY_TTL_S:g} s",
     in_order=True,
     steps=(
         Step(
             "timing",
-            "what the settings promise now: TTLs, renewal, and how soon others take over",
+            "the current settings: TTLs, renewal intervals and takeover bounds",
             ("holdfast up --check", "holdfast inventory"),
             Source.SETTINGS,
             _timing,
         ),
-        _step("contention", "a key that two sides ask for", ("holdfast run KEY --on-busy fail -- true",), _contention),
         _step(
-            "owner", "its owner, and what is left of its time", ("holdfast inspect KEY", "redis-cli PTTL KEY"), _owner
+            "contention", "a key that two clients request", ("holdfast run KEY --on-busy fail -- true",), _contention
         ),
+        _step("owner", "its owner and remaining time", ("holdfast inspect KEY", "redis-cli PTTL KEY"), _owner),
         _step(
             "stale release",
-            f"a release with an old token: it must be refused with `{LOCK_NOT_OWNED}`, and log `{MISMATCH}`",
+            f"a release with an old token: the store must refuse it with `{LOCK_NOT_OWNED}`, and log `{MISMATCH}`",
             (f"grep '{MISMATCH}' LOG",),
             _stale_release,
         ),
-        _step("expiry", "a key that nobody renews", ("holdfast watch KEY",), _expiry),
-        _step("exclusion", f"{CONTENDERS} that ask at once, for a held key and for a free one", (), _exclusion),
-        _step("clean-up", "the key is given back", ("holdfast locks holdfast:runbook:",), _clean_up),
+        _step("expiry", "a key that is not renewed", ("holdfast watch KEY",), _expiry),
+        _step("exclusion", f"{CONTENDERS} concurrent requests, for a held key and for a free one", (), _exclusion),
+        _step("clean-up", "the key is released", ("holdfast locks holdfast:runbook:",), _clean_up),
     ),
     rules=(
-        _proof("contention", "a second acquire of a held key gives a token", "Two would hold one lock."),
-        _proof("owner", "owner or remaining time cannot be read", "In an incident nobody could say who holds what."),
+        _proof("contention", "a second acquire of a held key returns a token", "Two clients would hold one lock."),
+        _proof("owner", "owner or remaining time cannot be read", "In an incident, the holder would be unknown."),
         _proof(
             "stale release", "a stale release is not refused as it must be", "A late owner would free another's lock."
         ),
         _proof("expiry", "an expired key is not free, or its fence does not rise", "Takeover cannot be relied upon."),
         _proof("exclusion", "more or fewer than one of many get a free key", "The lock does not exclude."),
-        _proof("clean-up", "the throw-away key is still there", "It expires by itself; look at the store first."),
+        _proof("clean-up", "the temporary key still exists", "It will expire; check the store first."),
     ),
     fine="Ownership, expiry, exclusion and refusal of stale owners hold on this store: a TTL can be changed safely.",
     essential=_STEPS,
     then=(
         NextStep(
-            "holdfast tune --family FAMILY", "the TTL that your holds, your network and your takeover time ask for"
+            "holdfast tune --family FAMILY", "the TTL that your holds, your network and your takeover time require"
         ),
-        NextStep("holdfast up --check", "after the change: how soon others take over now"),
-        NextStep(
-            "holdfast runbook not-owned --ledger LEDGER", "a day later: whether leases are lost that were not before"
-        ),
+        NextStep("holdfast up --check", "after the change: the new takeover bounds"),
+        NextStep("holdfast runbook not-owned --ledger LEDGER", "a day later: whether more leases are lost than before"),
     ),
 )

@@ -1,4 +1,4 @@
-"""`holdfast runbook duplicate-dispatch [JOB]`: was a job done, or ended, twice; which one; and who has it now."""
+"""`holdfast runbook duplicate-dispatch [JOB]`: was a job run or ended twice, which job, and who holds it now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.plane.model.job_states import JobState
 from holdfast.plane.settings.consistency import takeovers
 
 WAIT_S: Final = 1.0
-"""Half of the two seconds that a handler waits for the lock of a job: past it, waits begin to end in vain."""
+"""Half of the two seconds that a handler waits for the lock of a job: above it, some waits time out."""
 
 
 def _lock(case: Case, family: LockFamily) -> LockFact | None:
@@ -32,7 +32,7 @@ def _show(case: Case) -> NextStep:
 
 def _history(case: Case) -> NextStep:
     key = case.key(SCHEDULER_JOB, job=case.arguments["JOB"])
-    return NextStep(f"{typed('holdfast', 'history', key)} --ledger LEDGER", "who held it when, and under which fence")
+    return NextStep(f"{typed('holdfast', 'history', key)} --ledger LEDGER", "who held it when, and with which fence")
 
 
 def _wrong_history(case: Case) -> Said | None:
@@ -40,13 +40,13 @@ def _wrong_history(case: Case) -> Said | None:
     if job is None or not job.problems:
         return None
     sentence = (
-        f"The history of {job.id} has what must never be there: {'; '.join(job.problems)}. Something writes to the job "
-        f"without the guard, or around the plane."
+        f"The history of {job.id} contains impossible events: {'; '.join(job.problems)}. A writer changes the job "
+        f"without the guard, or bypasses the plane."
     )
     steps = (
         _show(case),
         _history(case),
-        NextStep("holdfast check LEDGER", "whether any other promise was broken"),
+        NextStep("holdfast check LEDGER", "whether any other guarantee was violated"),
         NextStep('holdfast policy set low fail_closed --reason "duplicate dispatch"', "until it is understood"),
     )
     return Said(sentence, ("job",), steps)
@@ -56,7 +56,9 @@ def _broken_rule(case: Case) -> Said | None:
     ledger = case.fact("ledger", LedgerFact)
     if ledger is None or not ledger.violations:
         return None
-    sentence = f"The ledger shows a broken promise about the locks of {case.arguments['JOB']}: {ledger.violations[0]}."
+    sentence = (
+        f"The ledger shows a violated guarantee for the locks of {case.arguments['JOB']}: {ledger.violations[0]}."
+    )
     return Said(
         sentence, ("ledger",), (_history(case), NextStep("holdfast check LEDGER", "the two records that conflict"))
     )
@@ -69,11 +71,11 @@ def _stale_holder(case: Case) -> Said | None:
         return None
     sentence = (
         f"{lock.owner} holds the lock of {job.id} with fence {lock.fence}, and the job was written under fence "
-        f"{job.fence}: the store has forgotten a newer grant. What this holder writes is refused."
+        f"{job.fence}: the store has lost a newer grant. Storage refuses the writes of this holder."
     )
     steps = (
         NextStep(
-            typed("holdfast", "release", lock.key, "--reason", "older than the job's fence"), "let a fresh one in"
+            typed("holdfast", "release", lock.key, "--reason", "older than the job's fence"), "free it for a new holder"
         ),
         NextStep("holdfast runbook store-outage", "whether the store was restarted or has failed over"),
     )
@@ -91,12 +93,12 @@ def _abandoned(case: Case) -> Said | None:
     if job.idle <= bound:
         return None
     sentence = (
-        f"{job.id} is RUNNING and nobody holds its execution lease: {job.worker or 'its worker'} is gone for longer "
-        f"than a takeover may take ({span(bound)}). No worker takes its topic, or no loop brings it back."
+        f"{job.id} is RUNNING and its execution lease is free: {job.worker or 'its worker'} has been gone for longer "
+        f"than a takeover may take ({span(bound)}). No worker consumes its topic, or no loop recovers it."
     )
     steps = (
         NextStep("holdfast jobs stats", "whether workers are alive"),
-        NextStep("holdfast runbook lock-debt", "whether others are stuck as well"),
+        NextStep("holdfast runbook lock-debt", "whether other jobs are stuck as well"),
     )
     return Said(sentence, ("job", "locks"), steps)
 
@@ -107,9 +109,9 @@ def _no_leader(case: Case) -> Said | None:
     if not free:
         return None
     missing = " and ".join(free)
-    sentence = f"Nobody holds {missing}: what is overdue or forgotten is not brought back, so jobs stay where they are."
-    step = NextStep("holdfast up --only reconciler,replayer", "any host that reaches the same places can run them")
-    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; look again")
+    sentence = f"No process holds {missing}: overdue and orphaned jobs are not recovered, so they stay where they are."
+    step = NextStep("holdfast up --only reconciler,replayer", "on any host that reaches the same stores")
+    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again")
 
 
 def _refused(case: Case) -> Said | None:
@@ -118,13 +120,15 @@ def _refused(case: Case) -> Said | None:
     seen = ledger.count(Kind.DUPLICATE) if ledger is not None else 0
     if rate <= 0 and not seen:
         return None
-    of_all = f"{rate:.3g} a second in all" if rate > 0 else ""
+    of_all = f"{rate:.3g} per second in total" if rate > 0 else ""
     if not seen:
-        sentence = f"Second ends are reported and refused, {of_all}: work is done twice, and one result is used."
-        return Said(sentence, ("rates",), (NextStep("holdfast check LEDGER", "whether any other promise was broken"),))
+        sentence = f"Duplicate ends are reported and refused, {of_all}: work is done twice, and one result is used."
+        return Said(
+            sentence, ("rates",), (NextStep("holdfast check LEDGER", "whether any other guarantee was violated"),)
+        )
     told = f"{number(seen, 'is', 'are')} in the ledger{', and ' if of_all else ''}{of_all}"
     sentence = (
-        f"A second end of {case.arguments['JOB']} was reported and refused ({told}): two sides have done the same "
+        f"A second end of {case.arguments['JOB']} was reported and refused ({told}): two workers did the same "
         f"work, and one result was used."
     )
     return Said(sentence, ("ledger", "rates") if of_all else ("ledger",), (_history(case), _show(case)))
@@ -135,7 +139,7 @@ def _rising(case: Case) -> Said | None:
     if policy is None or not policy.rising:
         return None
     counts = ", ".join(f"{sign} {now} after {was}" for sign, (now, was) in policy.duplicates.items() if now or was)
-    sentence = f"Work is done twice more often than before, in the whole plane: {counts} in {span(policy.window_s)}."
+    sentence = f"The whole plane does more duplicate work than before: {counts} in {span(policy.window_s)}."
     return Said(sentence, ("policy",), (NextStep("holdfast runbook store-outage", "whether locks fall back"),))
 
 
@@ -144,7 +148,7 @@ def _contended(case: Case) -> Said | None:
     if found is None or (worst := found.worst("wait"))[1] < WAIT_S:
         return None
     sentence = f"The p99 wait for a job lock is {span(worst[1])} ({worst[0] or 'all parts'}), of 2 s at most."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "who holds what for how long"),))
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"),))
 
 
 RUNBOOK: Final = Runbook(
@@ -152,18 +156,20 @@ RUNBOOK: Final = Runbook(
     title="One job was dispatched, run or ended twice",
     when="a customer saw an effect twice; `holdfast_plane_duplicate_ends_total` or `holdfast_duplicates_total` rises; "
     "after a scheduler was killed",
-    needs="the database and the lease store; the job's id, if it is known; --ledger for who held it when; metrics",
+    needs="the database and the lease store; the job id, if it is known; --ledger for past holders; metrics",
     argument=Argument(
         "JOB",
         "job",
         "the id of the job",
-        "`holdfast check LEDGER` and the lines `published again` in logs name jobs; `holdfast jobs list` has all",
+        "`holdfast check LEDGER` and the log lines `published again` name jobs; `holdfast jobs list` lists all",
         "{id} has at most one end, each of its attempts was dispatched once, and its fences only rise.",
         (JOBS_IN_LEDGER, JOBS_IN_DATABASE),
     ),
     steps=(
-        lock_step("locks", "who decides about the job, and who runs it", SCHEDULER_JOB, WORKER_JOB, argument="JOB"),
-        lock_step("loops", "who brings back what is overdue and forgotten", RECONCILER, REPLAYER),
+        lock_step(
+            "locks", "which process decides about the job, and which runs it", SCHEDULER_JOB, WORKER_JOB, argument="JOB"
+        ),
+        lock_step("loops", "which processes recover overdue and orphaned jobs", RECONCILER, REPLAYER),
         JOB_STEP,
         history_step(
             *("ledger", "the history of both locks of the job, checked against every rule", "JOB"),
@@ -172,7 +178,7 @@ RUNBOOK: Final = Runbook(
         POLICY_STEP,
         metrics_step(
             "rates",
-            "second ends, refused writes, waits for job locks, and what the loops had to bring back",
+            "second ends, refused writes, waits for job locks, and recoveries by the loops",
             Query("second ends", "holdfast_plane_duplicate_ends_total"),
             Query("duplicates", "holdfast_duplicates_total", by=("kind",)),
             Query("refused writes", "holdfast_guard_steps_total", where=(("outcome", "refused"),)),
@@ -187,21 +193,21 @@ RUNBOOK: Final = Runbook(
         Rule(
             "wrong history",
             Severity.ACT,
-            "the job ended twice, an attempt was dispatched twice, a fence went back, a move was not legal, or it had "
-            "more attempts than it may",
+            "the job ended twice, an attempt was dispatched twice, a fence decreased, a transition was illegal, or it "
+            "had more attempts than allowed",
             _wrong_history,
         ),
-        Rule("broken rule", Severity.ACT, "`holdfast check` finds a broken rule about its locks", _broken_rule),
+        Rule("broken rule", Severity.ACT, "`holdfast check` finds a violated rule about its locks", _broken_rule),
         Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the job", _stale_holder),
         Rule(
             "abandoned",
             Severity.ACT,
-            "it is RUNNING, nobody holds its execution lease, and that for longer than a takeover may take",
+            "it is RUNNING, and its execution lease has been free for longer than a takeover may take",
             _abandoned,
         ),
-        Rule("no leader", Severity.ACT, "nobody holds the lock of the reconciler or of the replayer", _no_leader),
+        Rule("no leader", Severity.ACT, "no process holds the lock of the reconciler or of the replayer", _no_leader),
         Rule("refused end", Severity.WATCH, "a second end was reported and refused", _refused),
-        Rule("rising", Severity.WATCH, "duplicates are more than in the window before", _rising),
+        Rule("rising", Severity.WATCH, "duplicates are more frequent than in the window before", _rising),
         Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
     ),
     fine="The job has at most one end, each attempt was dispatched once, and its fences only rise.",

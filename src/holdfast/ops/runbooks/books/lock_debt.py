@@ -1,4 +1,4 @@
-"""`holdfast runbook lock-debt`: work waits, and it is to be said for whom: a tenant, a pool, a holder or a loop."""
+"""`holdfast runbook lock-debt`: work waits; the runbook finds the cause: a tenant, a pool, a holder or a loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _debt(case: Case) -> DebtFact | None:
 def _limit(tenant: str) -> NextStep:
     return NextStep(
         f"curl -X PUT $ADDRESS/api/v1/tenants/{tenant}/limits --json '{{\"slots\": N}}'",
-        f"how many jobs of {tenant} may be with workers at once; takes effect at once",
+        f"how many jobs of {tenant} may run concurrently; takes effect immediately",
     )
 
 
@@ -35,13 +35,13 @@ def _held_back(case: Case) -> Said | None:
     if not full:
         return None
     worst = full[0]
-    others = f", and {number(len(full) - 1, 'other tenant is', 'other tenants are')}, too" if len(full) > 1 else ""
+    others = f", and {number(len(full) - 1, 'other tenant', 'other tenants')} too" if len(full) > 1 else ""
     sentence = (
-        f"Tenant {worst.name} has {worst.waiting} jobs waiting and all of its {worst.slots} places in use (the first "
-        f"has waited {span(worst.oldest)}): it is held back by its own limit{others}. The plane works as told."
+        f"Tenant {worst.name} has {worst.waiting} queued jobs and all of its {worst.slots} slots in use (the oldest "
+        f"has waited {span(worst.oldest)}): its own limit delays it{others}. The plane works as configured."
     )
     return Said(
-        sentence, ("debt",), (_limit(worst.name), NextStep("holdfast jobs stats", "whether there is room to give"))
+        sentence, ("debt",), (_limit(worst.name), NextStep("holdfast jobs stats", "whether there is free capacity"))
     )
 
 
@@ -54,11 +54,13 @@ def _noisy(case: Case) -> Said | None:
     if top.running <= SHARE * debt.running or not others or len(debt.tenants) < 2:
         return None
     sentence = (
-        f"Tenant {top.name} has {top.running} of the {debt.running} jobs that are with workers, while "
+        f"Tenant {top.name} has {top.running} of the {debt.running} dispatched jobs, while "
         f"{number(len(others), 'other tenant waits', 'other tenants wait')} ({others[0].name} for "
-        f"{span(others[0].oldest)}): one tenant uses what all share."
+        f"{span(others[0].oldest)}): one tenant uses most of the shared capacity."
     )
-    return Said(sentence, ("debt",), (_limit(top.name),), "likely: turns are fair by tenant, so it may be on its way")
+    return Said(
+        sentence, ("debt",), (_limit(top.name),), "likely: dispatch is fair by tenant, so it may already change"
+    )
 
 
 def _no_workers(case: Case) -> Said | None:
@@ -66,9 +68,7 @@ def _no_workers(case: Case) -> Said | None:
     empty = [each for each in debt.pools if each.waiting and not each.workers] if debt is not None else []
     if not empty:
         return None
-    sentence = (
-        f"Pool {empty[0].name} has {empty[0].waiting} jobs waiting and no worker that is alive: no lock is the matter."
-    )
+    sentence = f"Pool {empty[0].name} has {empty[0].waiting} queued jobs and no live worker: locks are not the cause."
     return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP", "a worker for that pool (--pool)"),))
 
 
@@ -83,10 +83,10 @@ def _saturated(case: Case) -> Said | None:
         return None
     pool = full[0]
     sentence = (
-        f"Pool {pool.name} is full: {pool.running} jobs with {pool.workers} workers that take {pool.capacity}, and "
-        f"{pool.waiting} waiting. More workers help; other locks do not."
+        f"Pool {pool.name} is full: {pool.running} jobs on {pool.workers} workers with {pool.capacity} slots, and "
+        f"{pool.waiting} queued. More workers help; changes to locks do not."
     )
-    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP --concurrency N", "more hands"),))
+    return Said(sentence, ("debt",), (NextStep("holdfast worker MODULE:APP --concurrency N", "more capacity"),))
 
 
 def _old_holders(case: Case) -> Said | None:
@@ -103,11 +103,11 @@ def _old_holders(case: Case) -> Said | None:
     worst = max(old, key=lambda each: each.age or 0.0)
     sentence = (
         f"{worst.owner} has held {worst.key} for {span(worst.age)}, more than {AGE_TTLS:g} TTLs, while others wait: "
-        f"the debt is behind one holder."
+        f"one holder causes the backlog."
     )
     steps = (
         NextStep(typed("holdfast", "inspect", worst.key), "whether it still is"),
-        NextStep(typed("holdfast", "release", worst.key, "--reason", "held for too long"), "fences it out"),
+        NextStep(typed("holdfast", "release", worst.key, "--reason", "held for too long"), "fences its holder out"),
     )
     return Said(sentence, ("held",), steps)
 
@@ -119,11 +119,11 @@ def _stale(case: Case) -> Said | None:
         return None
     shown = ", ".join(f"{count} {state}" for state, count in overdue.items())
     free = [each.key for each in loops.locks if not each.held] if loops is not None else []
-    why = f" Nobody holds {' and '.join(free)}, which would end or bring back such jobs." if free else ""
-    sentence = f"Jobs are past the limits of their states: {shown}.{why}"
-    steps = (NextStep("holdfast up --only reconciler,replayer", "loops for what is stale"),) if free else ()
+    why = f" No process holds {' and '.join(free)}, which would end or recover such jobs." if free else ""
+    sentence = f"Jobs are past the time limits of their states: {shown}.{why}"
+    steps = (NextStep("holdfast up --only reconciler,replayer", "loops for overdue jobs"),) if free else ()
     again = NextStep("holdfast runbook lock-debt", "again after two intervals: the number must fall")
-    return Said(sentence, ("debt", "loops"), (*steps, again), "sure" if free else "sure; whether it grows, look again")
+    return Said(sentence, ("debt", "loops"), (*steps, again), "sure" if free else "sure; run it again to see growth")
 
 
 def _contended(case: Case) -> Said | None:
@@ -132,8 +132,8 @@ def _contended(case: Case) -> Said | None:
         return None
     sentence = f"The p99 wait for job locks is {span(worst[1])} ({worst[0] or 'all parts'}), of 2 s at most."
     steps = (
-        NextStep("holdfast tune --family scheduler.job", "what the holds ask for"),
-        NextStep("holdfast runbook retry-waves", "whether waiters come in step"),
+        NextStep("holdfast tune --family scheduler.job", "the TTL that the holds require"),
+        NextStep("holdfast runbook retry-waves", "whether retries come in waves"),
     )
     return Said(sentence, ("rates",), steps)
 
@@ -142,30 +142,30 @@ def _open(case: Case) -> Said | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (rate := found.total("fail-open") or 0.0) <= 0:
         return None
-    sentence = f"Runs without the store submit {rate:.3g} jobs a second: another replica may submit their like."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "the store is in trouble"),))
+    sentence = f"Runs without the store submit {rate:.3g} jobs per second: another replica may submit duplicates."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook store-outage", "whether the store is down"),))
 
 
 def _orphans(case: Case) -> Said | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (rate := found.total("orphans replayed") or 0.0) <= 0:
         return None
-    sentence = f"{rate:.3g} forgotten jobs a second go on again: messages or schedulers were lost, and are made up for."
-    return Said(sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any were given up"),))
+    sentence = f"{rate:.3g} orphaned jobs resume per second: messages or schedulers were lost, and are recovered."
+    return Said(sentence, ("rates",), (NextStep("holdfast jobs dead", "whether any messages were dead-lettered"),))
 
 
 RUNBOOK: Final = Runbook(
     name="lock-debt",
-    title="Work waits: whose debt is it",
+    title="Work waits: find the cause of the backlog",
     when="jobs wait for too long; p99 of `holdfast_job_lock_wait` rises; one tenant complains, or all do",
     needs="the database and the lease store; metrics for waits and rates",
     steps=(
         DEBT_STEP,
         HELD_STEP,
-        lock_step("loops", "who ends what is overdue and brings back what is forgotten", RECONCILER, REPLAYER),
+        lock_step("loops", "which processes end overdue jobs and recover orphaned ones", RECONCILER, REPLAYER),
         metrics_step(
             "rates",
-            "waits for job locks, who waits now, recovery debt, and fail-open pressure",
+            "waits for job locks, current waiters, recovery debt, and fail-open pressure",
             Query("wait", "holdfast_job_lock_wait", How.P99, ("part",), unit=" s"),
             Query("hold", "holdfast_lock_hold_seconds", How.P99, ("family",), unit=" s"),
             Query("waiting", "holdfast_locks_waiting", How.NOW, ("family",)),
@@ -178,34 +178,34 @@ RUNBOOK: Final = Runbook(
         Rule(
             "tenant at its limit",
             Severity.ACT,
-            f"a tenant uses all of its places and has {WAITING} jobs waiting or more",
+            f"a tenant uses all of its slots and has {WAITING} or more queued jobs",
             _held_back,
         ),
         Rule(
             "noisy tenant",
             Severity.ACT,
-            f"one tenant has more than {SHARE:.0%} of what is with workers, {WAITING} jobs or more wait, and tenants "
-            "below their limit are among them",
+            f"one tenant has more than {SHARE:.0%} of the dispatched jobs, {WAITING} or more jobs are queued, and some "
+            "of them belong to tenants below their limit",
             _noisy,
         ),
-        Rule("no workers", Severity.ACT, "jobs wait in a pool without a worker that is alive", _no_workers),
+        Rule("no workers", Severity.ACT, "jobs are queued in a pool without a live worker", _no_workers),
         Rule(
             "old holder",
             Severity.ACT,
             f"a lock of one item is held for {AGE_TTLS:g} TTLs while others wait",
             _old_holders,
         ),
-        Rule("stale jobs", Severity.ACT, "jobs are past the limits of their states", _stale),
+        Rule("stale jobs", Severity.ACT, "jobs are past the time limits of their states", _stale),
         Rule(
             "pool is full",
             Severity.WATCH,
-            f"the workers of a pool have all that they take, and {WAITING} wait",
+            f"all slots of a pool's workers are in use, and {WAITING} jobs are queued",
             _saturated,
         ),
         Rule("contention", Severity.WATCH, f"the p99 wait for job locks is {WAIT_S:g} s or more", _contended),
         Rule("fail-open", Severity.WATCH, "jobs reach the scheduler from runs without the store", _open),
-        Rule("orphans", Severity.WATCH, "forgotten jobs go on again", _orphans),
+        Rule("orphans", Severity.WATCH, "orphaned jobs resume", _orphans),
     ),
-    fine="Nothing waits for a tenant's limit, a worker, a holder that does not let go, or a loop without a leader.",
+    fine="Nothing waits for a tenant limit, a worker, a stuck holder, or a loop without a leader.",
     essential=("debt", "held", "loops"),
 )

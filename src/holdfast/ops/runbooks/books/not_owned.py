@@ -1,4 +1,4 @@
-"""`holdfast runbook not-owned`: leases are lost, or releases are refused because the key is somebody else's."""
+"""`holdfast runbook not-owned`: leases are lost, or releases are refused because another owner holds the key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BURST: Final = 3
 RATIO: Final = 0.05
 KEEPER_BEHIND_S: Final = 1.0
 SLOW_SHARE: Final = 0.1
-"""The guard of a lease: what a renewal may take before the holder lets go of it, as a share of the TTL."""
+"""The safety margin of a lease: how slow a renewal may be before the holder stops, as a share of the TTL."""
 
 
 def _unexplained(case: Case, ledger: LedgerFact) -> list[Loss]:
@@ -55,12 +55,12 @@ def _burst(cause: Cause, advice: Callable[[Loss], tuple[NextStep, ...]]) -> Rule
         who = Counter(_host(each.owner) for each in own)
         sentence = (
             f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)} "
-            f"({len(own)} of them alike: {', '.join(f'{name} {times}' for name, times in families.most_common(3))}), "
-            f"by {CAUSES[cause]}. Most are of {who.most_common(1)[0][0]}."
+            f"({len(own)} alike: {', '.join(f'{name} {times}' for name, times in families.most_common(3))}), "
+            f"by {CAUSES[cause]}. Most belong to {who.most_common(1)[0][0]}."
         )
         newest = own[0]
         history = typed("holdfast", "history", newest.key)
-        follow = (NextStep(f"{history} --ledger LEDGER", "what happened to the newest of them, step by step"),)
+        follow = (NextStep(f"{history} --ledger LEDGER", "the events of the newest one"),)
         return Said(sentence, ("losses", "forced"), (*advice(newest), *follow))
 
     when = (
@@ -76,7 +76,7 @@ def _host(owner: str) -> str:
 
 def _tune(loss: Loss) -> NextStep:
     return NextStep(
-        typed("holdfast", "tune", "--family", loss.family), "which TTL and renewal interval the data asks for"
+        typed("holdfast", "tune", "--family", loss.family), "the TTL and renewal interval that the data suggests"
     )
 
 
@@ -86,14 +86,14 @@ _BEFORE: Final = NextStep("holdfast runbook before-ttl-change", "before any TTL 
 def _after_pause(loss: Loss) -> tuple[NextStep, ...]:
     look = f"ssh {_host(loss.owner).partition('@')[2] or _host(loss.owner)} 'dmesg -T | tail; cat /proc/pressure/cpu'"
     return (
-        NextStep(look, "was the host suspended, starved or throttled; was there a long collection"),
+        NextStep(look, "whether the host was suspended, starved or throttled"),
         _tune(loss),
         _BEFORE,
     )
 
 
 def _after_network(loss: Loss) -> tuple[NextStep, ...]:
-    return NextStep("holdfast runbook store-outage", "whether the store is slow or gone"), _tune(loss)
+    return NextStep("holdfast runbook store-outage", "whether the store is slow or down"), _tune(loss)
 
 
 def _after_outliving(loss: Loss) -> tuple[NextStep, ...]:
@@ -102,7 +102,7 @@ def _after_outliving(loss: Loss) -> tuple[NextStep, ...]:
 
 def _after_taking(_loss: Loss) -> tuple[NextStep, ...]:
     return (
-        NextStep("holdfast audit", "whether somebody broke locks by force"),
+        NextStep("holdfast audit", "whether an operator broke locks by force"),
         NextStep("holdfast runbook store-outage", "whether the store was restarted, evicts keys or has failed over"),
     )
 
@@ -114,7 +114,7 @@ def _forced(case: Case) -> Said | None:
     actors = ", ".join(sorted({each.actor for each in forced.records}))
     sentence = (
         f"{number(len(ledger.losses), 'lease was', 'leases were')} lost, each of a lock that was broken by force "
-        f"({actors}): not owned is then the right answer, and nothing is wrong with timing."
+        f"({actors}): not owned is the correct result, and the timing is fine."
     )
     return Said(sentence, ("losses", "forced"), (NextStep("holdfast audit", "who broke which lock, and why"),))
 
@@ -127,9 +127,9 @@ def _few(case: Case) -> Said | None:
     share = len(losses) / max(1, ledger.count(Kind.GRANTED))
     sentence = (
         f"{number(len(losses), 'lease was', 'leases were')} lost or refused in {span(ledger.window_s)}, {share:.1%} of "
-        f"the grants. That is what restarts and failovers cost, and no reason to page anybody."
+        f"the grants. Restarts and failovers cost that much; it is no reason to page."
     )
-    return Said(sentence, ("losses",), (), "sure, for this window; a rise that goes on would be another matter")
+    return Said(sentence, ("losses",), (), "sure, for this window; a lasting rise would be different")
 
 
 def _ratio(case: Case) -> Said | None:
@@ -142,12 +142,12 @@ def _ratio(case: Case) -> Said | None:
         return None
     family, rate = max(found.worst("not owned"), found.worst("lost"), key=lambda each: each[1])
     sentence = (
-        f"{gone:.3g} leases a second are lost or refused while {granted:.3g} are granted, {found.over}; most of "
-        f"{family or '?'} ({rate:.3g}). Which cause it is, metrics cannot say."
+        f"{gone:.3g} leases per second are lost or refused while {granted:.3g} are granted, {found.over}; most of "
+        f"{family or '?'} ({rate:.3g}). Metrics do not show the cause."
     )
     sure = "likely: give --ledger DIR for the cause"
     if not found.long:
-        sure += f"; {found.over} is short, --prometheus URL looks at 5 minutes"
+        sure += f"; {found.over} is short, --prometheus URL covers 5 minutes"
     step = NextStep("holdfast runbook not-owned --ledger DIR", "the cause of each loss is in the audit ledger")
     return Said(sentence, ("rates",), (step,), sure)
 
@@ -159,8 +159,8 @@ def _keeper(case: Case) -> Said | None:
     instance, behind = found.worst("keeper behind")
     if behind < KEEPER_BEHIND_S:
         return None
-    sentence = f"The keeper of {instance or 'a process'} is {span(behind)} behind: what it holds will be lost next."
-    steps = (NextStep(f"curl -s http://{instance}/healthz", "liveness says the same, and a restart helps"),)
+    sentence = f"The renewer of {instance or 'a process'} is {span(behind)} late: its leases will be lost next."
+    steps = (NextStep(f"curl -s http://{instance}/healthz", "liveness fails as well, and a restart helps"),)
     return Said(sentence, ("rates",), steps if instance else ())
 
 
@@ -171,11 +171,11 @@ def _behind(case: Case) -> Said | None:
         return None
     first = min(late, key=lambda each: each.remaining or 0.0)
     sentence = (
-        f"{number(len(late), 'lease has', 'leases have')} missed a renewal: {first.key} of {first.owner} runs out in "
-        f"{span(first.remaining)}. Its holder has died, stands still, or cannot reach the store."
+        f"{number(len(late), 'lease has', 'leases have')} missed a renewal: {first.key} of {first.owner} expires in "
+        f"{span(first.remaining)}. Its holder has crashed, is paused, or cannot reach the store."
     )
     step = NextStep(typed("holdfast", "inspect", first.key), "whether it was renewed meanwhile")
-    return Said(sentence, ("held",), (step,), "likely: a holder that has just died looks the same, and is no trouble")
+    return Said(sentence, ("held",), (step,), "likely: a holder that has just crashed looks the same, and is harmless")
 
 
 def _store_down(case: Case) -> Said | None:
@@ -183,7 +183,7 @@ def _store_down(case: Case) -> Said | None:
     if found is None or not found.down:
         return None
     sentence = f"The lease store does not answer ({found.error}): every lease that is held now will be lost."
-    step = NextStep("holdfast runbook store-outage", "what each risk class does now, and what to do")
+    step = NextStep("holdfast runbook store-outage", "what each risk class does now, and how to react")
     return Said(sentence, ("store",), (step,))
 
 
@@ -194,10 +194,10 @@ def _slow(case: Case) -> Said | None:
     if found is None or found.slowest is None or found.slowest < SLOW_SHARE * shortest.ttl:
         return None
     sentence = (
-        f"A PING took {span(found.slowest)}: leases of {shortest.family} last {span(shortest.ttl)} and let go when a "
+        f"A PING took {span(found.slowest)}: leases of {shortest.family} last {span(shortest.ttl)} and stop when a "
         f"renewal is {span(SLOW_SHARE * shortest.ttl)} late."
     )
-    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "what the store says about itself"),))
+    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "details about the store"),))
 
 
 RUNBOOK: Final = Runbook(
@@ -221,7 +221,7 @@ RUNBOOK: Final = Runbook(
                 "keeper behind", "holdfast_keeper_heartbeat_age_seconds", How.NOW, ("instance",), worst=True, unit=" s"
             ),
         ),
-        ledger_step("losses", "each loss of the last while, and its cause by its autopsy"),
+        ledger_step("losses", "each recent loss, and its cause from its autopsy"),
         FORCED_STEP,
         HELD_STEP,
         STORE_STEP,
@@ -236,10 +236,10 @@ RUNBOOK: Final = Runbook(
         Rule(
             "ratio",
             Severity.ACT,
-            f"there is no ledger, and what is lost or refused is at least {RATIO:.0%} of what is granted",
+            f"no ledger was given, and losses and refusals are at least {RATIO:.0%} of the grants",
             _ratio,
         ),
-        Rule("keeper behind", Severity.ACT, f"a keeper is {KEEPER_BEHIND_S:g} s behind or more", _keeper),
+        Rule("keeper behind", Severity.ACT, f"a renewer is {KEEPER_BEHIND_S:g} s late or more", _keeper),
         Rule("slow store", Severity.ACT, f"a PING takes {SLOW_SHARE:.0%} of the shortest renewed TTL or longer", _slow),
         Rule("forced", Severity.WATCH, "every loss is of a lock that an operator broke", _forced),
         Rule("few", Severity.WATCH, f"fewer than {BURST} losses, or less than {RATIO:.0%} of the grants", _few),

@@ -1,4 +1,4 @@
-"""`holdfast runbook retry-waves`: work that found its lock busy comes back in step, and meets itself again."""
+"""`holdfast runbook retry-waves`: retries of busy locks come at the same time, and collide again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Sev
 from holdfast.runtime.lock_statistics import BUCKETS
 
 FANO: Final = 4.0
-"""Variance over mean of retries per bucket: 1 for retries that come at random, this and more in waves."""
+"""Variance over mean of retries per bucket: 1 for random retries, this value or more in waves."""
 PEAK: Final = 5.0
 BUSY_RATE: Final = 1.0
 GROWTH: Final = 20
 
-_BUCKET: Final = next(iter(BUCKETS))  # the finest: waves one delay apart look even in buckets of that width
+_BUCKET: Final = next(iter(BUCKETS))  # the finest: wider buckets hide waves that are one delay apart
 
 _TRY: Final = NextStep(
     "holdfast tune --history LEDGER --retry-jitter 200ms", "fixed delay against jitter, on your own contention"
@@ -29,7 +29,7 @@ def _jitter(retry: RetryFact) -> NextStep:
     spread = round(0.4 * retry.delay, 3)
     return NextStep(
         f"holdfast policy set busy_jitter {spread:g} --reason …",
-        f"in staging first, under the same load: {span(retry.delay)} ± {span(spread)}; 0 is the way back",
+        f"in staging first, under the same load: {span(retry.delay)} ± {span(spread)}; 0 reverts it",
     )
 
 
@@ -41,11 +41,11 @@ def _waves(case: Case) -> Said | None:
     busy = found.total("busy") or 0.0
     if fano < FANO or peak < PEAK or busy < BUSY_RATE:
         return None
-    how = "" if retry is None else f", and each comes back after {span(retry.delay)}"
+    how = "" if retry is None else f", and each is retried after {span(retry.delay)}"
     how += "" if retry is None or retry.jitter else " exactly"
     sentence = (
         f"Retries come in waves: in buckets of {_BUCKET} the worst has {peak:.3g} times the mean, and the variance is "
-        f"{fano:.3g} times the mean (1 would be chance), with {busy:.3g} busy a second{how}."
+        f"{fano:.3g} times the mean (1 would be random), with {busy:.3g} busy attempts per second{how}."
     )
     steps = (_TRY, *((_jitter(retry),) if retry is not None and not retry.jitter else ()))
     return Said(sentence, ("rates", "retrying"), steps)
@@ -65,7 +65,7 @@ def _collision(case: Case) -> Said | None:
     family = max(long, key=lambda each: long[each])
     sentence = (
         f"Half of the holds of {family} take {span(long[family])} or longer, and a retry comes after "
-        f"{span(retry.delay - retry.jitter)}: it meets the same holder again."
+        f"{span(retry.delay - retry.jitter)}: it finds the same holder again."
     )
     step = NextStep(
         f"HOLDFAST_SCHEDULER_BUSY_DELAY={2 * long[family]:.3g} holdfast up --check", "a delay above the median hold"
@@ -85,9 +85,9 @@ def _budget(case: Case) -> Said | None:
     family = min(tight, key=lambda each: tight[each])
     sentence = (
         f"Delays vary by {span(2 * retry.jitter)}, and {family} allows {span(tight[family])} (a third of its TTL): a "
-        f"retry may sleep through a whole turn."
+        f"retry may miss a whole free period."
     )
-    return Said(sentence, ("retrying",), (NextStep("holdfast up --check", "what the settings allow"),))
+    return Said(sentence, ("retrying",), (NextStep("holdfast up --check", "the range that the settings allow"),))
 
 
 def _early(case: Case) -> Said | None:
@@ -102,7 +102,7 @@ def _growing(case: Case) -> Said | None:
     if pending is None or pending.growth < GROWTH:
         return None
     busy = 0.0 if found is None else found.total("busy") or 0.0
-    with_it = f" while {busy:.3g} attempts a second find their lock busy" if busy else ""
+    with_it = f" while {busy:.3g} attempts per second find their lock busy" if busy else ""
     sentence = f"Messages pile up: {pending.growth:+d} in {span(pending.spacing_s)}{with_it}."
     step = NextStep("holdfast runbook lock-debt", "whether they wait for a lock, a worker or a limit")
     return Said(sentence, ("pending", "rates"), (step,))
@@ -114,21 +114,23 @@ def _busy(case: Case) -> Said | None:
         return None
     fano = found.get("fano", _BUCKET) or 0.0
     sentence = (
-        f"{found.total('busy') or 0.0:.3g} attempts a second find their lock busy, and they come evenly (Fano factor "
-        f"{fano:.3g}): jitter would change nothing, fewer contenders or shorter holds would."
+        f"{found.total('busy') or 0.0:.3g} attempts per second find their lock busy, and they are spread evenly (Fano "
+        f"factor {fano:.3g}): jitter would change nothing, fewer contenders or shorter holds would."
     )
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "who holds what"), _TRY))
+    return Said(
+        sentence, ("rates",), (NextStep("holdfast runbook lock-debt", "which locks are held for how long"), _TRY)
+    )
 
 
 RUNBOOK: Final = Runbook(
     name="retry-waves",
     title="Retries of busy locks come in waves",
     when="lock-busy retries spike at multiples of the delay; before and after the delay or its jitter is changed",
-    needs="metrics of the processes that contend; the database for messages that wait; the settings",
+    needs="metrics of the contending processes; the database for queued messages; the settings",
     steps=(
         metrics_step(
             "rates",
-            "how bunched busy retries are, how often locks are busy, how long they are waited for and held",
+            "how bunched busy retries are, how often locks are busy, and how long callers wait for them and hold them",
             Query("fano", "holdfast_lock_busy_fano", How.NOW, ("bucket",), worst=True),
             Query("peak", "holdfast_lock_busy_peak_to_mean", How.NOW, ("bucket",), worst=True),
             Query("busy", "holdfast_lock_busy_total", by=("family",)),
@@ -144,7 +146,7 @@ RUNBOOK: Final = Runbook(
             "waves",
             Severity.ACT,
             f"in buckets of {_BUCKET} the Fano factor is {FANO:g} or more and the worst bucket {PEAK:g} times the mean "
-            f"or more, with {BUSY_RATE:g} busy a second or more",
+            f"or more, with {BUSY_RATE:g} busy attempts per second or more",
             _waves,
         ),
         Rule(
@@ -154,10 +156,12 @@ RUNBOOK: Final = Runbook(
             _collision,
         ),
         Rule("jitter too wide", Severity.ACT, "delays vary by more than a third of a TTL", _budget),
-        Rule("delay not kept", Severity.ACT, "a message comes again before its delay is over", _early),
-        Rule("messages pile up", Severity.WATCH, f"{GROWTH} messages more wait at the second look", _growing),
-        Rule("busy, evenly", Severity.WATCH, f"{BUSY_RATE:g} busy a second or more, and not in waves", _busy),
+        Rule("delay not kept", Severity.ACT, "a message is redelivered before its delay is over", _early),
+        Rule("messages pile up", Severity.WATCH, f"{GROWTH} more messages are queued at the second reading", _growing),
+        Rule(
+            "busy, evenly", Severity.WATCH, f"{BUSY_RATE:g} busy attempts per second or more, and not in waves", _busy
+        ),
     ),
-    fine="Retries do not come in waves, and the delay lies above the holds.",
+    fine="Retries do not come in waves, and the delay is longer than the holds.",
     essential=("rates", "retrying"),
 )

@@ -1,4 +1,4 @@
-"""`holdfast runbook snapshot-leader`: is the worker snapshot written, and by whom."""
+"""`holdfast runbook snapshot-leader`: is the worker snapshot written, and by which process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.ops.runbooks.model import Case, NextStep, Rule, Runbook, Said, Sev
 from holdfast.plane.locks.registry import SNAPSHOT_WRITER
 
 FRESH: Final = 2.0
-"""Intervals that a snapshot may be old while its writer is well: ticks have a jitter, and one may be late."""
+"""Maximum age of a healthy snapshot in intervals: ticks have a jitter, and one may be late."""
 
-_START: Final = NextStep("holdfast up --only snapshot", "any host that reaches the same places can write it")
+_START: Final = NextStep("holdfast up --only snapshot", "on any host that reaches the same stores")
 
 
 def _lock(case: Case) -> LockFact | None:
@@ -24,7 +24,7 @@ def _lock(case: Case) -> LockFact | None:
 
 
 def _bounds(case: Case) -> tuple[float, float]:
-    """How old a snapshot may be while its writer is well, and after its crash."""
+    """The maximum age of a snapshot while its writer is healthy, and after its crash."""
     interval = case.settings.snapshot.interval
     return FRESH * interval, SNAPSHOT_WRITER.ttl_for(interval) + FRESH * interval
 
@@ -42,7 +42,7 @@ def _no_leader(case: Case) -> Said | None:
     if found is None or found.age is None or lock is None or lock.held or found.age <= crashed:
         return None
     sentence = (
-        f"Nobody leads: {lock.key} is free and the snapshot is {span(found.age)} old, more than a takeover takes "
+        f"No process leads: {lock.key} is free and the snapshot is {span(found.age)} old, more than a takeover takes "
         f"({span(crashed)}). {found.writer} wrote the last one."
     )
     return Said(sentence, ("lock", "snapshot"), (_START,))
@@ -54,12 +54,12 @@ def _dead_leader(case: Case) -> Said | None:
         return None
     if lock.held:
         sentence = (
-            f"The leader {lock.owner} has not written for {span(found.age)}; its lease runs out in "
-            f"{span(lock.remaining)}, and another takes over within {span(crashed - found.age)} if it has died."
+            f"The leader {lock.owner} has not written for {span(found.age)}; its lease expires in "
+            f"{span(lock.remaining)}, another process takes over within {span(crashed - found.age)} if it has crashed."
         )
     else:
         sentence = f"The key is free and the snapshot is {span(found.age)} old: a takeover is under way."
-    again = NextStep("holdfast runbook snapshot-leader", f"look again in {span(max(1.0, crashed - found.age))}")
+    again = NextStep("holdfast runbook snapshot-leader", f"run it again in {span(max(1.0, crashed - found.age))}")
     return Said(sentence, ("lock", "snapshot"), (again,), "likely")
 
 
@@ -72,7 +72,9 @@ def _silent_leader(case: Case) -> Said | None:
         f"cannot write to the database."
     )
     steps = (
-        NextStep(typed("holdfast", "release", lock.key, "--reason", "leads and does not write"), "let another lead"),
+        NextStep(
+            typed("holdfast", "release", lock.key, "--reason", "leads and does not write"), "another process leads"
+        ),
         NextStep("curl -s http://HOST:PORT/readyz", "of that process: whether it reaches the database"),
     )
     return Said(sentence, ("lock", "snapshot"), steps)
@@ -83,28 +85,30 @@ def _other_writer(case: Case) -> Said | None:
     if found is None or lock is None or lock.fence is None or found.fence is None or lock.fence >= found.fence:
         return None
     sentence = (
-        f"{lock.owner} leads with fence {lock.fence}, and the snapshot has met fence {found.fence}: the store has "
-        f"forgotten a newer grant, and what this leader writes is refused."
+        f"{lock.owner} leads with fence {lock.fence}, and the snapshot was written with fence {found.fence}: the store "
+        f"has lost a newer grant, and this leader's writes are refused."
     )
     step = NextStep(
         typed("holdfast", "release", lock.key, "--reason", "older than the snapshot's fence"), "a fresh fence"
     )
-    return Said(sentence, ("lock", "snapshot"), (step, NextStep("holdfast runbook store-outage", "was it restarted")))
+    return Said(
+        sentence, ("lock", "snapshot"), (step, NextStep("holdfast runbook store-outage", "whether it was restarted"))
+    )
 
 
 def _two_leaders(case: Case) -> Said | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (leaders := found.total("leaders") or 0.0) <= 1:
         return None
-    sentence = f"{leaders:g} processes say that they lead. One of them is stale, and the guard refuses what it writes."
-    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it has not heard"),), "likely")
+    sentence = f"{leaders:g} processes report that they lead. One of them is stale, and the guard refuses its writes."
+    return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it has not noticed"),), "likely")
 
 
 def _flapping(case: Case) -> Said | None:
     found = case.fact("rates", MetricsFact)
     if found is None or (lost := found.total("lost") or 0.0) <= 0:
         return None
-    sentence = f"Leadership is lost {lost:.3g} times a second {found.over}: the loop changes hands."
+    sentence = f"Leadership is lost {lost:.3g} times per second {found.over}: it moves between processes."
     return Said(sentence, ("rates",), (NextStep("holdfast runbook not-owned", "why it is lost"),))
 
 
@@ -113,23 +117,23 @@ def _stale_content(case: Case) -> Said | None:
     if found is None or found.age is None or found.age > well or found.workers == found.alive:
         return None
     sentence = (
-        f"The snapshot has {found.workers} workers and {found.alive} are alive: some have come or gone since it was "
-        f"written, {span(found.age)} ago."
+        f"The snapshot lists {found.workers} workers and {found.alive} are alive: some have started or stopped since "
+        f"it was written, {span(found.age)} ago."
     )
-    return Said(sentence, ("snapshot",), (), "sure; the next one will say so")
+    return Said(sentence, ("snapshot",), (), "sure; the next snapshot will include them")
 
 
 RUNBOOK: Final = Runbook(
     name="snapshot-leader",
     title="The worker snapshot is old, or two processes write it",
     when="`sys:workers:snapshot` is older than it should be; routing uses workers that are gone",
-    needs="the lease store and the database; metrics for who says that it leads",
+    needs="the lease store and the database; metrics for the reported leaders",
     steps=(
-        lock_step("lock", "who may write the snapshot", SNAPSHOT_WRITER),
+        lock_step("lock", "which process may write the snapshot", SNAPSHOT_WRITER),
         SNAPSHOT_STEP,
         metrics_step(
             "rates",
-            "how many processes say that they lead, and how often leadership is lost",
+            "how many processes report that they lead, and how often leadership is lost",
             Query("leaders", "holdfast_loop_leader", How.NOW, where=(("loop", "snapshot"),)),
             Query("lost", "holdfast_loop_leaderships_lost_total", where=(("loop", "snapshot"),)),
             Query("failed ticks", "holdfast_loop_ticks_failed_total", where=(("loop", "snapshot"),)),
@@ -149,13 +153,13 @@ RUNBOOK: Final = Runbook(
         Rule(
             "takeover",
             Severity.WATCH,
-            f"the snapshot is older than {FRESH:g} intervals, and not yet older than a takeover takes (the TTL and "
+            f"the snapshot is older than {FRESH:g} intervals, but not yet older than a takeover takes (the TTL and "
             f"{FRESH:g} intervals)",
             _dead_leader,
         ),
-        Rule("two leaders", Severity.WATCH, "more than one process says that it leads", _two_leaders),
+        Rule("two leaders", Severity.WATCH, "more than one process reports that it leads", _two_leaders),
         Rule("leadership lost", Severity.WATCH, "leadership was lost", _flapping),
-        Rule("workers have changed", Severity.WATCH, "the snapshot is fresh and has other workers", _stale_content),
+        Rule("workers have changed", Severity.WATCH, "the snapshot is fresh and lists other workers", _stale_content),
     ),
     fine="One leader writes the snapshot, and it is fresh.",
     essential=("lock", "snapshot"),

@@ -1,4 +1,4 @@
-"""`holdfast runbook store-outage`: the lease store is gone or slow; what runs without it, and what to switch."""
+"""`holdfast runbook store-outage`: the lease store is down or slow; what runs without it, and what to switch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ LOG_TEXT: Final = "distributed lock failed — using local-only lock; a cross-re
 
 def _meaning(policy: PolicyFact | None) -> str:
     if policy is None:
-        return "What risk classes do is not known, because the database was not read; without a word they fail closed."
+        return (
+            "The modes of the risk classes are unknown, because the database was not read; the default is fail_closed."
+        )
     told = []
     if closed := policy.named(OnError.FAIL_CLOSED):
-        told.append(f"{_classes(closed)} fail_closed: nothing runs without its lock, and work waits")
+        told.append(f"{_classes(closed)} fail_closed: work waits for the store")
     if opened := policy.named(OnError.FAIL_OPEN):
-        told.append(f"{_classes(opened)} fail_open: it runs under local locks, and another replica may run it too")
+        told.append(f"{_classes(opened)} fail_open: work runs under local locks, and another replica may run it too")
     if waits := policy.named(OnError.WAIT):
-        told.append(f"{_classes(waits)} wait for the store")
+        told.append(f"{_classes(waits)} configured to wait for the store")
     return "; ".join(told)[:1].upper() + "; ".join(told)[1:] + "."
 
 
@@ -39,7 +41,7 @@ def _close(policy: PolicyFact | None) -> tuple[NextStep, ...]:
     return tuple(
         NextStep(
             f'holdfast policy set {risk} fail_closed --reason "the lease store is down"',
-            f"only if work of class {risk} must not happen twice",
+            f"only if work of class {risk} must not run twice",
         )
         for risk in names
     )
@@ -52,7 +54,7 @@ def _down(case: Case) -> Said | None:
     sentence = f"The lease store does not answer ({found.error}). {_meaning(policy)}"
     look = "redis-cli PING" if found.engine == "redis" else "holdfast locks"
     steps = (
-        NextStep(look, "mend the store: it is what everything waits for"),
+        NextStep(look, "repair the store: everything waits for it"),
         NextStep("holdfast policy show", "how often locks fall back, and whether duplicates rise"),
         *_close(policy),
         NextStep("holdfast runbook store-outage", "again when it is back: fallbacks must return to zero"),
@@ -64,16 +66,16 @@ def _escalate(case: Case) -> Said | None:
     policy = case.fact("policy", PolicyFact)
     if policy is None or not policy.escalate:
         return None
-    sentence = f"Running without locks does harm: {policy.because}. Close what is open."
+    sentence = f"Running without locks does harm: {policy.because}. Make the open classes fail closed."
     steps = tuple(
-        NextStep(f'holdfast policy set {risk} fail_closed --reason "{policy.because}"', "stops it, in all processes")
+        NextStep(f'holdfast policy set {risk} fail_closed --reason "{policy.because}"', "applies to all processes")
         for risk in policy.named(OnError.FAIL_OPEN)
     )
     return Said(sentence, ("policy",), steps)
 
 
 def _cut_off(case: Case) -> Said | None:
-    """The store answers us, and somebody else cannot reach it."""
+    """The store answers here, but another process cannot reach it."""
     found, rates = case.fact("store", StoreFact), case.fact("rates", MetricsFact)
     if found is None or found.down or rates is None:
         return None
@@ -83,10 +85,10 @@ def _cut_off(case: Case) -> Said | None:
         return None
     who = falling[0] if falling[1] > NEAR_ZERO else refusing[0]
     sentence = (
-        f"The store answers here, and {who or 'a process'} does not reach it ({falling[1]:.3g} fallbacks a second): "
-        f"its network, its credentials or its address."
+        f"The store answers here, and {who or 'a process'} does not reach it ({falling[1]:.3g} fallbacks per second): "
+        f"check its network, its credentials and its address."
     )
-    step = NextStep(f"curl -s http://{who}/readyz", "what that process says about the store")
+    step = NextStep(f"curl -s http://{who}/readyz", "the process's own view of the store")
     return Said(sentence, ("store", "rates"), (step,) if who else ())
 
 
@@ -95,7 +97,9 @@ def _flaky(case: Case) -> Said | None:
     if found is None or found.down or not found.error:
         return None
     sentence = f"The store answered {found.answered} of {found.asked} PINGs: {found.error}."
-    return Said(sentence, ("store",), (NextStep("holdfast runbook store-outage", "look again; it comes and goes"),))
+    return Said(
+        sentence, ("store",), (NextStep("holdfast runbook store-outage", "run it again: the fault is intermittent"),)
+    )
 
 
 def _replica(case: Case) -> Said | None:
@@ -105,10 +109,10 @@ def _replica(case: Case) -> Said | None:
         return None
     sentence = (
         f"The server is {about.get('role', '?')} (link to its primary: {about.get('master_link_status', '?')}, last "
-        f"heard {about.get('master_last_io_seconds_ago', '?')} s ago): leases have to be written, and a replica may "
-        f"not know the newest ones."
+        f"contact {about.get('master_last_io_seconds_ago', '?')} s ago): leases need a writable server, and a replica "
+        f"may lack the newest ones."
     )
-    step = NextStep("redis-cli INFO replication", "which server is the primary; point the plane at it")
+    step = NextStep("redis-cli INFO replication", "which server is the primary; configure the plane to use it")
     return Said(sentence, ("store",), (step,))
 
 
@@ -118,10 +122,10 @@ def _evicting(case: Case) -> Said | None:
     if about is None or about.get("maxmemory_policy", "noeviction") == "noeviction":
         return None
     sentence = (
-        f"The server may throw keys away when its memory is full (maxmemory_policy {about['maxmemory_policy']}, "
+        f"The server may evict keys when its memory is full (maxmemory_policy {about['maxmemory_policy']}, "
         f"{about.get('evicted_keys', '?')} so far): a lock can vanish while it is held."
     )
-    step = NextStep("redis-cli CONFIG SET maxmemory-policy noeviction", "locks do not belong among what is thrown away")
+    step = NextStep("redis-cli CONFIG SET maxmemory-policy noeviction", "locks must not be evicted")
     return Said(sentence, ("store",), (step,))
 
 
@@ -133,18 +137,18 @@ def _recovered(case: Case) -> Said | None:
     if found is None or found.down or not (fell or told):
         return None
     if rates is None:
-        again = "whether it goes on, the next minutes will show"
-        sure = "likely: --metrics URL of each process says whether fallbacks have ended"
+        again = "whether fallbacks continue is not known yet"
+        sure = "likely: --metrics URL of each process shows whether fallbacks have ended"
     elif rates.worst("fallbacks")[1] <= NEAR_ZERO:
         again, sure = f"fallbacks have returned to zero ({rates.over})", "sure"
     else:
-        return None  # which another rule says
+        return None  # another rule covers it
     sentence = (
         f"The store answers, after {number(max(fell, told), 'lock fell', 'locks fell')} back in the last "
         f"{span(policy.window_s if policy is not None else _window(ledger))}; {again}."
     )
     because = ("store", "policy", "rates", "ledger")
-    step = NextStep("holdfast check LEDGER --since 1h", "whether anything was done twice meanwhile")
+    step = NextStep("holdfast check LEDGER --since 1h", "whether any work ran twice meanwhile")
     return Said(sentence, because, (step,), sure)
 
 
@@ -159,9 +163,11 @@ def _left_closed(case: Case) -> Said | None:
     left = [each.risk for each in policy.classes if each.by == str(Word.ESCALATION)]
     if not left:
         return None
-    sentence = f"The escalation has closed {', '.join(left)}, and never opens again by itself."
+    sentence = f"The escalation has switched {', '.join(left)} to fail_closed, and never switches back automatically."
     steps = tuple(
-        NextStep(f'holdfast policy set {risk} fail_open --reason "the store is well"', "once duplicates are understood")
+        NextStep(
+            f'holdfast policy set {risk} fail_open --reason "the store is healthy"', "once duplicates are understood"
+        )
         for risk in left
     )
     return Said(sentence, ("store", "policy"), steps)
@@ -182,15 +188,15 @@ def _behind(case: Case) -> Said | None:
 RUNBOOK: Final = Runbook(
     name="store-outage",
     title="The lease store is down or slow: what runs without it, and what to switch",
-    when="fallbacks above 0.1 a second for five minutes; `PolicyDenied` or `Unavailable` in logs; readiness fails by "
-    "leases; after an outage, to see that it is over",
-    needs="the lease store, and the database, which has the policy and what all processes counted; metrics by process",
+    when="fallbacks above 0.1 per second for five minutes; `PolicyDenied` or `Unavailable` in logs; readiness fails by "
+    "leases; after an outage, to check that it is over",
+    needs="the lease store; the database, which has the policy and the counters of all processes; metrics by process",
     steps=(
         STORE_STEP,
         POLICY_STEP,
         metrics_step(
             "rates",
-            "fallbacks by process, whether a process takes the store to be down, and duplicates",
+            "fallbacks by process, whether a process considers the store down, and duplicates",
             Query("fallbacks", "holdfast_lock_fallback_total", by=("instance",)),
             Query("run lock fallbacks", "holdfast_workflow_lock_fallback_total", by=("instance",)),
             Query("fail-open of scheduler input", "holdfast_scheduler_input_fail_open_total", by=("instance",)),
@@ -207,14 +213,14 @@ RUNBOOK: Final = Runbook(
         Rule(
             "escalate",
             Severity.ACT,
-            "locks fall back more often than `escalation.rate` (0.1 a second) over `escalation.window` (5 min), and "
-            "duplicates are more than in the window before",
+            "locks fall back more often than `escalation.rate` (0.1 per second) over `escalation.window` (5 min), and "
+            "duplicates are more frequent than in the window before",
             _escalate,
         ),
         Rule(
             "cut off",
             Severity.ACT,
-            f"the store answers here, and a process takes it to be down or falls back more than {NEAR_ZERO:g} times a "
+            f"the store answers here, but a process considers it down or falls back more than {NEAR_ZERO:g} times per "
             "second",
             _cut_off,
         ),
@@ -223,7 +229,7 @@ RUNBOOK: Final = Runbook(
         Rule("evicting", Severity.ACT, "the server may evict keys", _evicting),
         Rule("policy behind", Severity.ACT, "processes follow different revisions of the policy", _behind),
         Rule("recovered", Severity.WATCH, "the store answers, and locks fell back in the window", _recovered),
-        Rule("left closed", Severity.WATCH, "a class was closed by the escalation and the store answers", _left_closed),
+        Rule("left closed", Severity.WATCH, "the escalation closed a class and the store answers", _left_closed),
     ),
     fine="The lease store answers, and no lock falls back.",
     essential=("store", "policy"),

@@ -1,4 +1,4 @@
-"""`holdfast runbook workflow-contention [RUN]`: a run does not move, or its lock is busy; and which one."""
+"""`holdfast runbook workflow-contention [RUN]`: a run makes no progress, or its lock is busy; and which run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _loop_bound(case: Case) -> float:
 
 def _break(lock: LockFact, why: str) -> NextStep:
     return NextStep(
-        typed("holdfast", "release", lock.key, "--reason", why), "fences its holder out; a fresh one goes on"
+        typed("holdfast", "release", lock.key, "--reason", why), "fences its holder out; another process continues"
     )
 
 
@@ -48,12 +48,12 @@ def _held_long(case: Case) -> Said | None:
         return None
     waiting = f", and {number(lock.waiters, 'waits', 'wait')}" if lock.waiters else ""
     sentence = (
-        f"{lock.owner} has held the lock of run {case.arguments['RUN']} for {span(lock.age)}{waiting}: a move takes "
-        f"milliseconds, so it is stuck in one, and still renews."
+        f"{lock.owner} has held the lock of run {case.arguments['RUN']} for {span(lock.age)}{waiting}: a transition "
+        f"takes milliseconds, so the holder is stuck in one, and still renews."
     )
     steps = (
         NextStep(typed("holdfast", "inspect", lock.key), "whether it is still the same holder and fence"),
-        _break(lock, "stuck in a move"),
+        _break(lock, "stuck in a transition"),
     )
     return Said(sentence, ("lock",), steps)
 
@@ -64,11 +64,11 @@ def _crowded(case: Case) -> Said | None:
         return None
     sentence = (
         f"{number(lock.waiters, 'caller waits', 'callers wait')} for the lock of run {case.arguments['RUN']}, which "
-        f"{lock.owner} has had for {span(lock.age)}: many results of one run come at once, and each has to take its "
-        f"turn."
+        f"{lock.owner} has held for {span(lock.age)}: many results of one run arrive together, and each needs the "
+        f"lock."
     )
-    step = NextStep("holdfast runbook retry-waves", "whether they come back in step")
-    return Said(sentence, ("lock",), (step,), "sure for this moment; look again")
+    step = NextStep("holdfast runbook retry-waves", "whether retries come in waves")
+    return Said(sentence, ("lock",), (step,), "sure for this moment; run it again")
 
 
 def _stale_holder(case: Case) -> Said | None:
@@ -77,7 +77,7 @@ def _stale_holder(case: Case) -> Said | None:
         return None
     sentence = (
         f"{lock.owner} holds the lock of run {run.id} with fence {lock.fence}, and the run was written under fence "
-        f"{run.fence}: the store has forgotten a newer grant. What this holder writes is refused."
+        f"{run.fence}: the store has lost a newer grant. Storage refuses the writes of this holder."
     )
     return Said(sentence, ("lock", "run"), (_break(lock, "older than the run's fence"),))
 
@@ -87,9 +87,9 @@ def _no_leader(case: Case) -> Said | None:
     free = [each.key for each in found.locks if not each.held] if found is not None else []
     if not free:
         return None
-    sentence = f"Nobody holds {' and '.join(free)}: runs that missed a message, or whose time has come, are not woken."
-    step = NextStep("holdfast up --only runs,delays", "any host that reaches the same places can run them")
-    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; look again")
+    sentence = f"No process holds {' and '.join(free)}: runs with a missed message or a due timer are not woken."
+    step = NextStep("holdfast up --only runs,delays", "on any host that reaches the same stores")
+    return Said(sentence, ("loops",), (step,), "sure, unless a tick has just ended in rotating mode; run it again")
 
 
 def _overdue(case: Case) -> Said | None:
@@ -97,12 +97,12 @@ def _overdue(case: Case) -> Said | None:
     if run is None or run.over or run.overdue is None or run.overdue <= bound:
         return None
     sentence = (
-        f"Run {run.id} should have been looked at {span(run.overdue)} ago, and nobody has: longer than the loops may "
+        f"Run {run.id} was due {span(run.overdue)} ago, and no process has advanced it: longer than the loops may "
         f"take after a crash ({span(bound)})."
     )
     steps = (
-        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, where none is alive"),
-        NextStep(typed("holdfast", "runs", "timeline", run.id), "the last thing that happened to it"),
+        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, if none is alive"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "its last event"),
     )
     return Said(sentence, ("run", "loops"), steps)
 
@@ -112,12 +112,12 @@ def _at_rest(case: Case) -> Said | None:
     if run is None or not run.at_rest or run.overdue or run.idle <= bound:
         return None
     sentence = (
-        f"Run {run.id} has nothing to wait for, and nobody has moved it for {span(run.idle)}: longer than it takes "
-        f"until another engine or a loop has it ({span(bound)})."
+        f"Run {run.id} has nothing to wait for, but has not advanced for {span(run.idle)}: longer than it takes "
+        f"until another engine or a loop takes it over ({span(bound)})."
     )
     steps = (
-        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, where none is alive"),
-        NextStep(typed("holdfast", "runs", "timeline", run.id), "the last thing that happened to it"),
+        NextStep("holdfast up --only engine,runs,delays", "an engine and its loops, if none is alive"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "its last event"),
     )
     return Said(sentence, ("run",), steps)
 
@@ -128,7 +128,7 @@ def _repeated(case: Case) -> Said | None:
         return None
     sentence = f"Steps of run {run.id} completed more than once: {', '.join(run.repeated)}."
     steps = (
-        NextStep(typed("holdfast", "runs", "timeline", run.id), "by whom, and under which fences"),
+        NextStep(typed("holdfast", "runs", "timeline", run.id), "by whom, and with which fences"),
         NextStep("holdfast runbook store-outage", "whether locks fell back"),
     )
     return Said(sentence, ("run",), steps)
@@ -139,10 +139,10 @@ def _unfenced(case: Case) -> Said | None:
     if run is None or not run.unfenced:
         return None
     sentence = (
-        f"{number(run.unfenced, 'line', 'lines')} of the timeline of {run.id} were written without the lease store: "
+        f"{number(run.unfenced, 'event', 'events')} in the timeline of {run.id} were written without the lease store: "
         f"class {run.risk} failed open meanwhile."
     )
-    return Said(sentence, ("run",), (NextStep("holdfast policy history", "who let it, and since when"),))
+    return Said(sentence, ("run",), (NextStep("holdfast policy history", "who allowed it, and since when"),))
 
 
 def _busy(case: Case) -> Said | None:
@@ -153,9 +153,11 @@ def _busy(case: Case) -> Said | None:
     if wait < WAIT_S and busy < BUSY_RATE:
         return None
     pending = case.fact("pending", PendingFact)
-    growing = f", and {pending.growth:+d} messages wait" if pending is not None and pending.growth > 0 else ""
-    sentence = f"Run locks are contended everywhere: p99 wait {span(wait)}, {busy:.3g} busy a second{growing}."
-    step = NextStep("holdfast tune --family workflow.run", "what the holds ask for")
+    growing = f", and {pending.growth:+d} messages are queued" if pending is not None and pending.growth > 0 else ""
+    sentence = (
+        f"Run locks are contended everywhere: p99 wait {span(wait)}, {busy:.3g} busy attempts per second{growing}."
+    )
+    step = NextStep("holdfast tune --family workflow.run", "the TTL that the holds require")
     return Said(sentence, ("rates", "pending"), (step, NextStep("holdfast runbook retry-waves", "whether in waves")))
 
 
@@ -167,26 +169,30 @@ def _lost(case: Case) -> Said | None:
     times = number(len(ledger.losses), "time", "times")
     sentence = f"The lock of run {case.arguments['RUN']} was lost {times}, last: {newest.why}."
     return Said(
-        sentence, ("ledger",), (NextStep("holdfast runbook not-owned --ledger LEDGER", "whether others are, too"),)
+        sentence,
+        ("ledger",),
+        (NextStep("holdfast runbook not-owned --ledger LEDGER", "whether other leases are lost too"),),
     )
 
 
 RUNBOOK: Final = Runbook(
     name="workflow-contention",
-    title="A run does not move, or its lock is busy",
-    when="`run lock busy` again and again for one run; a run whose steps are over and that does not go on",
-    needs="the lease store and the database; the run's id, if it is known; --ledger and metrics for more than now",
+    title="A run makes no progress, or its lock is busy",
+    when="`run lock busy` again and again for one run; a run whose steps are finished but that does not continue",
+    needs="the lease store and the database; the run id, if it is known; --ledger and metrics for the past",
     argument=Argument(
         "RUN",
         "run",
         "the id of the run",
-        "`holdfast locks holdfast:wf:run:lock:` shows who holds which, and who waits",
+        "`holdfast locks holdfast:wf:run:lock:` lists the holders and waiters",
         "The lock of run {id} is free or has only just been taken, and it is not overdue.",
         (RUNS_IN_LEASES, RUNS_IN_LEDGER, RUNS_IN_DATABASE),
     ),
     steps=(
-        lock_step("lock", "who moves the run, since when, and how many wait", WORKFLOW_RUN, argument="RUN"),
-        lock_step("loops", "who tells runs what they have missed", WORKFLOW_RECONCILER, WORKFLOW_DELAYS),
+        lock_step(
+            "lock", "which process advances the run, since when, and how many wait", WORKFLOW_RUN, argument="RUN"
+        ),
+        lock_step("loops", "which processes wake runs that missed a message", WORKFLOW_RECONCILER, WORKFLOW_DELAYS),
         RUN_STEP,
         history_step("ledger", "the history of the lock of the run", "RUN", WORKFLOW_RUN),
         PENDING_STEP,
@@ -206,28 +212,31 @@ RUNBOOK: Final = Runbook(
         ),
         Rule("stale holder", Severity.ACT, "the holder's fence is older than the fence on the run", _stale_holder),
         Rule(
-            "no leader", Severity.ACT, "nobody holds the lock of the run reconciler or of the delay poller", _no_leader
+            "no leader",
+            Severity.ACT,
+            "no process holds the lock of the run reconciler or of the delay poller",
+            _no_leader,
         ),
         Rule(
             "overdue",
             Severity.ACT,
-            "its time came longer ago than the loops may take after a crash (their TTL and one interval)",
+            "it was due longer ago than the loops may take after a crash (their TTL and one interval)",
             _overdue,
         ),
         Rule(
             "at rest",
             Severity.ACT,
-            "none of its steps runs or waits, and nobody has moved it for longer than a takeover may take",
+            "none of its steps runs or waits, and it has not advanced for longer than a takeover may take",
             _at_rest,
         ),
         Rule("repeated steps", Severity.ACT, "a step completed twice in one attempt", _repeated),
-        Rule("crowded", Severity.WATCH, f"{WAITERS} or more wait for it now", _crowded),
-        Rule("written without the store", Severity.WATCH, "lines of its timeline have no fence", _unfenced),
+        Rule("crowded", Severity.WATCH, f"{WAITERS} or more callers wait for it now", _crowded),
+        Rule("written without the store", Severity.WATCH, "events of its timeline have no fence", _unfenced),
         Rule("lost", Severity.WATCH, "the ledger has losses of its lock", _lost),
         Rule(
             "contention",
             Severity.WATCH,
-            f"the p99 wait for run locks is {WAIT_S:g} s or more, or {BUSY_RATE:g} a second are busy",
+            f"the p99 wait for run locks is {WAIT_S:g} s or more, or {BUSY_RATE:g} attempts per second are busy",
             _busy,
         ),
     ),

@@ -1,1 +1,1 @@
-"""Where runbooks read their facts."""
+"""Collectors: the functions that gather facts for runbooks."""

@@ -1,6 +1,6 @@
-"""How evidence is gathered from the lease store, the policy, metrics and the ledger. Reads only.
+"""Collects facts from the lease store, the policy, metrics and the audit ledger. Read-only.
 
-Every function here takes a `Scene` and gives a fact, or raises: the engine makes evidence of both.
+Every function takes a `Scene` and returns a fact, or raises; the runner turns both into evidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.types import NS
 PINGS: Final = 5
 LOOKED_AT: Final = 5000
 LATE_SHARE: Final = 1 / 3
-"""A renewed lease is renewed when two thirds of its TTL are left; one with less than this share has missed renewals."""
+"""Renewal happens when two thirds of the TTL are left. A lease with less than this share has missed renewals."""
 
 _SECTIONS: Final = ("replication", "memory", "stats", "persistence")
 _ABOUT: Final = (
@@ -43,7 +43,7 @@ _ABOUT: Final = (
 
 
 def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "") -> Step:
-    """A step that looks at locks by name; `argument` is what fills the place in their keys."""
+    """A step that inspects locks by name; `argument` fills the placeholder in their keys."""
     ids = {place: argument for family in families for place in family.places}
     by_hand = tuple(f"holdfast inspect {shown_key(family)}" for family in families)
     by_hand += tuple(f"redis-cli PTTL {shown_key(family)}" for family in families)
@@ -61,12 +61,12 @@ def lock_step(name: str, looks_at: str, *families: LockFamily, argument: str = "
 
 
 def shown_key(family: LockFamily) -> str:
-    """The key of a family with its places as people write them."""
+    """The key of a family with its placeholders as people write them."""
     return family.pattern.replace("{", "<").replace("}", ">")
 
 
 async def held(scene: Scene) -> HeldFact:
-    """Everything that is held, by family."""
+    """All held locks, by family."""
     found = await scene.locks().list("", LOOKED_AT)
     now_ns = scene.clock.now().wall
     families: dict[str, list[LockFact]] = {}
@@ -84,7 +84,7 @@ def _family(name: str, locks: list[LockFact]) -> FamilyHeld:
 
 
 def is_late(family: str, lock: LockFact) -> bool:
-    """Whether a lease that should be renewed has less left than any that is."""
+    """Whether a lease that should be renewed has less time left than any renewed lease would."""
     known = FAMILIES.get(family)
     if known is None or known.release is Release.EXPIRY or lock.ttl is None or lock.remaining is None:
         return False
@@ -92,14 +92,14 @@ def is_late(family: str, lock: LockFact) -> bool:
 
 
 async def forced(scene: Scene) -> ForcedFact:
-    """What operators broke lately."""
+    """Locks that operators broke recently."""
     since = scene.clock.now().wall / 1e9 - scene.given.window
     records = await scene.locks().audit(1000)
     return ForcedFact(tuple(each for each in records if each.at.timestamp() >= since), scene.given.window)
 
 
 async def store(scene: Scene) -> StoreFact:
-    """Whether it answers. That it does not is a finding here, and no failure of the step."""
+    """Whether the store answers. No answer is a finding here, not a failure of the step."""
     locks = scene.locks()
     engine = locks.capabilities.engine
     slowest, answered, error = 0.0, 0, ""
@@ -111,7 +111,7 @@ async def store(scene: Scene) -> StoreFact:
             error = str(trouble)
             if not answered:
                 return StoreFact(engine, asked, 0, None, error)
-            break  # it was there a moment ago: that is what has to be said, and waiting longer says no more
+            break  # it answered a moment ago: that is the finding, and waiting longer adds nothing
         answered += 1
         slowest = max(slowest, (scene.clock.now().mono - began) / NS)
     about = await _about_redis(scene) if engine == "redis" else None
@@ -119,7 +119,7 @@ async def store(scene: Scene) -> StoreFact:
 
 
 async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
-    """What the server says about replication and eviction; None if this user may not ask."""
+    """What the server reports about replication and eviction; None if this user may not ask."""
     from holdfast.stores.redis.asyncio_driver import Mux
     from holdfast.stores.redis.protocol import ReplyError, pack
     from holdfast.stores.redis.url import parse_redis_url
@@ -140,7 +140,7 @@ async def _about_redis(scene: Scene) -> Mapping[str, str] | None:
 
 
 async def policy(scene: Scene) -> PolicyFact:
-    """What risk classes do, and what all processes have counted."""
+    """The modes of the risk classes, and the counters of all processes."""
     rule = scene.settings.escalation.rule
     database = await scene.database()
     report = await PolicyService.on(database, scene.clock, scene.settings).show()
@@ -170,7 +170,7 @@ async def policy(scene: Scene) -> PolicyFact:
 
 
 def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
-    """A step that asks metrics."""
+    """A step that queries metrics."""
 
     async def gather(scene: Scene) -> Fact:
         asked = tuple(query.under(scene.settings.names.metrics) for query in queries)
@@ -187,7 +187,7 @@ def metrics_step(name: str, looks_at: str, *queries: Query) -> Step:
 
 
 def ledger_step(name: str, looks_at: str, hint: str = "") -> Step:
-    """A step that reads the last while of the audit ledger, of all keys."""
+    """A step that reads the recent records of the audit ledger, of all keys."""
 
     async def gather(scene: Scene) -> Fact:
         path, limit_ns = ledger_place(scene)
@@ -197,7 +197,7 @@ def ledger_step(name: str, looks_at: str, hint: str = "") -> Step:
 
 
 def history_step(name: str, looks_at: str, argument: str, *families: LockFamily) -> Step:
-    """A step that reads the history of the locks of one job or run; those of several by one reading."""
+    """A step that reads the lock history of one job or run; the histories of several share one reading."""
 
     async def at_once(scene: Scene, ids: Sequence[str]) -> Mapping[str, Fact]:
         path, limit_ns = ledger_place(scene)
@@ -216,7 +216,7 @@ def history_step(name: str, looks_at: str, argument: str, *families: LockFamily)
 
 
 def ledger_place(scene: Scene) -> tuple[str, int]:
-    """Where the ledger is, and how long one reading may take; or `NotGiven`."""
+    """The path of the ledger, and the time limit of one reading; or `NotGiven`."""
     if scene.ledger is None:
         raise NotGiven("no audit ledger")
     return scene.ledger, round(scene.given.patience * NS * 4 / 5)
@@ -224,22 +224,22 @@ def ledger_place(scene: Scene) -> tuple[str, int]:
 
 STORE_STEP: Final = Step(
     "store",
-    "whether the lease store answers, how quickly, and what it says about its replicas",
+    "whether the lease store answers, how quickly, and what it reports about its replicas",
     ("holdfast locks", "redis-cli PING", "redis-cli INFO replication"),
     Source.LEASES,
     store,
 )
 POLICY_STEP: Final = Step(
     "policy",
-    "what each risk class does when the store fails, how often locks fell back, and whether work is done twice",
+    "the mode of each risk class, how often locks fell back, and whether work is done twice",
     ("holdfast policy show",),
     Source.DATABASE,
     policy,
 )
-FORCED_STEP: Final = Step("forced", "locks that operators broke lately", ("holdfast audit",), Source.LEASES, forced)
+FORCED_STEP: Final = Step("forced", "locks that operators broke recently", ("holdfast audit",), Source.LEASES, forced)
 HELD_STEP: Final = Step(
     "held",
-    "every lock that is held now, by family, and renewals that are behind",
+    "every held lock, by family, and late renewals",
     ("holdfast locks",),
     Source.LEASES,
     held,

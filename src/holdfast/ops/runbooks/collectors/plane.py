@@ -1,6 +1,6 @@
-"""How evidence is gathered from the database and the bus of the plane. Reads only.
+"""Collects facts from the database and the bus of the plane. Read-only.
 
-Every function here takes a `Scene` and gives a fact, or raises: the engine makes evidence of both.
+Every function takes a `Scene` and returns a fact, or raises; the runner turns both into evidence.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def job(scene: Scene) -> JobFact:
 
     rows, events = await database.read(work)
     if not rows:
-        raise NotGiven(f"there is no job {wanted!r} in that database")
+        raise NotGiven(f"job {wanted!r} does not exist in that database")
     return JobFact.of(job_of(rows[0]), [event_of(row) for row in events], scene.clock.now().wall)
 
 
@@ -89,7 +89,7 @@ async def workflow_run(scene: Scene) -> RunFact:
 
     rows, lines, at_rest = await database.read(work)
     if not rows:
-        raise NotGiven(f"there is no run {wanted!r} in that database")
+        raise NotGiven(f"run {wanted!r} does not exist in that database")
     row = rows[0]
     events = [line_of(each) for each in lines]
     ends = Counter((each.step, each.attempt) for each in events if each.step is not None and each.kind in _DONE)
@@ -108,7 +108,7 @@ async def workflow_run(scene: Scene) -> RunFact:
 
 
 async def is_at_rest(tx: Tx, row: Row, now_ns: int) -> bool:
-    """Whether a run is not over and has nothing to wait for: no job at work, no person, and no time to come."""
+    """Whether an unfinished run has nothing to wait for: no running job, no approval, and no timer."""
     if RunStatus(row["status"]).terminal:
         return False
     steps = json.loads(row["document"])["steps"]
@@ -117,7 +117,7 @@ async def is_at_rest(tx: Tx, row: Row, now_ns: int) -> bool:
 
 
 async def snapshot(scene: Scene) -> SnapshotFact:
-    """The worker snapshot, and who is alive by the registry."""
+    """The worker snapshot, and the live workers of the registry."""
     database = await scene.database()
     found = await Snapshots(database, scene.clock).latest()
     alive = len(await Workers(database, scene.clock).live())
@@ -127,7 +127,7 @@ async def snapshot(scene: Scene) -> SnapshotFact:
 
 
 async def debt(scene: Scene) -> DebtFact:
-    """Who waits, by tenant and pool, and which jobs are past their limits."""
+    """Queued jobs by tenant and pool, and jobs past their time limits."""
     database, now_ns = await scene.database(), scene.clock.now().wall
     states = scene.settings.limits.states
 
@@ -186,7 +186,7 @@ async def _tenants(scene: Scene, database: Database, waiting: list[Row], now_ns:
 
 
 async def pending(scene: Scene) -> PendingFact:
-    """Messages that wait, looked at twice."""
+    """Queued messages, counted twice."""
     database = await scene.database()
     bus = open_bus(scene.settings.bus, database, scene.clock, scene.entropy)
     pools = [row["pool"] for row in await database.read(lambda tx: tx.query(_POOLS))]
@@ -208,7 +208,7 @@ async def pending(scene: Scene) -> PendingFact:
 
 
 async def retrying(scene: Scene) -> RetryFact:
-    """How work comes back, what the TTLs allow, and whether the bus keeps to it."""
+    """The retry delays, the jitter that the TTLs allow, and whether the bus keeps delays."""
     scheduler = scene.settings.scheduler
     families = (SCHEDULER_JOB, WORKER_JOB, WORKFLOW_RUN)
     ttls = {family.name: scene.ttl(family.name) or family.ttl for family in families}
@@ -222,7 +222,7 @@ async def retrying(scene: Scene) -> RetryFact:
 
 
 async def _jitter(scene: Scene) -> float:
-    """The jitter in force; that of the settings where it cannot be read or was never switched."""
+    """The jitter in effect; that of the settings if it cannot be read or was never switched."""
     try:
         switched = (await PlanePolicy(await scene.database(), scene.clock).view()).jitter
     except HoldfastError:
@@ -231,9 +231,9 @@ async def _jitter(scene: Scene) -> float:
 
 
 async def _carried(scene: Scene) -> str:
-    """Give a message back with the delay, on a bus of our own, and see when it comes again."""
+    """Nack a message with the delay on a temporary bus, and measure when it is redelivered."""
     if scene.settings.bus is not None:
-        return "whether NATS keeps the delay was not tried: that would write to your stream"
+        return "whether NATS keeps the delay was not tested: that would write to your stream"
     wanted_ns = round(scene.settings.scheduler.busy_delay * NS)
     with tempfile.TemporaryDirectory(prefix="holdfast-runbook-") as directory:
         database = open_database(f"sqlite:///{Path(directory) / 'bus.db'}?synchronous=normal", clock=scene.clock)
@@ -243,13 +243,13 @@ async def _carried(scene: Scene) -> str:
             await within(CLOSE_NS, database.close)
     late = span((took_ns - wanted_ns) / NS)
     if took_ns < wanted_ns:
-        return f"WRONG: a message given back for {span(wanted_ns / NS)} came {late} too early"
-    return f"the bus kept the delay of {span(wanted_ns / NS)} (a message came again {late} after it)"
+        return f"WRONG: a message nacked with a delay of {span(wanted_ns / NS)} was redelivered {late} too early"
+    return f"the bus kept the delay of {span(wanted_ns / NS)} (a message was redelivered {late} after it)"
 
 
 async def _given_back(scene: Scene, database: Database, wanted_ns: int) -> int:
     async def bury(_delivery: Delivery, reason: str, code: str) -> None:
-        raise AssertionError(f"a message that was busy once is dead: {reason} ({code})")
+        raise AssertionError(f"a message whose lock was busy once was dead-lettered: {reason} ({code})")
 
     bus = EmbeddedBus(database, scene.clock, scene.entropy, dead=bury)
     await bus.prepare()
@@ -273,7 +273,7 @@ async def _given_back(scene: Scene, database: Database, wanted_ns: int) -> int:
 
 JOB_STEP: Final = Step(
     "job",
-    "the job, the moves that it has made, and the fences under which they were written",
+    "the job, its transitions, and the fences of their writes",
     ("holdfast jobs show <job>",),
     Source.DATABASE,
     job,
@@ -281,7 +281,7 @@ JOB_STEP: Final = Step(
 )
 RUN_STEP: Final = Step(
     "run",
-    "the run, when it last changed, and steps that completed twice",
+    "the run, its last change, and steps that completed twice",
     ("holdfast runs show <run>", "holdfast runs timeline <run>"),
     Source.DATABASE,
     workflow_run,
@@ -289,21 +289,21 @@ RUN_STEP: Final = Step(
 )
 SNAPSHOT_STEP: Final = Step(
     "snapshot",
-    "`sys:workers:snapshot`: how old it is, who wrote it and under which fence",
+    "`sys:workers:snapshot`: its age, its writer and its fence",
     ("curl $ADDRESS/api/v1/snapshot",),
     Source.DATABASE,
     snapshot,
 )
 DEBT_STEP: Final = Step(
     "debt",
-    "jobs that wait, by tenant and pool, what each may have with workers, and jobs past their limits",
+    "queued jobs by tenant and pool, the limits of tenants, and jobs past their time limits",
     ("holdfast jobs stats", "holdfast jobs list --state PENDING"),
     Source.DATABASE,
     debt,
 )
 PENDING_STEP: Final = Step(
     "pending",
-    "messages that wait, twice, so that growth is seen",
+    "queued messages, counted twice to show growth",
     ("nats stream info HOLDFAST",),
     Source.DATABASE,
     pending,
@@ -311,7 +311,7 @@ PENDING_STEP: Final = Step(
 )
 RETRY_STEP: Final = Step(
     "retrying",
-    "the delay and jitter of work that finds its lock busy, the TTLs that limit them, and whether the bus keeps to it",
+    "the delay and jitter of retries of busy locks, the TTLs that limit them, and whether the bus keeps delays",
     ("holdfast up --check",),
     Source.SETTINGS,
     retrying,

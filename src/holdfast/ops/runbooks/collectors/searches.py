@@ -1,11 +1,11 @@
-"""Searches for suspects: which jobs may have been done twice, and which runs may be stuck. Reads only.
+"""Searches for suspects: jobs that may have run twice, and runs that may be stuck. Read-only.
 
-What is suspicious is decided by pure functions over records, rows and looks (`suspects_of_records`, …); the steps at
-the end gather those. What is suspicious need not be wrong: a second attempt is how retries look, too. The runbook looks
-at each suspect, and says which it is.
+Pure functions over records, rows and inspections decide what is suspicious (`suspects_of_records`, …); the steps at the
+end gather those. A suspect need not be wrong: a second attempt may be a normal retry. The runbook examines each suspect
+and reports the result.
 
-Promises: no search walks through all jobs or runs that are stored: the newest (`JOBS_MAX`), those at work, and of runs
-the ones that were untouched for longest (`RUNS_MAX`). An id that no job or run can have is nobody's.
+Promises: no search scans all stored jobs or runs, only the newest jobs (`JOBS_MAX`), those at work, and the runs that
+were unchanged for longest (`RUNS_MAX`). An id that no job or run can have is ignored.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from holdfast.types import NS
 JOBS_MAX: Final = 1000
 RUNS_MAX: Final = 50
 HELD_S: Final = 1.0
-"""A run lock that was held for so long, or that somebody waits for, is one to look at: a move takes milliseconds."""
+"""A run lock that was held for so long, or that a caller waits for, is suspicious: a transition takes milliseconds."""
 
 _JOBS: Final = sql("job_suspects")
 _UNMOVED: Final = sql("run_unmoved")
 _RUN: Final = sql("run_get")
 
-# What a ledger may have about a lock that makes its job or run a suspect, the worst first.
+# Ledger events about a lock that make its job or run a suspect, the worst first.
 _SIGNS: Final[Mapping[Kind, tuple[str, str]]] = {
     Kind.DUPLICATE: ("second end refused", "second ends refused"),
     Kind.WRITE: ("write fenced out", "writes fenced out"),
     Kind.LOST: ("lease lost", "leases lost"),
     Kind.RELEASE_REFUSED: ("release refused", "releases refused"),
-    Kind.TIMED_OUT: ("wait in vain", "waits in vain"),
+    Kind.TIMED_OUT: ("wait that timed out", "waits that timed out"),
     Kind.BUSY: ("time busy", "times busy"),
 }
 _WORST: Final = {kind: rank for rank, kind in enumerate(reversed(list(_SIGNS)), 1)}
@@ -59,7 +59,7 @@ RUN_SIGNS: Final = frozenset({Kind.WRITE, Kind.LOST, Kind.RELEASE_REFUSED, Kind.
 
 
 def id_in(key: str, *families: LockFamily) -> str | None:
-    """The job or run that a lock is of, or None if the key is of no such family, or has no id in it that can be."""
+    """The job or run of a lock. None if the key is of no such family, or contains no valid id."""
     for family in families:
         prefix = family.pattern.partition("{")[0]
         if key.startswith(prefix):
@@ -75,7 +75,7 @@ def id_in(key: str, *families: LockFamily) -> str | None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a ledger has about one job or run."""
+    """The ledger records of one job or run."""
 
     newest_ns: int = 0
     kinds: Counter[Kind] = field(default_factory=Counter)
@@ -91,7 +91,7 @@ def is_sign(record: Record, kinds: frozenset[Kind]) -> bool:
 
 
 def suspects_of_records(records: Sequence[Record], now_ns: int, *families: LockFamily) -> list[Suspect]:
-    """By the worst that was recorded, and then the newest first. Pure."""
+    """By the worst record, then the newest first. Pure."""
     seen: dict[str, _Seen] = {}
     for record in records:
         found = id_in(record.key, *families)
@@ -119,7 +119,7 @@ def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[Kind
             )
         )
         looked_at = (
-            f"{number(look.findings.records, 'record', 'records')} of the ledger, for what went wrong with locks of "
+            f"{number(look.findings.records, 'record', 'records')} of the ledger, for problems with locks of "
             f"{noun}s in the last {lately(window_s)}"
         )
         wanted = [family_in_effect(scene.settings, family) for family in families]
@@ -133,7 +133,7 @@ def _ledger_search(noun: str, looks_at: str, by_hand: str, kinds: frozenset[Kind
 
 
 def suspects_of_jobs(rows: Sequence[Row], now_ns: int) -> list[Suspect]:
-    """Those that ended twice, then those that were handed out more often than tried, then those tried again. Pure."""
+    """Jobs that ended twice, then those with more dispatches than attempts, then retried ones. Pure."""
     ranked = sorted(
         ((rank, row) for row in rows if (rank := _rank(row))), key=lambda each: (-each[0], -each[1]["updated_ns"])
     )
@@ -154,7 +154,7 @@ def _repeated(row: Row, now_ns: int) -> str:
 
 
 async def jobs_in_database(scene: Scene) -> SuspectsFact:
-    """Jobs of the last while that were tried, dispatched or ended more than once."""
+    """Recent jobs that were tried, dispatched or ended more than once."""
     database, now_ns, window_s = await scene.database(), scene.clock.now().wall, scene.given.window
     values = {"since_ns": now_ns - round(window_s * NS), "most": JOBS_MAX}
     rows = await database.read(lambda tx: tx.query(_JOBS, values))
@@ -169,7 +169,7 @@ async def jobs_in_database(scene: Scene) -> SuspectsFact:
 
 
 def suspects_of_locks(locks: Sequence[LockFact], family: LockFamily = WORKFLOW_RUN) -> list[Suspect]:
-    """Runs whose lock is held for longer than its TTL, then those that others wait for, the longest first. Pure."""
+    """Runs whose lock is held for longer than its TTL, then those with waiters, the longest first. Pure."""
 
     def stuck(lock: LockFact) -> bool:
         return (lock.age or 0.0) >= (lock.ttl or WORKFLOW_RUN.ttl)
@@ -201,13 +201,13 @@ async def runs_in_leases(scene: Scene) -> SuspectsFact:
 
 
 def run_bound(settings: Settings) -> float:
-    """How long a run that could move may lie still after a crash: until another engine, or a loop, has it."""
+    """How long a movable run may stay unchanged after a crash: until another engine, or a loop, takes it over."""
     keys = {"engine.run_ttl", "runs.interval", "delays.interval"}
     return max(each.seconds for each in takeovers(settings) if each.key in keys)
 
 
 async def runs_in_database(scene: Scene) -> SuspectsFact:
-    """Runs that have not moved for longer than a crash explains, and that have nothing to wait for."""
+    """Runs that have not advanced for longer than a crash explains, and that have nothing to wait for."""
     database, now_ns = await scene.database(), scene.clock.now().wall
     bound = run_bound(scene.settings)
     values = {"until_ns": now_ns - round(bound * NS), "most": RUNS_MAX}
@@ -219,18 +219,18 @@ async def runs_in_database(scene: Scene) -> SuspectsFact:
         late = row["wake_ns"] is not None and row["wake_ns"] <= values["until_ns"]
         if late or await _at_rest(database, row["id"], now_ns):
             idle = span((now_ns - row["updated_ns"]) / NS)
-            why = "its time has come" if late else "none of its steps runs"
+            why = "its timer is due" if late else "none of its steps runs"
             found.append(Suspect(row["id"], f"unchanged for {idle}, and {why}", grave=True))
     looked_at = (
         f"{number(len(rows), 'run', 'runs')} of the database that did not change for {span(bound)} and that "
-        f"{'waits' if len(rows) == 1 else 'wait'} for no person, of the {RUNS_MAX} longest unchanged"
+        f"{'waits' if len(rows) == 1 else 'wait'} for no approval, of the {RUNS_MAX} longest unchanged"
     )
     return SuspectsFact.of(looked_at, found)
 
 
 async def _at_rest(database: Database, run: str, now_ns: int) -> bool:
     async def work(tx: Tx) -> bool:
-        rows = await tx.query(_RUN, {"id": run})  # without any, it is over, and was forgotten meanwhile
+        rows = await tx.query(_RUN, {"id": run})  # no row: it has finished, and was deleted meanwhile
         return bool(rows) and await is_at_rest(tx, rows[0], now_ns)
 
     return await database.read(work)
@@ -238,14 +238,14 @@ async def _at_rest(database: Database, run: str, now_ns: int) -> bool:
 
 JOBS_IN_LEDGER: Final = _ledger_search(
     "job",
-    "jobs with second ends, writes that were fenced out, and leases that were lost or not theirs to release",
+    "jobs with second ends, writes that were fenced out, lost leases, or refused releases",
     "holdfast check LEDGER --since 15m",
     JOB_SIGNS,
     *(SCHEDULER_JOB, WORKER_JOB),
 )
 JOBS_IN_DATABASE: Final = Step(
     "jobs in database",
-    "jobs of the last while that ended twice, were dispatched more often than tried, or were tried more than once",
+    "recent jobs that ended twice, were dispatched more often than attempted, or were retried",
     ("holdfast jobs list",),
     Source.DATABASE,
     jobs_in_database,
@@ -259,14 +259,14 @@ RUNS_IN_LEASES: Final = Step(
 )
 RUNS_IN_LEDGER: Final = _ledger_search(
     "run",
-    "runs whose lock was busy, waited for in vain, lost, or not theirs to release",
+    "runs whose lock was busy, timed out, was lost, or whose release was refused",
     "holdfast check LEDGER --since 15m",
     RUN_SIGNS,
     WORKFLOW_RUN,
 )
 RUNS_IN_DATABASE: Final = Step(
     "runs in database",
-    "runs that have not moved for longer than a crash explains, while none of their steps runs",
+    "runs that have not advanced for longer than a crash explains, while none of their steps runs",
     ("holdfast runs list --status running",),
     Source.DATABASE,
     runs_in_database,

@@ -1,1 +1,1 @@
-"""Facts that runbooks judge."""
+"""The facts that runbooks judge."""

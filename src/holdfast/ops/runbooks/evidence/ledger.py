@@ -1,12 +1,12 @@
-"""The audit ledger as evidence: what was lost lately, and which of the known causes each loss had.
+"""The audit ledger as evidence: recently lost leases, and the known cause of each loss.
 
-A burst of `lock not owned` has three usual causes, and each asks for something else: processes that stood still, a
-network or store slower than the lease allows, and handlers that outlived a lease which nobody renewed. The autopsy that
-every loss carries tells them apart; `cause_of` says how. Whatever the autopsy does not show is not claimed.
+A burst of `lock not owned` has three usual causes, with different remedies: paused processes, a network or store slower
+than the lease allows, and handlers that outlived a lease without renewal. The autopsy of each loss distinguishes them;
+`cause_of` defines how. A cause that the autopsy does not show is not claimed.
 
-Promises: reading ends at its deadline, however few of the records are wanted, with the newest files read first, and
-says if it did not get through. Damaged lines cost themselves alone. Clock: the wall clocks of the processes that wrote;
-the monotonic one, for the deadline.
+Promises: reading ends at its deadline, even if few records match. It starts with the newest files and reports if it is
+incomplete. A damaged line costs only itself. Clock: the wall clocks of the writing processes; the monotonic one for the
+deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.types import NS, LossReason
 
 RECORDS_MAX: Final = 500_000
 SKEW_NS: Final = NS
-"""How far the clocks of the hosts may be apart before a history looks broken that is not."""
+"""How far the clocks of hosts may differ before a correct history looks broken."""
 
 _LOOK_EVERY: Final = 512
 _KINDS: Final = frozenset(
@@ -44,27 +44,27 @@ _KINDS: Final = frozenset(
 class Cause(StrEnum):
     """Why a lease was lost, as an operator needs to know it."""
 
-    PAUSE = "pause"  # the process stood still: a collection, a stopped container, a suspended host
+    PAUSE = "pause"  # the process was paused: garbage collection, a stopped container, a suspended host
     NETWORK = "network"  # the store did not confirm a renewal in the time that the TTL allows
-    OUTLIVED = "outlived"  # the work went on after its time, and nobody renewed the lease
-    TAKEN = "taken"  # the store says that it is not theirs: forced, forgotten, or failed over
+    OUTLIVED = "outlived"  # the work outlived the lease, which was not renewed
+    TAKEN = "taken"  # the store reports another owner: broken by force, lost, or failed over
     CLOCK = "clock"  # the wall clock was set
     OTHER = "other"  # the process closed its locks, forked, or recorded nothing
 
 
 CAUSES: Final[Mapping[Cause, str]] = {
-    Cause.PAUSE: "processes that stood still (garbage collection, a stopped container, a suspended or starved host)",
+    Cause.PAUSE: "paused processes (garbage collection, a stopped container, a suspended or starved host)",
     Cause.NETWORK: "a network or store slower than the TTL allows: renewals were sent and not confirmed in time",
-    Cause.OUTLIVED: "handlers that outlived their lease, which nobody renewed",
-    Cause.TAKEN: "a store that says the key is not theirs: broken by force, forgotten by a restart or an eviction, or "
-    "given away by a failover",
+    Cause.OUTLIVED: "handlers that outlived their lease, which was not renewed",
+    Cause.TAKEN: "a store that reports another owner: the lock was broken by force, lost in a restart or an eviction, "
+    "or granted again after a failover",
     Cause.CLOCK: "wall clocks that were set forward",
-    Cause.OTHER: "ends of processes, and losses of which nothing is recorded",
+    Cause.OTHER: "ended processes, and losses without a record",
 }
 
 
 def cause_of(reason: str | None, known: Mapping[str, Any]) -> Cause:
-    """Which of the causes a loss had. Pure."""
+    """The cause of a loss. Pure."""
 
     def amount(name: str) -> int:
         value = known.get(name, 0)
@@ -82,7 +82,7 @@ def cause_of(reason: str | None, known: Mapping[str, Any]) -> Cause:
     if amount("stepped_ns") > max(NOISE_NS, unrenewed // 2):
         return Cause.CLOCK
     if late > NOISE_NS or amount("keeper_lag_ns") > NOISE_NS:
-        return Cause.PAUSE  # nobody in the process was there when the time was over, and the keeper waits for no store
+        return Cause.PAUSE  # the process did not run when the time was over, and the renewer waits for no store
     if reason == LossReason.STOLEN:
         return Cause.TAKEN
     sent = known.get("renewals")
@@ -93,7 +93,7 @@ def cause_of(reason: str | None, known: Mapping[str, Any]) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One lease that was lost, or that the store refused to take back."""
+    """One lease that was lost, or whose release the store refused."""
 
     key: str
     family: str
@@ -104,19 +104,19 @@ class Loss:
     why: str
 
     def line(self) -> str:
-        """In one line."""
+        """One line of text."""
         return f"{self.key} of {self.owner} (fence {self.fence}): {self.cause}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFact:
-    """What a ledger has about the last while."""
+    """Recent events of a ledger."""
 
     window_s: float
     records: int
     counts: Mapping[str, int]  # by kind
     losses: tuple[Loss, ...]  # the newest first
-    violations: tuple[str, ...] = ()  # rules that were broken, of the keys that were asked for
+    violations: tuple[str, ...] = ()  # violated rules of the requested keys
     refused_writes: int = 0
     dropped: int = 0
     damaged: int = 0
@@ -124,15 +124,15 @@ class LedgerFact:
 
     @property
     def by_cause(self) -> Counter[Cause]:
-        """How many of each."""
+        """The number of losses by cause."""
         return Counter(each.cause for each in self.losses)
 
     def count(self, kind: Kind) -> int:
-        """How many records of a kind."""
+        """The number of records of a kind."""
         return self.counts.get(str(kind), 0)
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         counted = (
             f"the last {span(self.window_s)}: {self.count(Kind.GRANTED)} grants, {len(self.losses)} lost or refused, "
             f"{self.refused_writes} writes fenced out, {self.count(Kind.DUPLICATE)} second ends refused"
@@ -143,20 +143,20 @@ class LedgerFact:
         found += [each.line() for each in self.losses[:5]]
         found += [f"BROKEN: {each}" for each in self.violations]
         if not self.complete:
-            found.append("there was no time to read all of it")
+            found.append("the time limit was too short to read all of it")
         if self.dropped or self.damaged:
             found.append(f"{self.dropped} records were never written, {self.damaged} lines cannot be read")
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "by_cause": {str(cause): times for cause, times in self.by_cause.items()}}
 
 
 def ledger_fact(
     path: str, clock: Clock, window_s: float, keys: frozenset[str] | None = None, *, limit_ns: int = 4 * NS
 ) -> LedgerFact:
-    """Read the last while, of some keys or of all. With keys, the rules of histories are checked for them too."""
+    """Read recent records, of some keys or of all. With keys, the rules of histories are checked for them too."""
     if keys is not None:
         return ledger_facts(path, clock, window_s, {"": keys}, limit_ns=limit_ns)[""]
     look = recent(path, clock, lambda record: record.kind in _KINDS, window_s=window_s, limit_ns=limit_ns)
@@ -166,7 +166,7 @@ def ledger_fact(
 def ledger_facts(
     path: str, clock: Clock, window_s: float, groups: Mapping[str, frozenset[str]], *, limit_ns: int = 4 * NS
 ) -> dict[str, LedgerFact]:
-    """The same for several groups of keys by one reading. Of a key, all of its history is looked at."""
+    """The same for several groups of keys in one reading. The whole history of each key is read."""
     keys = frozenset[str]().union(*groups.values())
     look = recent(path, clock, lambda record: record.kind in _KINDS and record.key in keys, limit_ns=limit_ns)
     return {
@@ -177,21 +177,21 @@ def ledger_facts(
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Records of a ledger that were wanted, in the order of time."""
+    """Matching records of a ledger in the order of time."""
 
     records: Sequence[Record]
     findings: Findings
-    complete: bool  # False: the time was over, or they were too many
+    complete: bool  # False: the time limit or the maximum number was reached
 
 
 class _Enough(Exception):
-    """The time of a reading is over."""
+    """The time limit of a reading is over."""
 
 
 def recent(
     path: str, clock: Clock, wanted: Callable[[Record], bool], *, window_s: float | None = None, limit_ns: int = 4 * NS
 ) -> Recent:
-    """Read the last while of a ledger, or without a window all of it, until the time for that is over."""
+    """Read the recent part of a ledger, or without a window all of it, until the time limit is over."""
     since_ns = None if window_s is None else clock.now().wall - round(window_s * NS)
     deadline = clock.now().mono + limit_ns
     findings, records, seen, complete = Findings(), list[Record](), 0, True
@@ -228,7 +228,7 @@ def _fact(records: Sequence[Record], look: Recent, window_s: float, *, checked: 
 
 
 def _newest(path: str, since_ns: int | None, wanted: Callable[[Record], bool], findings: Findings) -> Iterator[Record]:
-    """Records, file by file, of those files that were written since; the newest first, because time may run out."""
+    """Records, file by file, of the files written since then; the newest first, because the time limit may end it."""
     place = Path(path)
     if not place.exists():
         raise NotGiven(f"there is no ledger at {place.name}")
@@ -252,5 +252,5 @@ def _losses(records: Sequence[Record]) -> Iterator[Loss]:
                 cause(each.reason, known),
             )
         elif each.kind is Kind.RELEASE_REFUSED and (each.key, each.fence) not in lost:
-            why = "the store said at the release: lock not owned"
+            why = "the store answered at the release: lock not owned"
             yield Loss(each.key, each.family, each.owner, each.fence, each.at_ns, Cause.TAKEN, why)

@@ -1,6 +1,6 @@
-"""What runbooks find out about locks, stores and the policy: plain values that say themselves in words and as JSON.
+"""Facts about locks, stores and the policy: plain values that print as text and as JSON.
 
-No fact contains a token: they are made from what stores show to anybody, and stores show owners and fences.
+No fact contains a token: facts use only what stores show to every client, which is owners and fences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.leases.inspection import ForcedRelease, Inspection
 
 
 def span(seconds: float | None) -> str:
-    """A length of time as people say it."""
+    """A duration as people write it."""
     if seconds is None:
         return "?"
     if seconds < 0.0995:
@@ -47,13 +47,13 @@ class LockFact:
 
     @classmethod
     def of(cls, look: Inspection, now_ns: int, ttl: float | None = None) -> LockFact:
-        """From a look at it."""
+        """From an inspection."""
         age = None if look.since is None else now_ns / 1e9 - look.since.timestamp()
         held = (look.owner or "", look.fence, None if age is None else max(0.0, age), look.remaining, look.waiters)
         return cls(look.key, True, *held, ttl) if look.held else cls(look.key, False, ttl=ttl)
 
     def line(self) -> str:
-        """In one line."""
+        """One line of text."""
         if not self.held:
             return f"{self.key} is free"
         fence = "no fence: another library" if self.fence is None else f"fence {self.fence}"
@@ -71,92 +71,92 @@ class LockFact:
 
 @dataclass(frozen=True, slots=True)
 class LocksFact:
-    """Some locks that were asked for by name."""
+    """Locks that were inspected by name."""
 
     locks: tuple[LockFact, ...]
 
     def get(self, key: str) -> LockFact | None:
-        """One of them."""
+        """The lock with this key, or None."""
         return next((each for each in self.locks if each.key == key), None)
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         return [each.line() for each in self.locks]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {"locks": [each.as_dict() for each in self.locks]}
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyHeld:
-    """The locks of one family that are held now."""
+    """The held locks of one family."""
 
     family: str
     held: int
     waiters: int
     oldest: LockFact
-    late: tuple[LockFact, ...]  # renewals are behind, or it is held for very long; the worst first
+    late: tuple[LockFact, ...]  # renewals are late, or it is held for very long; the worst first
 
     def line(self) -> str:
-        """In one line."""
-        late = f", {len(self.late)} of them with a renewal behind" if self.late else ""
+        """One line of text."""
+        late = f", {len(self.late)} of them with a late renewal" if self.late else ""
         return f"{self.family}: {self.held} held, {self.waiters} waiting, the oldest for {span(self.oldest.age)}{late}"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFact:
-    """All locks that are held now, by family."""
+    """All held locks, by family."""
 
     families: tuple[FamilyHeld, ...]
-    complete: bool = True  # False: there are more than were looked at
+    complete: bool = True  # False: there are more than were read
 
     def lines(self) -> Sequence[str]:
-        """For people."""
-        more = [] if self.complete else ["there are more than were looked at"]
+        """The fact as text."""
+        more = [] if self.complete else ["there are more that were not read"]
         return [*(each.line() for each in self.families), *more] or ["no lock is held"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {"families": [asdict(each) for each in self.families], "complete": self.complete}
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedFact:
-    """The locks that operators broke lately."""
+    """The locks that operators broke recently."""
 
     records: tuple[ForcedRelease, ...]
     window_s: float
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         if not self.records:
             return [f"no lock was broken by force in the last {span(self.window_s)}"]
         return [f"{each.key} was broken by {each.actor}: {each.reason}" for each in self.records[:5]]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {"window_seconds": self.window_s, "forced": [each.as_dict() for each in self.records]}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFact:
-    """Whether the lease store answers, how quickly, and what it says about itself."""
+    """Whether the lease store answers, how quickly, and what it reports about itself."""
 
     engine: str
     asked: int
     answered: int
     slowest: float | None  # seconds
     error: str = ""
-    about: Mapping[str, str] | None = None  # what Redis says: role, replicas, eviction
+    about: Mapping[str, str] | None = None  # what Redis reports: role, replicas, eviction
 
     @property
     def down(self) -> bool:
-        """Whether it did not answer at all."""
+        """Whether it did not answer any request."""
         return self.answered == 0
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         if self.down:
             return [f"{self.engine} does not answer: {self.error}"]
         found = [
@@ -169,7 +169,7 @@ class StoreFact:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "down": self.down}
 
 
@@ -179,36 +179,36 @@ class ClassFact:
 
     risk: str
     mode: str
-    by: str  # whose word that is
+    by: str  # who set the mode
     fallbacks: int
     exercised: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFact:
-    """What risk classes do when the store fails, and what that has come to, in all processes."""
+    """The modes of the risk classes, and the counters of all processes."""
 
     classes: tuple[ClassFact, ...]
-    rate: float  # fallbacks a second over the window
-    limit: float  # above which it counts
+    rate: float  # fallbacks per second over the window
+    limit: float  # the threshold of the rate
     window_s: float
-    duplicates: Mapping[str, tuple[int, int]]  # by sign: lately, and before
+    duplicates: Mapping[str, tuple[int, int]]  # by sign: in this window, and in the one before
     escalate: bool
     because: str
     armed: bool = False
 
     @property
     def rising(self) -> bool:
-        """Whether work is done twice, and more often than before."""
+        """Whether duplicate work is more frequent than before."""
         lately = sum(each for each, _ in self.duplicates.values())
         return lately > sum(before for _, before in self.duplicates.values())
 
     def named(self, mode: str) -> tuple[str, ...]:
-        """The classes of one mode."""
+        """The classes with one mode."""
         return tuple(each.risk for each in self.classes if each.mode == mode)
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         found = [f"class {each.risk} is {each.mode} ({each.by}), {each.fallbacks} fallbacks" for each in self.classes]
         counts = ", ".join(
             f"{sign} {now} (before: {was})" for sign, (now, was) in self.duplicates.items() if now or was
@@ -216,27 +216,27 @@ class PolicyFact:
         return [
             *found,
             "every other class is fail_closed",
-            f"{self.rate:.3g} fallbacks a second over {span(self.window_s)}, of {self.limit:g} at most",
+            f"{self.rate:.3g} fallbacks per second over {span(self.window_s)}, of {self.limit:g} at most",
             f"duplicates: {counts or 'none'}",
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "rising": self.rising}
 
 
 @dataclass(frozen=True, slots=True)
 class ProofFact:
-    """One claim about locks that was put to the test, and whether it held."""
+    """One tested claim about locks, and whether it held."""
 
     claim: str
     holds: bool
     seen: tuple[str, ...]
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         return [f"{'proved' if self.holds else 'NOT TRUE'}: {self.claim}", *self.seen]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)

@@ -1,10 +1,10 @@
-"""Metrics as evidence: the same questions put to a Prometheus, or answered from two looks at `/metrics` of processes.
+"""Metrics as evidence: from a Prometheus, or from two scrapes of `/metrics` of each process.
 
-A `Query` is declared once. Its text is what a Prometheus is asked, what the page shows, and what is worked out here
-when there is only `/metrics`: rates between the two looks, quantiles of what came between them.
+A `Query` is declared once. It is sent to a Prometheus, printed on the page, and computed here from two scrapes: rates
+between them, and quantiles of the observations between them.
 
-Promises: a process that does not answer is named, and the others count. A counter that went back (its process was
-restarted) counts from zero. A metric that nobody has is not there, which is not the same as zero.
+Promises: a process that does not answer is named, and the others count. A counter that decreased (its process was
+restarted) counts from zero. A metric that no process exposes is missing, which is not the same as zero.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Samples: TypeAlias = dict[tuple[str, Labels], float]
 
 
 class How(StrEnum):
-    """What is asked of a metric."""
+    """How a metric is aggregated."""
 
     RATE = "a second"
     NOW = "now"
@@ -45,25 +45,25 @@ class How(StrEnum):
 
     @property
     def share(self) -> float | None:
-        """Of a quantile."""
+        """The share of a quantile."""
         return {How.P50: 0.5, How.P95: 0.95, How.P99: 0.99}.get(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question."""
+    """One query."""
 
     key: str  # for rules and people: "not owned"
     metric: str  # as in `observe.metrics.table`
     how: How = How.RATE
     by: tuple[str, ...] = ()
     where: tuple[tuple[str, str], ...] = ()
-    worst: bool = False  # gauges of several processes: the largest, and not the sum
+    worst: bool = False  # gauges of several processes: the maximum instead of the sum
     unit: str = ""
 
     @property
     def promql(self) -> str:
-        """As a Prometheus is asked."""
+        """The query as PromQL."""
         chosen = ", ".join(f'{name}="{value}"' for name, value in self.where)
         chosen = f"{{{chosen}}}" if chosen else ""
         join = "max" if self.worst and self.how is How.NOW else "sum"
@@ -76,14 +76,14 @@ class Query:
         return f"{join}{by} ({asked})"
 
     def under(self, prefix: str) -> Query:
-        """The same question about metrics with this prefix."""
+        """The same query for metrics with this prefix."""
         return replace(self, metric=f"{prefix}_{self.metric.partition('_')[2]}")
 
     def line(self, found: Mapping[str, float] | None) -> str:
-        """The answer for people."""
+        """The answer as text."""
         name = f"{self.key}, {self.how}"
         if found is None:
-            return f"{name}: nobody counts it"
+            return f"{name}: no process exposes it"
         shown = [
             f"{label} {value:.3g}{self.unit}" if label else f"{value:.3g}{self.unit}"
             for label, value in sorted(found.items(), key=lambda each: -each[1])
@@ -94,42 +94,42 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class MetricsFact:
-    """The answers."""
+    """The answers to all queries."""
 
     queries: tuple[Query, ...]
     numbers: Mapping[str, Mapping[str, float]]  # by key of the query, then by the values of `by`, joined
     window_s: float
-    processes: int  # that answered; 0: a Prometheus was asked, which knows
+    processes: int  # that answered; 0: a Prometheus answered
     silent: tuple[str, ...] = ()
 
     def get(self, key: str, label: str = "") -> float | None:
-        """One number; None: nobody counts it."""
+        """One number; None: no process exposes it."""
         return self.numbers.get(key, {}).get(label)
 
     def total(self, key: str) -> float | None:
-        """All labels together; None: nobody counts it."""
+        """The sum over all labels; None: no process exposes it."""
         return sum(self.numbers[key].values()) if key in self.numbers else None
 
     def worst(self, key: str) -> tuple[str, float]:
-        """The label with the largest number, and that."""
+        """The label with the largest number, and the number."""
         return max(self.numbers.get(key, {}).items(), key=lambda each: each[1], default=("", 0.0))
 
     @property
     def long(self) -> bool:
-        """Whether it covers long enough to speak of something sustained."""
+        """Whether it covers long enough to call a rate sustained."""
         return self.window_s >= WINDOW_S
 
     @property
     def over(self) -> str:
-        """For sentences."""
+        """The window as text."""
         return f"over {self.window_s / 60:g} min" if self.window_s >= 60 else f"over {self.window_s:.2g} s"
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         asked = (
-            "as a Prometheus has it"
+            "from a Prometheus"
             if not self.processes
-            else f"from two looks at {number(self.processes, 'process', 'processes')}"
+            else f"from two scrapes of {number(self.processes, 'process', 'processes')}"
         )
         return [
             f"rates {self.over}, {asked}",
@@ -138,7 +138,7 @@ class MetricsFact:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {
             "window_seconds": self.window_s,
             "processes": self.processes,
@@ -148,18 +148,18 @@ class MetricsFact:
         }
 
 
-# Two looks at processes.
+# Two scrapes of each process.
 
 
 class Look(NamedTuple):
-    """What a process said, and when, on the monotonic clock."""
+    """The metrics of a process, and the time of the scrape on the monotonic clock."""
 
     samples: Samples
     at_ns: int
 
 
 class Process(NamedTuple):
-    """One process, looked at twice."""
+    """One process, scraped twice."""
 
     instance: str
     first: Look
@@ -167,14 +167,14 @@ class Process(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Between the two looks."""
+        """Between the two scrapes."""
         return (self.last.at_ns - self.first.at_ns) / NS
 
 
 async def scraped(
     urls: Sequence[str], queries: tuple[Query, ...], clock: Clock, *, spacing_s: float, limit_ns: int
 ) -> MetricsFact:
-    """Look at every process twice, and answer from what came between."""
+    """Scrape every process twice, and compute the answers from the differences."""
     first, silent = await _looks(urls, clock, limit_ns)
     if not first:
         raise Unavailable("; ".join(silent.values()) or "no process was named")
@@ -204,7 +204,7 @@ async def _looks(urls: Sequence[str], clock: Clock, limit_ns: int) -> tuple[dict
 
 
 def _text(url: str, limit_ns: int) -> str:
-    """What is said there. Whoever wants a token gets the one that the environment has."""
+    """The metrics page. A process that requires a token gets the one of the environment."""
     return ask(url, token=os.environ.get(TOKEN_VARIABLE), timeout=limit_ns / NS).decode("utf-8", "replace")
 
 
@@ -214,7 +214,7 @@ def _instance(url: str) -> str:
 
 
 def samples_of(text: str) -> Samples:
-    """The samples of one answer, or `Misconfigured`: it is not what a process of Holdfast says."""
+    """The samples of one page, or `Misconfigured`: it is not a metrics page of Holdfast."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
@@ -226,11 +226,11 @@ def samples_of(text: str) -> Samples:
             for sample in family.samples
         }
     except (ValueError, IndexError, KeyError) as error:
-        raise Misconfigured(f"what is said there are no metrics: {error}") from error
+        raise Misconfigured(f"the response is no page of metrics: {error}") from error
 
 
 def answer(query: Query, processes: Sequence[Process]) -> dict[str, float] | None:
-    """One question, answered from two looks. None: nobody counts it."""
+    """One query, computed from two scrapes. None: no process exposes it."""
     if query.how.share is not None:
         return _quantiles(query, processes)
     found: dict[str, float] = {}
@@ -257,7 +257,7 @@ def _label(query: Query, labels: Mapping[str, str]) -> str:
 
 
 def _quantiles(query: Query, processes: Sequence[Process]) -> dict[str, float] | None:
-    """Of what came between the looks, or of everything since the start where nothing did."""
+    """Of the observations between the scrapes, or of all since the start if there were none."""
     between: dict[str, dict[float, float]] = {}
     ever: dict[str, dict[float, float]] = {}
     for process in processes:
@@ -276,7 +276,7 @@ def _quantiles(query: Query, processes: Sequence[Process]) -> dict[str, float] |
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """As `histogram_quantile` has it, from counts of what is at most each bound. None: nothing was observed."""
+    """As `histogram_quantile` computes it, from cumulative counts. None: there was no observation."""
     bounds = sorted(buckets)
     total = buckets[bounds[-1]] if bounds else 0.0
     if total <= 0:
@@ -296,7 +296,7 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 async def queried(url: str, queries: tuple[Query, ...], *, limit_ns: int) -> MetricsFact:
-    """Ask a Prometheus."""
+    """Query a Prometheus."""
 
     def look(query: Query) -> dict[str, float] | None:
         return vector_of(_text(f"{url.rstrip('/')}/api/v1/query?query={quote(query.promql)}", limit_ns), query)
@@ -312,10 +312,10 @@ async def queried(url: str, queries: tuple[Query, ...], *, limit_ns: int) -> Met
 
 
 def vector_of(text: str, query: Query) -> dict[str, float] | None:
-    """The answer of a Prometheus by label; None: it knows no such metric."""
+    """The answer of a Prometheus by label; None: it has no such metric."""
     try:
         said = json.loads(text)
         rows = [(_label(query, row["metric"]), float(row["value"][1])) for row in said["data"]["result"]]
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise Misconfigured(f"what is said there is not an answer of a Prometheus: {type(error).__name__}") from error
+        raise Misconfigured(f"the response is not an answer of a Prometheus: {type(error).__name__}") from error
     return {label: value for label, value in rows if not math.isnan(value)} if rows else None

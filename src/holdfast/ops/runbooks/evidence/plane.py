@@ -1,6 +1,6 @@
-"""What runbooks find out about jobs, runs, tenants and messages: plain values that say themselves in words and as JSON.
+"""Facts about jobs, runs, tenants and messages: plain values that print as text and as JSON.
 
-`history_problems` is what must never be in the history of a job: it is the check for a duplicate dispatch.
+`history_problems` lists impossible events in the history of a job: it is the check for a duplicate dispatch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.plane.workflows.core.run import StepStatus
 
 
 def history_problems(events: Sequence[JobEvent], max_attempts: int) -> tuple[str, ...]:
-    """What is wrong with the history of one job: nothing, if it is as it must be. Pure."""
+    """The problems in the history of one job; empty if there are none. Pure."""
     problems: list[str] = []
     state: JobState | None = None
     fence = -1
@@ -28,7 +28,7 @@ def history_problems(events: Sequence[JobEvent], max_attempts: int) -> tuple[str
             problems.append(f"it went from {event.before or 'nothing'} to {event.after} when it was {state or 'new'}")
         if event.fence is not None and event.fence < fence:
             problems.append(f"fence {event.fence} wrote after fence {fence}")
-        # A success whose output turns out to be unfit is the one end that follows another, and is no second one.
+        # A success whose output is rejected later is the only end that another one may follow.
         ends += event.after.terminal and event.after is not JobState.OUTPUT_QUARANTINED
         dispatched[event.attempt] += event.after is JobState.DISPATCHED
         state, fence = event.after, fence if event.fence is None else event.fence
@@ -59,7 +59,7 @@ class JobFact:
 
     @classmethod
     def of(cls, job: Job, events: Sequence[JobEvent], now_ns: int) -> JobFact:
-        """From what is stored."""
+        """From the stored rows."""
         return cls(
             *(job.id, job.tenant, job.topic, job.state, job.attempt, job.max_attempts),
             idle=max(0.0, (now_ns - job.updated_ns) / 1e9),
@@ -75,8 +75,8 @@ class JobFact:
         )
 
     def lines(self) -> Sequence[str]:
-        """For people."""
-        worker = f", with {self.worker}" if self.worker and not self.state.terminal else ""
+        """The fact as text."""
+        worker = f", on {self.worker}" if self.worker and not self.state.terminal else ""
         about = (
             f"{self.id} of {self.tenant} ({self.topic}) is {self.state} at attempt {self.attempt} of "
             f"{self.max_attempts}{worker}, unchanged for {span(self.idle)}"
@@ -89,12 +89,12 @@ class JobFact:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "state": str(self.state)}
 
 
 def at_work(steps: Mapping[str, Any], over: frozenset[str], now_ns: int) -> bool:
-    """Whether a run has something to wait for: a job that is not over, a person, or a time to come. Pure."""
+    """Whether a run has something to wait for: an unfinished job, an approval, or a timer. Pure."""
     for step in _leaves(steps.values()):
         status, due_ns = step.get("status"), step.get("due_ns")
         if status == StepStatus.WAITING or (due_ns is not None and due_ns > now_ns):
@@ -105,13 +105,13 @@ def at_work(steps: Mapping[str, Any], over: frozenset[str], now_ns: int) -> bool
 
 
 def jobs_at_work(steps: Mapping[str, Any]) -> list[str]:
-    """The jobs that a run says are running. Pure."""
+    """The jobs that a run records as running. Pure."""
     running = (step for step in _leaves(steps.values()) if step.get("status") == StepStatus.RUNNING)
     return [step["job"] for step in running if isinstance(step.get("job"), str)]
 
 
 def _leaves(steps: Any) -> Iterator[Mapping[str, Any]]:
-    """Steps, and instead of one that fans out its children."""
+    """Steps, and the children instead of a step that fans out."""
     for step in steps:
         if isinstance(step, Mapping):
             children = step.get("children")
@@ -130,14 +130,14 @@ class RunFact:
     risk: str
     fence: int | None
     idle: float
-    overdue: float | None  # seconds since it should have been looked at; None: it waits for nothing
+    overdue: float | None  # seconds since it was due; None: it waits for nothing
     repeated: tuple[str, ...]  # steps that completed more than once in one attempt
-    unfenced: int  # lines that were written without the store
+    unfenced: int  # timeline events that were written without the store
     lines_number: int
-    at_rest: bool = False  # it is not over, and has nothing to wait for: it should move
+    at_rest: bool = False  # it is unfinished, and has nothing to wait for: it should advance
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         late = f", overdue for {span(self.overdue)}" if self.overdue else ""
         late += ", with nothing to wait for" if self.at_rest else ""
         about = (
@@ -146,57 +146,57 @@ class RunFact:
         )
         return [
             about,
-            f"{self.lines_number} lines in its timeline, {self.unfenced} written without the lease store",
+            f"{self.lines_number} timeline events, {self.unfenced} written without the lease store",
             *(f"WRONG: step {each} completed more than once" for each in self.repeated),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFact:
-    """The worker snapshot. Without an age: nobody has ever written it."""
+    """The worker snapshot. Without an age: it was never written."""
 
     age: float | None
     writer: str = ""
     fence: int | None = None
     workers: int = 0
-    alive: int = 0  # by the registry, as the snapshot should say
+    alive: int = 0  # by the registry, as the snapshot should list
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         if self.age is None:
             return [f"no snapshot was ever written; {self.alive} workers are alive"]
         about = f"written {span(self.age)} ago by {self.writer}, fence {self.fence}"
         return [f"{about}: {self.workers} workers ({self.alive} are alive now)"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class TenantDebt:
-    """One tenant: what it has, what it may have, and what waits."""
+    """One tenant: its running jobs, its limit, and its queued jobs."""
 
     name: str
     running: int
     slots: int | None
     waiting: int
-    oldest: float = 0.0  # how long the first of them has waited
+    oldest: float = 0.0  # how long the oldest of them has waited
 
     @property
     def full(self) -> bool:
-        """Whether it is held back by its own limit."""
+        """Whether its own limit delays it."""
         return self.slots is not None and self.running >= self.slots
 
     def line(self) -> str:
-        """In one line."""
-        first = f" (the first for {span(self.oldest)})" if self.waiting else ""
-        most = "any number" if self.slots is None else str(self.slots)
-        return f"tenant {self.name}: {self.waiting} waiting{first}, {self.running} with workers of {most}"
+        """One line of text."""
+        first = f" (the oldest for {span(self.oldest)})" if self.waiting else ""
+        most = "no limit" if self.slots is None else f"limit {self.slots}"
+        return f"tenant {self.name}: {self.waiting} queued{first}, {self.running} dispatched, {most}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +212,11 @@ class PoolDebt:
 
 @dataclass(frozen=True, slots=True)
 class DebtFact:
-    """Who waits for whom."""
+    """Queued jobs by tenant and pool, and overdue jobs."""
 
-    tenants: tuple[TenantDebt, ...]  # those with something waiting or running, the most waiting first
+    tenants: tuple[TenantDebt, ...]  # those with queued or running jobs, the longest queue first
     pools: tuple[PoolDebt, ...]
-    overdue: Mapping[str, int]  # by state: jobs past the time limit of it
+    overdue: Mapping[str, int]  # by state: jobs past its time limit
 
     @property
     def waiting(self) -> int:
@@ -229,11 +229,11 @@ class DebtFact:
         return sum(each.running for each in self.tenants)
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         tenants = [each.line() for each in self.tenants[:8]]
         more = [f"… and {len(self.tenants) - 8} more tenants"] if len(self.tenants) > 8 else []
         pools = [
-            f"pool {each.name}: {each.waiting} waiting, {each.running} with {each.workers} workers that take "
+            f"pool {each.name}: {each.waiting} queued, {each.running} dispatched, {each.workers} workers with slots: "
             f"{each.capacity}"
             for each in self.pools
         ]
@@ -241,13 +241,13 @@ class DebtFact:
         return [*tenants, *more, *pools, f"stale jobs: {overdue or 'none'}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "waiting": self.waiting, "running": self.running}
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFact:
-    """Messages that wait, at two moments."""
+    """Queued messages, at two moments."""
 
     first: Mapping[str, int]  # by subject
     last: Mapping[str, int]
@@ -259,34 +259,34 @@ class PendingFact:
         return sum(self.last.values()) - sum(self.first.values())
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         return [
-            f"{subject}: {count} waiting, {count - self.first.get(subject, 0):+d} in {span(self.spacing_s)}"
+            f"{subject}: {count} queued, {count - self.first.get(subject, 0):+d} in {span(self.spacing_s)}"
             for subject, count in self.last.items()
             if count or self.first.get(subject)
-        ] or ["no message waits"]
+        ] or ["no message is queued"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return {**asdict(self), "growth": self.growth}
 
 
 @dataclass(frozen=True, slots=True)
 class RetryFact:
-    """How work comes back that found its lock busy, by the settings."""
+    """How work with a busy lock is retried, by the settings."""
 
     delay: float
     jitter: float
     ttls: Mapping[str, float]  # by family
     budgets: Mapping[str, float]  # by family: how much jitter its TTL allows
-    carried: str  # what the bus did with a delay, or why that was not tried
+    carried: str  # how the bus handled a delay, or why that was not tested
 
     def lines(self) -> Sequence[str]:
-        """For people."""
+        """The fact as text."""
         how = f"exactly {span(self.delay)}" if not self.jitter else f"{span(self.delay)} ± {span(self.jitter)}"
         budgets = ", ".join(f"{family} {span(budget)}" for family, budget in self.budgets.items())
-        return [f"work that finds its lock busy comes again after {how}", f"room for jitter: {budgets}", self.carried]
+        return [f"work with a busy lock is retried after {how}", f"room for jitter: {budgets}", self.carried]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The fact as JSON types."""
         return asdict(self)
