@@ -44,7 +44,7 @@ _EVENTS = """
 INSERT INTO plane_event (job, version, step, at_ns, before, after, attempt, fence, actor, reason)
 SELECT :kind || i, 4, 0, :now_ns + i, 'RUNNING', 'SUCCEEDED', 1, i, 'bench', NULL FROM {numbers} AS number
 """
-_DONE = "SELECT COUNT(*) AS n FROM plane_job WHERE state = 'PENDING' AND not_before_ns = 0"
+_DONE = "SELECT COUNT(*) AS n FROM plane_job WHERE state = 'PENDING' AND queue = 'pool'"
 _HOUR_NS = 3600 * 1_000_000_000
 
 

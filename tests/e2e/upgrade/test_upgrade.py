@@ -22,6 +22,8 @@ SERVERS = [
     for postgres, redis in zip(postgres_executables()[-1:], redis_executables(), strict=False)
 ]
 
+WAITING = {"asks", "asks-limited", "run-waits:agreed@1"}
+
 
 @dataclass
 class State:
@@ -63,7 +65,7 @@ def test_jobs_runs_and_approvals_of_an_older_version_continue(state: State) -> N
         listed = {each["id"]: each for each in plane.get("jobs?limit=100")["items"]}
         assert listed.keys() == old.keys()
         assert {each["id"] for each in plane.get("dead-letters")["items"]} == {"dead", "refused"}
-        assert {each["job"] for each in plane.get("approvals")["items"]} == {"asks", "run-waits:agreed@1"}
+        assert {each["job"] for each in plane.get("approvals")["items"]} == WAITING
         assert {each["id"] for each in plane.get("runs")["items"]} == state.facts["runs"].keys()
         assert {each["name"] for each in plane.get("workflows")["items"]} == {"refund", "long"}
         assert {each["risk"]: each["mode"] for each in plane.get("policy")["classes"]}["high"] == "fail_open"
@@ -75,10 +77,10 @@ def test_jobs_runs_and_approvals_of_an_older_version_continue(state: State) -> N
         assert plane.post("jobs", {**repeated, "idempotency_key": "key-0"})["id"] == "done-0"
 
         (state.folder / "gate").touch()
-        plane.post("approvals/asks/approve", by="approver")
-        plane.post("approvals/run-waits:agreed@1/approve", by="approver")
+        for job in WAITING:
+            plane.post(f"approvals/{job}/approve", by="approver")
         ends = {each: "SUCCEEDED" for each in old if each.startswith(("queued", "limited", "done"))}
-        ends |= dict.fromkeys(("soon", "asks", "retried"), "SUCCEEDED")
+        ends |= dict.fromkeys(("soon", "asks", "asks-limited", "retried"), "SUCCEEDED")
         for job, end in ends.items():
             ended = plane.reaches(f"jobs/{job}", "state", "SUCCEEDED", "FAILED", "TIMEOUT", "CANCELLED")
             assert ended["state"] == end, ended

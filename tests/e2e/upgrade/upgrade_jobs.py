@@ -50,6 +50,12 @@ async def pay(payload: Any) -> str:
     return f"paid {payload}"
 
 
+@app.job("bank.limited", max_concurrency=1)
+def pay_limited(payload: Any) -> str:
+    """Do the same in the only slot of the topic."""
+    return f"paid {payload}"
+
+
 def _opened(payload: int) -> int:
     while not Path(os.environ["GATE"]).exists():
         time.sleep(0.05)

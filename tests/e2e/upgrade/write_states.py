@@ -57,6 +57,7 @@ def fill(plane: Plane) -> dict[str, Any]:
     submit("cancelled", "double", delay=3600)
     plane.post("jobs/cancelled/cancel", {"reason": "not needed"})
     submit("asks", "bank.pay")
+    submit("asks-limited", "bank.limited")
     submit("refused", "bank.pay")
     plane.post("approvals/refused/reject", {"note": "too much"}, by="approver")
     for number in range(3):

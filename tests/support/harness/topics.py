@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Submission
 from support.fixtures.scheduling import POOL, Replica, finished, run_of
 
@@ -19,9 +19,14 @@ async def beat(plane: Replica, places: int | None = 1, *, capacity: int = 4, wor
     await plane.beat(worker, capacity, HEAVY, LIGHT, places=said, **more)
 
 
+def waiting_in(scarce: bool) -> JobQueue:
+    """The queue of a job of a topic that has fewer slots than its pool, or as many."""
+    return JobQueue.TOPIC if scarce else JobQueue.POOL
+
+
 async def submit(plane: Replica, topic: str, *, aside: bool = True, **wanted: Any) -> Job:
     """A job that stands in line: of the heavy topic, in that of its topic, as if its limit had been known."""
-    entry = Entry(Submission(topic, **wanted), POOL, (), aside and topic == HEAVY)
+    entry = Entry(Submission(topic, **wanted), POOL, (), waiting_in(aside and topic == HEAVY))
     [end] = await plane.store.submit_all([plane.store.new(entry)])
     assert isinstance(end, tuple)
     return end[0]

@@ -17,8 +17,7 @@ from holdfast.plane.db.bulk import put_many
 from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.rows import about, event_values, job_of, values_of
-from holdfast.plane.jobs.topic_limits import ASIDE_NS
-from holdfast.plane.model.job_states import InvalidTransition, JobState, Move
+from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState, Move
 from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Job, Message, Submission
 
@@ -37,7 +36,7 @@ class Entry(NamedTuple):
     wanted: Submission
     pool: str
     messages: Sequence[Message] = ()
-    aside: bool = False  # it waits for a place of its topic, in the line of that
+    queue: JobQueue = JobQueue.POOL  # that it waits in when it is due
 
 
 class New(NamedTuple):
@@ -66,8 +65,8 @@ class New(NamedTuple):
 def new_job(entry: Entry, identity: str, now_ns: int, state: JobState) -> New:
     """The rows of a submission that was checked."""
     values = {**values_of(entry.wanted, identity, entry.pool, now_ns), "state": str(state)}
-    if entry.aside and not values["not_before_ns"]:
-        values["not_before_ns"] = ASIDE_NS
+    if not values["not_before_ns"]:
+        values["queue"] = str(entry.queue)
     return New(entry.wanted, identity, values, entry.messages)
 
 

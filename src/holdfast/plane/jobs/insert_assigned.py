@@ -95,5 +95,6 @@ def _going(new: New, after: Job) -> Mapping[str, Any]:
         "updated_ns": after.updated_ns,
         "version": after.version,
         "not_before_ns": after.not_before_ns,
+        "queue": str(after.queue),
         "holdfast_fence": after.fence,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.plane.db.ports import Row
-from holdfast.plane.model.job_states import JobState, Move
+from holdfast.plane.model.job_states import JobQueue, JobState, Move
 from holdfast.plane.model.records import Change, DeadLetter, Job, JobEvent, Message, Submission, encoded
 
 
@@ -39,6 +39,7 @@ def job_of(row: Row) -> Job:
         submitted_by=row["submitted_by"],
         trace=row["trace"],
         labels=value_of(row["labels"]),
+        queue=JobQueue(row["queue"]),
     )
 
 
@@ -83,7 +84,8 @@ def letter_of(row: Row) -> DeadLetter:
 
 
 def values_of(wanted: Submission, identity: str, pool: str, now_ns: int) -> dict[str, Any]:
-    """The columns of a new job. One that is due already waits in line at once (`not_before_ns` 0)."""
+    """The columns of a new job. A job that is due waits in the queue of its pool."""
+    not_before_ns = wanted.not_before_ns if wanted.not_before_ns > now_ns else 0
     return {
         "id": identity,
         "tenant": wanted.tenant,
@@ -102,7 +104,8 @@ def values_of(wanted: Submission, identity: str, pool: str, now_ns: int) -> dict
         "idempotency_key": wanted.idempotency_key,
         "timeout_ns": wanted.timeout_ns,
         "deadline_ns": wanted.deadline_ns,
-        "not_before_ns": wanted.not_before_ns if wanted.not_before_ns > now_ns else 0,
+        "not_before_ns": not_before_ns,
+        "queue": str(queue_at(not_before_ns)),
         "submitted_by": wanted.submitted_by,
         "trace": wanted.trace,
         "labels": encoded("labels", dict(wanted.labels)),
@@ -112,14 +115,15 @@ def values_of(wanted: Submission, identity: str, pool: str, now_ns: int) -> dict
 def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns: int) -> dict[str, Any]:
     """The columns after all changes: what the last one says of each, else what is there."""
     reason, code, result = None, None, None
-    worker, run_fence, not_before_ns, pool = job.worker, job.run_fence, job.not_before_ns, job.pool
+    worker, run_fence, pool = job.worker, job.run_fence, job.pool
+    not_before_ns, queue = job.not_before_ns, job.queue
     for change in changes:
         reason = reason if change.reason is None else change.reason
         code = code if change.code is None else change.code
         result = result if change.result is None else change.result
         worker = worker if change.worker is None else change.worker
         run_fence = run_fence if change.run_fence is None else change.run_fence
-        not_before_ns = not_before_ns if change.not_before_ns is None else change.not_before_ns
+        not_before_ns, queue = requeued(not_before_ns, queue, change)
         pool = pool if change.pool is None else change.pool
     kept = job.result if result is None else result
     return {
@@ -136,10 +140,32 @@ def applied(job: Job, changes: Sequence[Change], last: Move, fence: int, now_ns:
         "result_kept": result is None,
         "worker": worker,
         "run_fence": run_fence,
-        "not_before_ns": max(0, not_before_ns) if last.after.terminal else not_before_ns,
+        "not_before_ns": not_before_ns,
+        "queue": str(JobQueue.POOL if last.after.terminal and queue is JobQueue.TOPIC else queue),
         "pool": pool,
         "deadline_ns": None if last.after.terminal else job.deadline_ns,
     }
+
+
+class Requeue(Protocol):
+    """A change that may move a job to another queue."""
+
+    not_before_ns: int | None
+    queue: JobQueue | None
+
+
+def queue_at(not_before_ns: int) -> JobQueue:
+    """The queue of a job with that due time; 0: it is due."""
+    return JobQueue.DELAYED if not_before_ns else JobQueue.POOL
+
+
+def requeued(not_before_ns: int, queue: JobQueue, change: Requeue) -> tuple[int, JobQueue]:
+    """Due time and queue after a change."""
+    if change.queue is not None:
+        return 0, change.queue
+    if change.not_before_ns is not None:
+        return change.not_before_ns, queue_at(change.not_before_ns)
+    return not_before_ns, queue
 
 
 def event_values(

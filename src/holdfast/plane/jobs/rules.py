@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from holdfast.core.lease.fencing import accepts
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.types import MS, NS
 
 NO_WORKER_SPREAD_NS = 500 * MS
@@ -59,6 +59,7 @@ class Look:
     not_before_ns: int
     deadline_ns: int | None
     taken_back: bool = False  # it was with workers, none of whom has begun it, and waits again
+    queue: JobQueue = JobQueue.POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +221,13 @@ def overdue(job: Look, *, updated_ns: int, timeout_ns: int | None, now_ns: int, 
     """Whether a job has been in its state for too long, or its deadline has passed; and what that means.
 
     One that was taken back waits for its first chance, or for another, as a new one does. So does one that waits in
-    the queue of its topic (`not_before_ns` below zero), perhaps for the first worker that serves it.
+    the queue of its topic, perhaps for the first worker that serves it.
     """
     if job.state.terminal:
         return None
     if job.deadline_ns is not None and now_ns >= job.deadline_ns:
         return End(JobState.TIMEOUT, Code.DEADLINE, "timeout: deadline expired", dead=False)
-    in_topic_queue = job.state is JobState.RETRYING and job.not_before_ns < 0
+    in_topic_queue = job.state is JobState.RETRYING and job.queue is JobQueue.TOPIC
     limit = limits.limit_ns(JobState.PENDING if job.taken_back or in_topic_queue else job.state)
     if job.state is JobState.RUNNING and timeout_ns is not None:
         limit = timeout_ns

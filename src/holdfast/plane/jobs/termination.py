@@ -20,7 +20,7 @@ from holdfast.plane.model.records import Change, Job, Message
 def look_of(job: Job) -> Look:
     """What a decision needs to know of a job."""
     taken_back = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK
-    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back)
+    return Look(job.state, job.attempt, job.max_attempts, job.not_before_ns, job.deadline_ns, taken_back, job.queue)
 
 
 def ending(

@@ -15,7 +15,7 @@ heartbeats, and what they have between them is what a pool has for that topic (`
 - Nothing is lost with a worker: a job that stands aside is a job that waits. If nobody takes its topic any more, it
   waits as all others do; if the topic has as many places as its pool by then, it goes; and the replayer sees it.
 
-The mark is a `not_before_ns` below zero. A job keeps it while it is with workers, and that is what is counted.
+A job keeps `JobQueue.TOPIC` while it is with workers, and these jobs are counted.
 
 Does not promise that the worker which gets a job is one that has a place: workers take messages as they come, so where
 there are several, one of them may get two. It leaves the second to the others (`worker_pool`), and after a dozen times
@@ -36,9 +36,6 @@ from holdfast.plane.db.bulk import script
 from holdfast.plane.db.ports import Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.model.records import Job
-
-ASIDE_NS: Final = -1
-"""The `not_before_ns` of a job whose topic has places of its own: waiting for one of them, or in one."""
 
 _COUNT: Final = sql("topic_count")
 

@@ -27,9 +27,9 @@ from holdfast.plane.db.ports import Bus, Tx
 from holdfast.plane.db.statements import sql
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.quotas import Counting, PoolFull, Slots, TenantFull
-from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values
+from holdfast.plane.jobs.rows import applied, event_values, job_of, letter_values, requeued
 from holdfast.plane.jobs.topic_limits import TopicCounting, TopicFull
-from holdfast.plane.model.job_states import WITH_WORKERS, Move, move
+from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, Move, move
 from holdfast.plane.model.messages import pool_channel
 from holdfast.plane.model.records import Change, Job, Message
 
@@ -48,7 +48,8 @@ class Writing:
     tell: Telling = ()
     dead: bool = False  # keep a dead letter of it
     capacity: int | None = None  # how many jobs the workers of its pool can take; None: as many as one likes
-    not_before_ns: int | None = None  # without changes: when its time comes; 0: now, so it waits in line
+    not_before_ns: int | None = None  # without changes, as for `Change`
+    queue: JobQueue | None = None  # without changes, as for `Change`
     pool: str | None = None  # without changes, of a job that no worker has: in whose line it waits from now on
     topic_places: int | None = None  # the same for its topic, if that has fewer than its pool
     also: Callable[[Tx, Job], Awaitable[None]] | None = None  # more to write with it; if it raises, nothing is written
@@ -230,10 +231,10 @@ def judged(before: Job | None, wanted: Wanted, at: int) -> Ended | Planned:
             return Planned(at, wanted, before, writing, _after(before, values), values, steps)
     except Exception as error:  # noqa: BLE001 - whatever a decision raises belongs to the one who wanted it
         return Failed(error)
-    not_before_ns = before.not_before_ns if writing.not_before_ns is None else writing.not_before_ns
+    not_before_ns, queue = requeued(before.not_before_ns, before.queue, writing)
     kept: dict[str, Any] = {"fence": wanted.fence, "not_before_ns": not_before_ns, "pool": writing.pool or before.pool}
-    values = {"id": before.id, "version": before.version, **kept}
-    after = replace(before, version=before.version + 1, **kept)
+    values = {"id": before.id, "version": before.version, "queue": str(queue), **kept}
+    after = replace(before, version=before.version + 1, queue=queue, **kept)
     return Planned(at, wanted, before, writing, after, values, ())
 
 
@@ -265,6 +266,7 @@ def _after(before: Job, values: dict[str, Any]) -> Job:
         submitted_by=before.submitted_by,
         trace=before.trace,
         labels=before.labels,
+        queue=JobQueue(values["queue"]),
     )
 
 

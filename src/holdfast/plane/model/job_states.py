@@ -41,6 +41,14 @@ class JobState(TextEnum):
         return self in TERMINAL
 
 
+class JobQueue(TextEnum):
+    """The queue that a job waits in. While a worker has the job: the queue that it came from."""
+
+    POOL = "pool"  # of its pool
+    TOPIC = "topic"  # of its topic, which has fewer slots than the pool, or no worker
+    DELAYED = "delayed"  # none, until the job is due
+
+
 WITH_WORKERS: Final = frozenset({JobState.SCHEDULED, JobState.DISPATCHED, JobState.RUNNING})
 """The states that count against the limits."""
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Message
 
 EVERY_POOL: Final = "pools"
@@ -113,7 +113,7 @@ def dispatched(job: Job, fence: CarriedFence, *, by_topic: bool = True) -> Messa
         "trace": job.trace,
         "at_ns": job.updated_ns,  # whoever gets it much later asks whether it is still wanted
     }
-    if job.not_before_ns < 0:  # it has a place of its topic (`topicplaces`), with one of them
+    if job.queue is JobQueue.TOPIC:  # one of the workers has a slot of its topic for it (`topic_limits`)
         body["counted"] = True
     identity = f"{WORK}:{job.id}:{job.attempt}:{fence.fence}"
     subject = work_subject(job.pool, job.topic if by_topic else None)

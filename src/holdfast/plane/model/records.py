@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.json_size import DEPTH_MAX, deeper, unstorable
 from holdfast.errors import BadInput
 from holdfast.guards.bearer import CarriedFence
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.types import MS, check_label
 
 BRIEF_NS: Final = 10 * MS
@@ -139,10 +139,11 @@ class Job:
     idempotency_key: str | None = None
     timeout_ns: int | None = None
     deadline_ns: int | None = None
-    not_before_ns: int = 0
+    not_before_ns: int = 0  # when a delayed job is due; 0: its queue is another
     submitted_by: str = ""
     trace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    queue: JobQueue = JobQueue.POOL
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -155,7 +156,8 @@ class Change:
     result: Any = None
     worker: str | None = None
     run_fence: int | None = None
-    not_before_ns: int | None = None
+    not_before_ns: int | None = None  # delays the job; 0: it is due now, and waits in the queue of its pool
+    queue: JobQueue | None = None  # of a job that is due
     pool: str | None = None  # of a job that is not with a worker
     actor: str = ""  # who did it, for the event
     taken_back: bool = False  # nobody has begun its attempt, which does not count

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import New
 from holdfast.plane.jobs.store import Changed
+from holdfast.plane.model.job_states import JobQueue
 from holdfast.plane.model.records import Job
 from holdfast.plane.scheduler.placement import Placement
 from holdfast.types import MS, NS
@@ -121,7 +122,7 @@ class Straight:
 def _way(new: New) -> str:
     """For whom the short way is open or not: all of a pool; a topic that has fewer places says nothing about others."""
     pool: str = new.values["pool"]
-    return pool if new.values["not_before_ns"] >= 0 else f"{pool} {new.values['topic']}"
+    return pool if new.values["queue"] != JobQueue.TOPIC else f"{pool} {new.values['topic']}"
 
 
 def _ours(new: New, end: _End) -> _End:

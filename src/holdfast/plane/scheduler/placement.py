@@ -36,11 +36,11 @@ from holdfast.plane.jobs.quotas import PoolFull, TenantFull
 from holdfast.plane.jobs.rules import Code, Dispatch, End, Later, Nothing, decide
 from holdfast.plane.jobs.store import Changed, JobStore, Writing
 from holdfast.plane.jobs.termination import ending, look_of
-from holdfast.plane.jobs.topic_limits import ASIDE_NS, TopicFull
+from holdfast.plane.jobs.topic_limits import TopicFull
 from holdfast.plane.locks.job_lock import JobLockStatistics
 from holdfast.plane.locks.registry import RETRY_DELAYS, SCHEDULER_JOB, LockFamily
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import WITH_WORKERS, JobState
+from holdfast.plane.model.job_states import WITH_WORKERS, JobQueue, JobState
 from holdfast.plane.model.records import Change, Job, Message
 from holdfast.plane.scheduler.prefetch import UNBEGUN_NS, Pace, Unbegun
 
@@ -183,10 +183,8 @@ class Placement:
                 return None
             reason = "taken back: no worker has begun it, and its workers have more to do than they have slots"
             code = str(Code.TAKEN_BACK)
-            place_ns = _line_ns(view, pool, job.topic)
-            change = Change(
-                JobState.RETRYING, reason=reason, code=code, not_before_ns=place_ns, actor=self.actor, taken_back=True
-            )
+            queue = _queue(view, pool, job.topic)
+            change = Change(JobState.RETRYING, reason=reason, code=code, queue=queue, actor=self.actor, taken_back=True)
             return Writing([change])
 
         ends = await self.change_all([(job, lambda _: back) for job in unbegun])
@@ -197,8 +195,8 @@ class Placement:
         view = await self.workers.view()
 
         def now(job: Job) -> Writing | None:
-            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.not_before_ns > 0
-            return Writing(not_before_ns=_line_ns(view, job.pool, job.topic)) if waits else None
+            waits = job.state is JobState.RETRYING and job.code == Code.TAKEN_BACK and job.queue is JobQueue.DELAYED
+            return Writing(queue=_queue(view, job.pool, job.topic)) if waits else None
 
         with contextlib.suppress(RetryLater):
             changed = await self.change(job_id, lambda _: now, timeout=0.0)
@@ -289,7 +287,7 @@ class _OneLook:
         self.timed = False  # it has a time of its own, and does not wait in line
         self.moves = False  # workers of another pool take its topic, and none of its own
         self._pool = ""  # where they are
-        self._line_ns = 0  # in which line it waits there
+        self._queue = JobQueue.POOL  # in which queue it waits there
         self._now_ns = store.clock.now().wall
         self._decided: Nothing | Dispatch | Later | End = Nothing("not looked at")
 
@@ -299,13 +297,13 @@ class _OneLook:
 
     def _decide(self, fence: CarriedFence, job: Job) -> Writing | None:
         now_ns, view, placement = self._now_ns, self._view, self._placement
-        self.timed = job.not_before_ns > 0
+        self.timed = job.queue is JobQueue.DELAYED
         # A job may have come before the first worker that announced its topic, and that may be in another pool. One
         # whose pool was asked for waits for a worker there, whoever else would take it.
         stays = job.state in WITH_WORKERS or subjects.POOL_LABEL in job.labels
         pool = self._pool = job.pool if stays else view.pool_for(job.topic, job.pool)
         self.moves = pool != job.pool
-        self._line_ns = _line_ns(view, pool, job.topic)
+        self._queue = _queue(view, pool, job.topic)
         self._decided = decided = decide(
             look_of(job),
             now_ns=now_ns,
@@ -315,11 +313,14 @@ class _OneLook:
         if isinstance(decided, Dispatch):
             actor = placement.actor
             there = job.state in WITH_WORKERS  # and has its place
-            line_ns = min(0, job.not_before_ns) if there else self._line_ns
-            sent = Change(JobState.DISPATCHED, not_before_ns=line_ns, actor=actor)
+            queue = self._queue
+            if there:
+                queue = JobQueue.TOPIC if job.queue is JobQueue.TOPIC else JobQueue.POOL
+            sent = Change(JobState.DISPATCHED, queue=queue, actor=actor)
             changes = [Change(JobState.SCHEDULED, pool=pool, actor=actor), sent]
             capacity = None if there else placement.capacity(view, pool)
-            places = placement.topic_places(view, pool)[job.topic] if line_ns and not there else None
+            scarce = queue is JobQueue.TOPIC and not there
+            places = placement.topic_places(view, pool)[job.topic] if scarce else None
             return Writing(
                 changes, lambda after: [_message(view, after, fence)], capacity=capacity, topic_places=places
             )
@@ -333,10 +334,10 @@ class _OneLook:
 
     def in_line(self, job: Job) -> Writing | None:
         """The decision that a job which found no place waits in line from now on, of the pool that serves its topic."""
-        aside = self._line_ns < 0 <= job.not_before_ns
+        aside = self._queue is JobQueue.TOPIC and job.queue is not JobQueue.TOPIC
         if job.state not in _WAITING or not (self.timed or self.moves or aside):
             return None
-        return Writing(not_before_ns=self._line_ns, pool=self._pool)
+        return Writing(queue=self._queue, pool=self._pool)
 
     def placed(self, changed: Changed) -> Placed:
         """What became of it."""
@@ -357,7 +358,7 @@ class _OneLook:
         the topic, where it is in no other job's way. Dispatchers look there as soon as the topic is served.
         """
         if later.code is Code.NOT_YET:
-            return Writing(tell=[_look_again(job, job.not_before_ns)])
+            return Writing(not_before_ns=job.not_before_ns, tell=[_look_again(job, job.not_before_ns)])
         writing = self.in_line(job)
         due_ns = self._placement.topic_due_ns(job)
         if due_ns is None or job.topic in self._view.known_topics:
@@ -367,10 +368,10 @@ class _OneLook:
         return None if told else replace(writing or Writing(), tell=[_look_again(job, due_ns)])
 
 
-def _line_ns(view: View, pool: str, topic: str) -> int:
-    """The `not_before_ns` of a job that waits for nothing but a slot, or for a worker that serves its topic."""
+def _queue(view: View, pool: str, topic: str) -> JobQueue:
+    """The queue of a job that waits for nothing but a slot, or for a worker that serves its topic."""
     found = view.pool(pool)
-    return ASIDE_NS if topic in found.places or not found.workers_for(topic) else 0
+    return JobQueue.TOPIC if topic in found.places or not found.workers_for(topic) else JobQueue.POOL
 
 
 def _message(view: View, job: Job, fence: CarriedFence) -> Message:

@@ -48,7 +48,7 @@ from holdfast.plane.jobs.store import Changed, JobStore, Writing
 from holdfast.plane.jobs.termination import ending, look_of, stop_for
 from holdfast.plane.locks.registry import WORKER_JOB
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import InvalidTransition, JobState
+from holdfast.plane.model.job_states import InvalidTransition, JobQueue, JobState
 from holdfast.plane.model.records import (
     ID_CHARS_MAX,
     TIME_MAX,
@@ -190,7 +190,7 @@ class Scheduler:
         job_id = check_id("job", delivery.message.body.get("job"))
         if self.dispatcher.any_crowded:
             job = await self._store.get(job_id)
-            if job is not None and job.not_before_ns == 0 and self.dispatcher.crowded(job.pool):
+            if job is not None and job.queue is JobQueue.POOL and self.dispatcher.crowded(job.pool):
                 self.dispatcher.wake(job.pool)
                 self._count(subjects.SUBMIT, "in_line")
                 return

@@ -24,7 +24,7 @@ from holdfast.plane.jobs.insert import Entry
 from holdfast.plane.jobs.store import JobStore
 from holdfast.plane.model import messages as subjects
 from holdfast.plane.model.caller import LABELS_MAX, TRACE_CHARS_MAX, Caller, NotAllowed
-from holdfast.plane.model.job_states import InvalidTransition
+from holdfast.plane.model.job_states import InvalidTransition, JobQueue
 from holdfast.plane.model.records import DEFAULT_POOL, ID_CHARS_MAX, Job, Submission, check_name, check_text
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.workflows.core.run import is_attempt_id
@@ -42,6 +42,11 @@ class _Destination(NamedTuple):
     pool: str
     served: bool  # a live worker takes them there
     scarce: bool = False  # fewer slots than for other topics of the pool
+
+    @property
+    def queue(self) -> JobQueue:
+        """The queue of a new job."""
+        return JobQueue.TOPIC if self.scarce or not self.served else JobQueue.POOL
 
 
 class SubmissionService:
@@ -88,9 +93,7 @@ class SubmissionService:
                 continue
             may_run = self._approvals is None or self._approvals.evaluate(each).effect is RuleEffect.ALLOW
             messages = [subjects.submitted()] if each.not_before_ns or not destination.served else ()
-            (allowed if may_run else held)[at] = Entry(
-                each, destination.pool, messages, destination.scarce or not destination.served
-            )
+            (allowed if may_run else held)[at] = Entry(each, destination.pool, messages, destination.queue)
         for some, make in ((allowed, self._insert), (held, self._insert_with_approvals)):
             ends = await make([*some.values()]) if some else ()
             for (at, entry), end in zip(some.items(), ends, strict=True):

@@ -8,7 +8,7 @@ CROSS JOIN LATERAL (
     WITH RECURSIVE later (tenant, place) AS (
         SELECT * FROM (
             SELECT tenant, 1 FROM plane_job
-            WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0
+            WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic'
                 AND tenant > wanted.after
             ORDER BY tenant LIMIT 1
         ) AS first
@@ -16,14 +16,14 @@ CROSS JOIN LATERAL (
         SELECT (
             SELECT next.tenant FROM plane_job AS next
             WHERE next.pool = :pool AND next.topic = wanted.topic AND next.state IN ('PENDING', 'RETRYING')
-                AND next.not_before_ns < 0 AND next.tenant > later.tenant
+                AND next.queue = 'topic' AND next.tenant > later.tenant
             ORDER BY next.tenant LIMIT 1
         ), later.place + 1
         FROM later WHERE later.tenant IS NOT NULL AND later.place < :tenants
     ), earlier (tenant, place) AS (
         SELECT * FROM (
             SELECT tenant, 1 FROM plane_job
-            WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0
+            WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic'
                 AND tenant <= wanted.after
             ORDER BY tenant LIMIT 1
         ) AS first
@@ -31,7 +31,7 @@ CROSS JOIN LATERAL (
         SELECT (
             SELECT next.tenant FROM plane_job AS next
             WHERE next.pool = :pool AND next.topic = wanted.topic AND next.state IN ('PENDING', 'RETRYING')
-                AND next.not_before_ns < 0 AND next.tenant > earlier.tenant AND next.tenant <= wanted.after
+                AND next.queue = 'topic' AND next.tenant > earlier.tenant AND next.tenant <= wanted.after
             ORDER BY next.tenant LIMIT 1
         ), earlier.place + 1
         FROM earlier WHERE earlier.tenant IS NOT NULL AND earlier.place < :tenants
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
 ) AS line
 CROSS JOIN LATERAL (
     SELECT id, priority, created_ns FROM plane_job
-    WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0
+    WHERE pool = :pool AND topic = wanted.topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic'
         AND tenant = line.tenant
     ORDER BY priority DESC, created_ns, id LIMIT wanted.most
 ) AS job

@@ -3,7 +3,7 @@
 WITH RECURSIVE waiting (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job
-        WHERE pool = :pool AND topic = :topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0
+        WHERE pool = :pool AND topic = :topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic'
             AND tenant > :after
         ORDER BY tenant LIMIT 1
     ) AS first
@@ -11,7 +11,7 @@ WITH RECURSIVE waiting (tenant, place) AS (
     SELECT (
         SELECT next.tenant FROM plane_job AS next
         WHERE next.pool = :pool AND next.topic = :topic AND next.state IN ('PENDING', 'RETRYING')
-            AND next.not_before_ns < 0 AND next.tenant > waiting.tenant
+            AND next.queue = 'topic' AND next.tenant > waiting.tenant
         ORDER BY next.tenant LIMIT 1
     ), waiting.place + 1
     FROM waiting WHERE waiting.tenant IS NOT NULL AND waiting.place < :most

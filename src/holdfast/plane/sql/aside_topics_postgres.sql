@@ -3,11 +3,11 @@
 SELECT wanted.topic, (
     SELECT COUNT(*) FROM plane_job AS placed
     WHERE placed.pool = :pool AND placed.topic = wanted.topic
-        AND placed.state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND placed.not_before_ns < 0
+        AND placed.state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND placed.queue = 'topic'
 ) AS running
 FROM json_array_elements_text(CAST(:topics AS json)) AS wanted (topic)
 WHERE (
     SELECT 1 FROM plane_job AS waiting
     WHERE waiting.pool = :pool AND waiting.topic = wanted.topic AND waiting.state IN ('PENDING', 'RETRYING')
-        AND waiting.not_before_ns < 0 LIMIT 1
+        AND waiting.queue = 'topic' LIMIT 1
 ) IS NOT NULL

@@ -3,11 +3,11 @@
 SELECT wanted.value AS topic, (
     SELECT COUNT(*) FROM plane_job AS placed
     WHERE placed.pool = :pool AND placed.topic = wanted.value
-        AND placed.state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND placed.not_before_ns < 0
+        AND placed.state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND placed.queue = 'topic'
 ) AS running
 FROM json_each(:topics) AS wanted
 WHERE (
     SELECT 1 FROM plane_job AS waiting
     WHERE waiting.pool = :pool AND waiting.topic = wanted.value AND waiting.state IN ('PENDING', 'RETRYING')
-        AND waiting.not_before_ns < 0 LIMIT 1
+        AND waiting.queue = 'topic' LIMIT 1
 ) IS NOT NULL

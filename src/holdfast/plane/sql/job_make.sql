@@ -2,8 +2,8 @@
 -- error, and the caller asks one by one.
 INSERT INTO plane_job
     (id, tenant, topic, pool, state, priority, attempt, max_attempts, payload, created_ns, updated_ns, version,
-     holdfast_fence, idempotency_key, timeout_ns, deadline_ns, not_before_ns, submitted_by, trace, labels)
+     holdfast_fence, idempotency_key, timeout_ns, deadline_ns, not_before_ns, queue, submitted_by, trace, labels)
 VALUES
     (:id, :tenant, :topic, :pool, :state, :priority, :attempt, :max_attempts, :payload, :created_ns, :updated_ns,
-     :version, :holdfast_fence, :idempotency_key, :timeout_ns, :deadline_ns, :not_before_ns, :submitted_by, :trace,
-     :labels)
+     :version, :holdfast_fence, :idempotency_key, :timeout_ns, :deadline_ns, :not_before_ns, :queue, :submitted_by,
+     :trace, :labels)

@@ -1,6 +1,6 @@
 -- Contract: the first jobs of a topic after an id, at most `:most`, that wait in the queue of the topic in another pool than some,
 -- named by a JSON array.
 SELECT id FROM plane_job
-WHERE topic = :topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0 AND id > :after
+WHERE topic = :topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic' AND id > :after
     AND pool NOT IN (SELECT value FROM json_each(:pools))
 ORDER BY id LIMIT :most

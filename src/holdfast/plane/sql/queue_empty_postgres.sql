@@ -3,5 +3,5 @@
 SELECT 1 AS done FROM json_array_elements_text(CAST(:pools AS json)) AS wanted (pool)
 WHERE (
     SELECT 1 FROM plane_job
-    WHERE plane_job.pool = wanted.pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 LIMIT 1
+    WHERE plane_job.pool = wanted.pool AND state IN ('PENDING', 'RETRYING') AND queue = 'pool' LIMIT 1
 ) IS NULL

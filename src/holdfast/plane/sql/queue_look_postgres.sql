@@ -6,13 +6,13 @@
 WITH RECURSIVE later (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job
-        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 AND tenant > :after
+        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND queue = 'pool' AND tenant > :after
         ORDER BY tenant LIMIT 1
     ) AS first
     UNION ALL
     SELECT (
         SELECT next.tenant FROM plane_job AS next
-        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.not_before_ns = 0
+        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.queue = 'pool'
             AND next.tenant > later.tenant
         ORDER BY next.tenant LIMIT 1
     ), later.place + 1
@@ -20,13 +20,13 @@ WITH RECURSIVE later (tenant, place) AS (
 ), earlier (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job
-        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 AND tenant <= :after
+        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND queue = 'pool' AND tenant <= :after
         ORDER BY tenant LIMIT 1
     ) AS first
     UNION ALL
     SELECT (
         SELECT next.tenant FROM plane_job AS next
-        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.not_before_ns = 0
+        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.queue = 'pool'
             AND next.tenant > earlier.tenant AND next.tenant <= :after
         ORDER BY next.tenant LIMIT 1
     ), earlier.place + 1
@@ -46,7 +46,7 @@ WITH RECURSIVE later (tenant, place) AS (
 SELECT room.running AS in_pool, share.tenant, COALESCE(plane_tenant.running, 0) AS running, plane_tenant.slots,
     share.depth, ARRAY(
         SELECT job.id FROM plane_job AS job
-        WHERE job.pool = :pool AND job.state IN ('PENDING', 'RETRYING') AND job.not_before_ns = 0
+        WHERE job.pool = :pool AND job.state IN ('PENDING', 'RETRYING') AND job.queue = 'pool'
             AND job.tenant = share.tenant
         ORDER BY job.priority DESC, job.created_ns, job.id
         LIMIT CASE WHEN share.depth = 1 AND share.tenants > 1 THEN 1 ELSE share.depth + 1 END

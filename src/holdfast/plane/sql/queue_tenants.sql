@@ -4,13 +4,13 @@
 WITH RECURSIVE waiting (tenant, place) AS (
     SELECT * FROM (
         SELECT tenant, 1 FROM plane_job
-        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 AND tenant > :after
+        WHERE pool = :pool AND state IN ('PENDING', 'RETRYING') AND queue = 'pool' AND tenant > :after
         ORDER BY tenant LIMIT 1
     ) AS first
     UNION ALL
     SELECT (
         SELECT next.tenant FROM plane_job AS next
-        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.not_before_ns = 0
+        WHERE next.pool = :pool AND next.state IN ('PENDING', 'RETRYING') AND next.queue = 'pool'
             AND next.tenant > waiting.tenant
         ORDER BY next.tenant LIMIT 1
     ), waiting.place + 1
@@ -18,7 +18,7 @@ WITH RECURSIVE waiting (tenant, place) AS (
 )
 SELECT waiting.tenant, COALESCE(plane_tenant.running, 0) AS running, plane_tenant.slots, (
     SELECT head.id FROM plane_job AS head
-    WHERE head.pool = :pool AND head.state IN ('PENDING', 'RETRYING') AND head.not_before_ns = 0
+    WHERE head.pool = :pool AND head.state IN ('PENDING', 'RETRYING') AND head.queue = 'pool'
         AND head.tenant = waiting.tenant
     ORDER BY head.priority DESC, head.created_ns, head.id LIMIT 1
 ) AS head

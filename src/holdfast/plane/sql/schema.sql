@@ -26,6 +26,7 @@ CREATE TABLE plane_job (
     timeout_ns      BIGINT,
     deadline_ns     BIGINT,
     not_before_ns   BIGINT NOT NULL,
+    queue           TEXT NOT NULL DEFAULT 'pool',
     submitted_by    TEXT NOT NULL,
     trace           TEXT NOT NULL,
     labels          TEXT NOT NULL,
@@ -41,26 +42,26 @@ CREATE UNIQUE INDEX plane_job_once ON plane_job (tenant, idempotency_key) WHERE 
 CREATE INDEX plane_job_live ON plane_job (state, updated_ns, id)
     WHERE state IN ('PENDING', 'APPROVAL_REQUIRED', 'SCHEDULED', 'DISPATCHED', 'RUNNING', 'RETRYING');
 
--- Who waits for a worker: due jobs by pool and tenant, first come first served within a priority. A job that is not due
--- yet is not in it: `not_before_ns` is set to 0 when its time has come, so the head of each line is always a job to take.
+-- `queue` names the queue that a job waits in:
+-- 'pool': the queue of its pool. Due jobs by pool and tenant, first come first served within a priority.
+-- 'topic': the queue of its topic, which has fewer slots than its pool, or no worker. So it delays no other job.
+-- 'delayed': no queue, until `not_before_ns`. In the other two, `not_before_ns` is 0.
+-- A job keeps 'topic' while it is with workers, because the jobs in these slots are counted. After that, it has no meaning.
 CREATE INDEX plane_job_queue ON plane_job (pool, tenant, priority DESC, created_ns, id)
-    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns = 0;
+    WHERE state IN ('PENDING', 'RETRYING') AND queue = 'pool';
 
--- Who waits for a place of its topic, which has fewer than its pool: such a job stands aside (`not_before_ns` below 0), in the line of
--- its topic, where it is in nobody's way. It keeps that mark while it is with workers, so that those are soon counted.
--- Jobs of all other topics are in neither index.
 CREATE INDEX plane_job_aside ON plane_job (pool, topic, tenant, priority DESC, created_ns, id)
-    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns < 0;
+    WHERE state IN ('PENDING', 'RETRYING') AND queue = 'topic';
 CREATE INDEX plane_job_placed ON plane_job (pool, topic)
-    WHERE state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND not_before_ns < 0;
+    WHERE state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND queue = 'topic';
 
 -- The same jobs by topic alone: those that wait in the queue of a topic that nobody served, and that a worker of any pool may serve.
 CREATE INDEX plane_job_unserved ON plane_job (topic, id)
-    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns < 0;
+    WHERE state IN ('PENDING', 'RETRYING') AND queue = 'topic';
 
 -- Jobs that wait for a time, the soonest first.
 CREATE INDEX plane_job_due ON plane_job (not_before_ns, id)
-    WHERE state IN ('PENDING', 'RETRYING') AND not_before_ns > 0;
+    WHERE state IN ('PENDING', 'RETRYING') AND queue = 'delayed';
 
 CREATE INDEX plane_job_deadline ON plane_job (deadline_ns, id) WHERE deadline_ns IS NOT NULL;
 

@@ -14,5 +14,5 @@ SELECT 'tenant' AS kind, name, running, slots AS most, FALSE AS waits FROM held_
 UNION ALL
 SELECT 'pool' AS kind, name, running, NULL AS most, (
     SELECT 1 FROM plane_job
-    WHERE plane_job.pool = held_pool.name AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0 LIMIT 1
+    WHERE plane_job.pool = held_pool.name AND state IN ('PENDING', 'RETRYING') AND queue = 'pool' LIMIT 1
 ) IS NOT NULL AS waits FROM held_pool

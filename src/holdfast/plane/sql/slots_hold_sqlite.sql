@@ -5,6 +5,6 @@ WHERE tenant IN (SELECT value FROM json_each(:tenants))
 UNION ALL
 SELECT 'pool' AS kind, pool AS name, running, NULL AS most, EXISTS (
     SELECT 1 FROM plane_job
-    WHERE plane_job.pool = plane_pool.pool AND state IN ('PENDING', 'RETRYING') AND not_before_ns = 0
+    WHERE plane_job.pool = plane_pool.pool AND state IN ('PENDING', 'RETRYING') AND queue = 'pool'
 ) AS waits FROM plane_pool
 WHERE pool IN (SELECT value FROM json_each(:pools))

@@ -2,10 +2,10 @@
 -- of these places. Goes through the indexes of such jobs alone.
 SELECT (
     SELECT COUNT(*) FROM plane_job
-    WHERE pool = :pool AND topic = :topic AND state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND not_before_ns < 0
+    WHERE pool = :pool AND topic = :topic AND state IN ('SCHEDULED', 'DISPATCHED', 'RUNNING') AND queue = 'topic'
 ) AS running, (
     SELECT COUNT(*) FROM (
         SELECT 1 FROM plane_job
-        WHERE pool = :pool AND topic = :topic AND state IN ('PENDING', 'RETRYING') AND not_before_ns < 0 LIMIT 1
+        WHERE pool = :pool AND topic = :topic AND state IN ('PENDING', 'RETRYING') AND queue = 'topic' LIMIT 1
     ) AS first
 ) AS waiting

@@ -25,7 +25,7 @@ async def fill(plane: Replica, jobs: int) -> None:
         wanted = Submission("t", tenant=tenant, priority=number % 3, id=f"j{number:03}")
         await enqueue(plane.store, wanted, POOL if number % 5 else "elsewhere")
     changed = (
-        "UPDATE plane_job SET not_before_ns = 9 WHERE id = 'j008'",
+        "UPDATE plane_job SET not_before_ns = 9, queue = 'delayed' WHERE id = 'j008'",
         "UPDATE plane_job SET state = 'RETRYING' WHERE id = 'j009'",
         "UPDATE plane_job SET state = 'SUCCEEDED' WHERE id IN ('j011', 'j012')",
         "INSERT INTO plane_tenant (tenant, running, slots) VALUES ('a', 2, NULL), ('b', 3, 3), ('c', 1, 4)",

@@ -10,10 +10,9 @@ import pytest
 from holdfast.errors import BadInput, RetryLater
 from holdfast.guards.bearer import CarriedFence
 from holdfast.plane.jobs.store import Writing
-from holdfast.plane.jobs.topic_limits import ASIDE_NS
 from holdfast.plane.locks.job_lock import job_lock
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Change, Delivery, Job, Message
 from holdfast.types import MS, NS
 from support.fixtures.scheduling import (
@@ -80,7 +79,7 @@ async def test_a_job_without_a_worker_waits_in_the_queue_of_its_topic_and_is_not
     job = await plane.submit()
     await plane.scheduler.on_submit(submitted(job))
     waiting = await plane.job(job)
-    assert (waiting.state, waiting.not_before_ns) == (JobState.PENDING, ASIDE_NS)
+    assert (waiting.state, waiting.queue) == (JobState.PENDING, JobQueue.TOPIC)
     assert await plane.staged(subjects.WORK) == []
     assert len(await plane.staged(subjects.SUBMIT)) == 1, "no message comes to look at it again"
 
@@ -94,7 +93,7 @@ async def test_a_job_of_a_topic_that_no_worker_has_announced_waits_until_one_doe
         await plane.beat("w1", 4, "other")
         await plane.scheduler.on_submit(submitted(job))
         waiting = await plane.job(job)
-        assert (waiting.state, waiting.not_before_ns, waiting.code) == (JobState.PENDING, ASIDE_NS, None)
+        assert (waiting.state, waiting.queue, waiting.code) == (JobState.PENDING, JobQueue.TOPIC, None)
         assert await plane.letters.get(job.id) is None
         await plane.beat("w2", 4)
         await plane.in_state(job, JobState.DISPATCHED)
@@ -138,7 +137,7 @@ async def test_what_was_sent_for_a_topic_that_no_worker_serves_any_more_is_taken
         await plane.beat("new", 4, "other")
         await plane.in_state(job, JobState.RETRYING)
         waiting = await plane.job(job)
-        assert (waiting.code, waiting.not_before_ns, waiting.attempt) == ("taken_back", ASIDE_NS, 0)
+        assert (waiting.code, waiting.queue, waiting.attempt) == ("taken_back", JobQueue.TOPIC, 0)
         await plane.beat("old", 4)
         await plane.in_state(job, JobState.DISPATCHED)
 
@@ -169,7 +168,7 @@ async def test_a_job_for_a_topic_that_is_away_leaves_the_line_to_others(plane: R
     job = await plane.submit(topic="rare")
     await plane.scheduler.on_submit(submitted(job))
     parked = await plane.job(job)
-    assert (parked.state, parked.not_before_ns) == (JobState.PENDING, ASIDE_NS)
+    assert (parked.state, parked.queue) == (JobState.PENDING, JobQueue.TOPIC)
 
 
 async def test_a_job_for_later_is_looked_at_when_its_time_has_come_and_not_before(plane: Replica) -> None:

@@ -11,10 +11,10 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.plane.db.batcher import Failed
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.jobs.topic_limits import ASIDE_NS, TopicFull
+from holdfast.plane.jobs.topic_limits import TopicFull
 from holdfast.plane.jobs.updates import Leased, Writing
 from holdfast.plane.model import messages as subjects
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Change, Heartbeat, Submission
 from holdfast.plane.scheduler.placement import Placed
 from holdfast.plane.scheduler.prefetch import AHEAD, IN_A_ROW
@@ -27,7 +27,7 @@ from support.fixtures.scheduling import (
     finished,
     run_of,
 )
-from support.harness.topics import HEAVY, LIGHT, STATES, beat, end, submit
+from support.harness.topics import HEAVY, LIGHT, STATES, beat, end, submit, waiting_in
 
 pytestmark = pytest.mark.asyncio
 
@@ -92,7 +92,7 @@ async def test_no_more_of_a_topic_are_handed_out_than_it_has_places_for(plane: R
     sent = await plane.staged(subjects.WORK)
     assert [('"counted":true' in row["body"].replace(" ", "")) for row in sent] == [True, True, False]
     await end(plane, jobs[0])
-    assert (await plane.job(jobs[0])).not_before_ns == 0, "what is over has no mark"
+    assert (await plane.job(jobs[0])).queue is JobQueue.POOL, "what is over has no mark"
     assert [await plane.placement.place(job.id) for job in jobs[2:]] == [Placed.DISPATCHED, Placed.TOPIC_FULL]
     assert await check_histories(plane) == {}
 
@@ -112,7 +112,7 @@ async def test_one_who_finds_its_topic_full_steps_aside_and_is_in_nobodys_way(pl
     assert await plane.placement.try_all([job.id for job in jobs]) == [Placed.DISPATCHED, Placed.ASIDE, Placed.ASIDE]
     for job in jobs[1:]:
         found = await plane.job(job)
-        assert (found.state, found.not_before_ns, found.version) == (JobState.PENDING, ASIDE_NS, 2)
+        assert (found.state, found.queue, found.version) == (JobState.PENDING, JobQueue.TOPIC, 2)
         assert found.updated_ns == job.updated_ns, "the time for which it has waited goes on"
     assert await plane.placement.try_all([jobs[1].id]) == [Placed.TOPIC_FULL]
     assert (await plane.job(jobs[1])).version == 2
@@ -134,7 +134,11 @@ async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(pla
     limits = {HEAVY: 2, "other": 1, LIGHT: 9}
     for plane in (first, second):
         await plane.beat("w1", 9, *limits, places={HEAVY: 2, "other": 1})
-    news = [Entry(Submission(topic, tenant=f"t{n % 3}"), POOL, (), n % 2 == 0) for n in range(12) for topic in limits]
+    news = [
+        Entry(Submission(topic, tenant=f"t{n % 3}"), POOL, (), waiting_in(n % 2 == 0))
+        for n in range(12)
+        for topic in limits
+    ]
     made = await first.store.submit_all([first.store.new(each) for each in news])
     jobs = [end[0] for end in made if isinstance(end, tuple)]
     left = {job.id for job in jobs}
@@ -171,7 +175,7 @@ async def test_two_schedulers_at_once_hand_out_no_more_than_there_are_places(pla
 async def test_of_two_schedulers_who_look_at_the_same_moment_one_finds_the_last_place(planes: Planes) -> None:
     """Each time both see that it is free; the second to get hold of the pool sees that it was taken."""
     replicas = [await planes.open() for _ in range(4)]
-    changes = [Change(JobState.SCHEDULED), Change(JobState.DISPATCHED, not_before_ns=ASIDE_NS)]
+    changes = [Change(JobState.SCHEDULED), Change(JobState.DISPATCHED, queue=JobQueue.TOPIC)]
     writing = Writing(changes, capacity=100, topic_places=1)
     for _ in range(10):
         jobs = [await submit(plane, HEAVY) for plane in replicas]

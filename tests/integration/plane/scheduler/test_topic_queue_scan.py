@@ -13,6 +13,7 @@ from holdfast.plane.scheduler import topic_backlog
 from holdfast.plane.scheduler.dispatch_queue import Found, Look, look
 from holdfast.plane.scheduler.topic_backlog import Looked, PoolBacklog, Scarce, look_aside
 from support.fixtures.scheduling import POOL, Planes, Replica
+from support.harness.topics import waiting_in
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,7 +28,7 @@ async def fill(plane: Replica, jobs: int) -> None:
         topic, tenant = TOPICS[number * number % 3], TENANTS[number % 5]
         wanted = Submission(topic, tenant=tenant, priority=number % 3, id=f"j{number:03}")
         pool = POOL if number % 7 else "elsewhere"
-        await plane.store.submit_all([plane.store.new(Entry(wanted, pool, (), number % 4 > 0))])
+        await plane.store.submit_all([plane.store.new(Entry(wanted, pool, (), waiting_in(number % 4 > 0)))])
     changed = (
         "UPDATE plane_job SET state = 'RETRYING' WHERE id = 'j009'",
         "UPDATE plane_job SET state = 'RUNNING' WHERE id IN ('j010', 'j013', 'j016')",
@@ -86,7 +87,7 @@ async def test_tenants_have_their_turns_in_one_order_whatever_they_wait_for(plan
         for aside in (True, False):
             if tenant != "b" if aside else tenant not in ("a", "ab"):
                 wanted = Submission("t1", tenant=tenant, id=f"{tenant}.{aside:d}")
-                await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), aside))])
+                await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
     scarce = Scarce({"t1": 9}, SERVED)
     for after in ("", "a", "ab", "b"):
         at = Look(POOL, 100, 64, after, scarce=scarce)
@@ -104,7 +105,7 @@ async def test_who_waits_aside_behind_the_end_of_a_page_has_its_turn_with_a_late
     plane = await planes.open()
     for tenant, aside in (("a", False), ("b", True), ("c", False), ("d", True)):
         wanted = Submission("t1", tenant=tenant, id=tenant)
-        await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), aside))])
+        await plane.store.submit_all([plane.store.new(Entry(wanted, POOL, (), waiting_in(aside)))])
     monkeypatch.setattr("holdfast.plane.scheduler.dispatch_queue.TENANTS", 2)
     found = await plane.database.read(lambda tx: look(tx, Look(POOL, 100, 64, scarce=Scarce({"t1": 9}, SERVED))))
     assert [line.tenant for line in found.lines] == ["a", "b", "c"]

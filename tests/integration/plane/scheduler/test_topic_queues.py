@@ -8,11 +8,10 @@ from collections import Counter
 import pytest
 
 from holdfast.plane.jobs.insert import Entry
-from holdfast.plane.jobs.topic_limits import ASIDE_NS
 from holdfast.plane.locks.registry import REPLAYER
 from holdfast.plane.maintenance.replayer import Replayer
 from holdfast.plane.model.caller import Caller
-from holdfast.plane.model.job_states import JobState
+from holdfast.plane.model.job_states import JobQueue, JobState
 from holdfast.plane.model.records import Job, Submission
 from holdfast.plane.scheduler.fast_path import Straight
 from holdfast.plane.scheduler.placement import Placed
@@ -30,7 +29,7 @@ from support.fixtures.scheduling import (
     submitted,
 )
 from support.harness.loop_ticks import one_tick
-from support.harness.topics import HEAVY, LIGHT, STATES, beat, end, states, submit, with_workers
+from support.harness.topics import HEAVY, LIGHT, STATES, beat, end, states, submit, waiting_in, with_workers
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +74,12 @@ async def test_several_schedulers_and_real_messages_never_have_more_at_once(plan
             plane, straight = replicas[number % 2], ways[number % 2]
             for _ in range(5):
                 topic = HEAVY if number % 3 else LIGHT
-                entry = Entry(Submission(topic, tenant=f"t{number % 4}"), POOL, (), topic == HEAVY)
+                entry = Entry(
+                    Submission(topic, tenant=f"t{number % 4}"),
+                    POOL,
+                    (),
+                    JobQueue.TOPIC if topic == HEAVY else JobQueue.POOL,
+                )
                 await straight.submit_all([plane.store.new(entry)])
 
         watcher = asyncio.create_task(watch())
@@ -202,7 +206,7 @@ async def test_one_that_came_back_from_a_worker_stands_aside_when_one_of_its_top
     assert (await plane.job(second)).not_before_ns > 0
     await end(plane, first)
     back = await plane.job(second)
-    assert (back.state, back.not_before_ns) == (JobState.RETRYING, ASIDE_NS)
+    assert (back.state, back.queue) == (JobState.RETRYING, JobQueue.TOPIC)
 
 
 async def test_one_that_is_tried_again_waits_aside_when_its_time_has_come_and_its_topic_is_full(
@@ -216,7 +220,7 @@ async def test_one_that_is_tried_again_waits_aside_when_its_time_has_come_and_it
     plane.clock.push(1)
     await plane.scheduler.on_submit(submitted(first))
     back = await plane.job(first)
-    assert (back.state, back.not_before_ns, await with_workers(plane)) == (JobState.RETRYING, ASIDE_NS, 1)
+    assert (back.state, back.queue, await with_workers(plane)) == (JobState.RETRYING, JobQueue.TOPIC, 1)
 
 
 async def test_one_that_stands_aside_moves_to_the_pool_that_takes_its_topic_now(plane: Replica) -> None:
@@ -229,7 +233,7 @@ async def test_one_that_stands_aside_moves_to_the_pool_that_takes_its_topic_now(
     await plane.scheduler.on_submit(submitted(taken))
     assert await plane.placement.place(job.id) is Placed.MOVED
     found = await plane.job(job)
-    assert (found.pool, found.not_before_ns) == ("elsewhere", 0), "where it is not scarce, it stands in line"
+    assert (found.pool, found.queue) == ("elsewhere", JobQueue.POOL), "where it is not scarce, it stands in line"
 
 
 # The short way.
@@ -242,13 +246,15 @@ async def test_a_new_job_of_a_scarce_topic_takes_the_short_way_while_there_is_a_
     straight = Straight(plane.placement)
 
     async def new(topic: str) -> Job:
-        [end] = await straight.submit_all([plane.store.new(Entry(Submission(topic), POOL, (), topic == HEAVY))])
+        [end] = await straight.submit_all(
+            [plane.store.new(Entry(Submission(topic), POOL, (), waiting_in(topic == HEAVY)))]
+        )
         assert isinstance(end, tuple)
         return end[0]
 
     first, second = await new(HEAVY), await new(HEAVY)
-    assert (first.state, first.not_before_ns) == (JobState.DISPATCHED, ASIDE_NS)
-    assert (second.state, second.not_before_ns) == (JobState.PENDING, ASIDE_NS)
+    assert (first.state, first.queue) == (JobState.DISPATCHED, JobQueue.TOPIC)
+    assert (second.state, second.queue) == (JobState.PENDING, JobQueue.TOPIC)
     assert (await new(LIGHT)).state is JobState.DISPATCHED, "the way of others is not closed by it"
     await end(plane, first)
     straight._shortcut.worked(f"{POOL} {HEAVY}")
@@ -268,4 +274,9 @@ async def test_a_submission_of_a_scarce_topic_stands_in_the_line_of_its_topic_fr
     wanted = [Submission(topic, tenant="acme", not_before_ns=at) for topic in (HEAVY, LIGHT) for at in (0, later)] * 5
     answers = await submitting.all(Caller("ann", "acme"), wanted, None)
     found = [answer[0] for answer in answers if isinstance(answer, tuple)]
-    assert [job.not_before_ns for job in found] == [ASIDE_NS, later, 0, later] * 5
+    assert [(job.queue, job.not_before_ns) for job in found] == [
+        (JobQueue.TOPIC, 0),
+        (JobQueue.DELAYED, later),
+        (JobQueue.POOL, 0),
+        (JobQueue.DELAYED, later),
+    ] * 5

@@ -26,7 +26,7 @@ from holdfast.plane.jobs.rules import (
     elsewhere_ns,
     overdue,
 )
-from holdfast.plane.model.job_states import MOVES, JobState, legal
+from holdfast.plane.model.job_states import MOVES, JobQueue, JobState, legal
 from holdfast.types import NS
 
 NOW = 1_000 * NS
@@ -82,10 +82,10 @@ def test_every_job_has_a_decision_that_its_state_allows(job: Look, known: bool, 
 def test_a_job_in_the_queue_of_its_topic_is_not_overdue_however_long_it_waits_for_another_attempt() -> None:
     """A worker that serves the topic may come at any time; only a deadline says otherwise."""
     limits, long_ns = StateLimits(), 30 * 86_400 * NS
-    waiting = replace(NEW, state=JobState.RETRYING, attempt=1, not_before_ns=-1)
+    waiting = replace(NEW, state=JobState.RETRYING, attempt=1, queue=JobQueue.TOPIC)
     found = [
         overdue(job, updated_ns=0, timeout_ns=None, now_ns=long_ns, limits=limits)
-        for job in (waiting, replace(waiting, deadline_ns=1), replace(waiting, not_before_ns=0))
+        for job in (waiting, replace(waiting, deadline_ns=1), replace(waiting, queue=JobQueue.POOL))
     ]
     assert [None if end is None else end.code for end in found] == [None, Code.DEADLINE, Code.STATE_TIMEOUT]
 

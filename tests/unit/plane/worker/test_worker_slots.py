@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import LockBusy, RetryLater
 from holdfast.plane import App
-from holdfast.plane.jobs.topic_limits import ASIDE_NS
+from holdfast.plane.model.job_states import JobQueue
 from holdfast.plane.worker import worker as worker_module
 from holdfast.plane.worker.worker import Worker
 from support.fixtures.databases import until
@@ -34,10 +34,10 @@ async def test_what_the_scheduler_has_counted_a_place_for_is_left_to_the_worker_
         return await work_stage.worker(app, concurrency=4)
 
     first = await charging(gates[0])
-    jobs = [await work_stage.send("charge", not_before_ns=ASIDE_NS)]
+    jobs = [await work_stage.send("charge", queue=JobQueue.TOPIC)]
     await asyncio.wait_for(gates[0].come.wait(), 60)
     second = await charging(gates[1])
-    jobs.append(await work_stage.send("charge", not_before_ns=ASIDE_NS))
+    jobs.append(await work_stage.send("charge", queue=JobQueue.TOPIC))
     await asyncio.wait_for(gates[1].come.wait(), 60)
     for gate in gates:
         gate.go.set()
@@ -56,9 +56,9 @@ async def test_what_nobody_has_a_place_for_after_all_goes_back_to_the_scheduler(
         await gate.passed()
 
     worker = await work_stage.worker(app, concurrency=4)
-    first = await work_stage.send("charge", not_before_ns=ASIDE_NS)
+    first = await work_stage.send("charge", queue=JobQueue.TOPIC)
     await asyncio.wait_for(gate.come.wait(), 60)
-    second = await work_stage.send("charge", not_before_ns=ASIDE_NS)
+    second = await work_stage.send("charge", queue=JobQueue.TOPIC)
     assert (await work_stage.result(second)).body["status"] == "returned"
     ends = [await work_stage.end(second, number) for number in (1, 2, 3, 4)]
     assert [isinstance(each, RetryLater) for each in ends] == [True, True, True, False]
